@@ -1,6 +1,4 @@
-"""`timeout=` of calls that wait, and `idempotency_key=` and `shared=` of calls that start jobs, against a
-real server.
-"""
+"""The arguments `timeout=`, `idempotency_key=` and `shared=` of client calls, against a real server."""
 
 import time
 

@@ -217,8 +217,10 @@ def test_a_command_of_a_missing_package_prints_how_to_install_it(monkeypatch):
 
 
 def run_with_closed_pipe(url, *arguments, lines=0):
-    """Run a command and close its output pipe after reading some lines; return its exit code and its standard
-    error.
+    """Run a command and close its output pipe after reading some lines.
+
+    Returns:
+        The exit code and the standard error of the command.
     """
     with subprocess.Popen(
         [*COMMAND, *arguments],

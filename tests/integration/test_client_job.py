@@ -445,9 +445,7 @@ async def test_text_held_back_by_one_loop_is_delivered_by_the_next():
 
 
 def stable_boundary_within_an_update(request):
-    """Script in which `stable` covers the first two code points of `defgh` and the server takes the other
-    three back.
-    """
+    """Script with `defgh` in one event: `stable` then covers `de`, and a truncation removes `fgh`."""
     events = [
         event([["s", VALUE, {"text": "", "tokens": []}]], id="1-2"),
         event([["a", TEXT, "abc"], ["s", "/items/0/stable", {"/text": 3}]], id="1-3"),

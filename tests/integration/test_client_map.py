@@ -1,6 +1,4 @@
-"""`client.map`: any number of inputs, values in order, a bounded number of concurrent jobs and buffered
-inputs.
-"""
+"""`client.map`: ordered values for any number of inputs, with bounded jobs and look-ahead."""
 
 import itertools
 import math

@@ -1,6 +1,4 @@
-"""Waits that a server asks for: `Retry-After` in responses and `goaway` in streams, limited by the retry
-policy.
-"""
+"""Waits that a server requests by `Retry-After` and `goaway`, within the limits of the retry policy."""
 
 import anyio
 import pytest

@@ -1,6 +1,4 @@
-"""The module that `tidewire codegen` writes: names, types and escaping for arbitrary endpoint names and
-schemas.
-"""
+"""Modules that `tidewire codegen` writes for arbitrary endpoint names and schemas."""
 
 import subprocess
 import sys

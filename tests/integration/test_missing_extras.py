@@ -1,5 +1,4 @@
-"""Missing optional packages: commands and imports work without them or print one line with the install
-command.
+"""Behavior without optional packages: code works without them or names the install command in one line.
 
 A finder in a fresh interpreter hides packages by raising the ModuleNotFoundError of a package that is not
 installed.

@@ -1,6 +1,4 @@
-"""The server bounds its open connections, because each uses a file descriptor before the client is
-authenticated.
-"""
+"""The limit of open connections, which use file descriptors before a client is authenticated."""
 
 import asyncio
 import json

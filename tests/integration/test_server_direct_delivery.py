@@ -1,5 +1,6 @@
-"""Blocks of events that a commit writes directly to a reader's socket: complete, in order, with a fallback
-for full sockets.
+"""Delivery of events by direct writes from a commit to a reader's socket.
+
+Readers receive all events in order, and a reader with a full socket falls back to its own task.
 """
 
 import asyncio

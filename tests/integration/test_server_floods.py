@@ -1,5 +1,6 @@
-"""Many clients, garbage and rude clients: no event is lost, every job ends, and a concurrent stream is
-unaffected.
+"""Many concurrent clients, garbage, and clients that break off.
+
+No event is lost, every job ends, and a concurrent stream is unaffected.
 """
 
 import asyncio

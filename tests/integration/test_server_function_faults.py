@@ -1,5 +1,6 @@
-"""Faulty endpoint functions, alone and in a batch: other items are unaffected, every job ends, and the server
-survives.
+"""Faulty endpoint functions, alone and in a batch.
+
+Other items are unaffected, every job ends, and the server survives.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""Memory of the server after many jobs: retained jobs stay within the limits and nothing else of a job
-remains.
-"""
+"""Memory of the server after many jobs: only retained jobs remain, within the configured limits."""
 
 import gc
 from collections import Counter

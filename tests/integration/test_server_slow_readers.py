@@ -100,7 +100,7 @@ def test_a_slow_reader_gets_fewer_events_and_the_same_state():
         job = peer.start("spell")
         with slow(peer, job, "?after=1-1") as reader:
             whole = logged(peer.events(job, after="0-0"))
-            fold = Fold(keep_states=False).take([whole[0], *(events := reader.rest())])
+            fold = Fold(keep_states=False).take([whole[0], *(events := reader.read_to_end())])
         assert merge_bases(events)
         assert len(logged(events)) < len(whole) * 2 / 3
         ids = {event.id for event in logged(events)}
@@ -116,7 +116,7 @@ def test_a_slow_reader_of_changing_values_skips_some_of_them():
         job = peer.start("paint", {"frames": 300})
         with slow(peer, job) as reader:
             whole = Fold(keep_states=False).take(peer.events(job, after="0-0"))
-            fold = Fold(keep_states=False).take(events := reader.rest())
+            fold = Fold(keep_states=False).take(events := reader.read_to_end())
         assert fold.items == whole.items
         assert sum(len(event.data) for event in logged(events)) < 300 * 20_000 / 3
 
@@ -126,7 +126,7 @@ def test_a_slow_reader_of_the_whole_log_gets_each_event_unmerged():
         job = peer.start("spell")
         with slow(peer, job, "?after=0-0") as reader:
             whole = logged(peer.events(job, after="0-0"))
-            assert logged(reader.rest()) == whole
+            assert logged(reader.read_to_end()) == whole
         assert not merge_bases(whole)
 
 
@@ -136,7 +136,7 @@ def test_a_reader_far_behind_gets_a_snapshot_if_it_is_smaller():
         whole = peer.events(job, after="0-0")
         # The reader connects after the end of the job, so its distance does not depend on timing.
         with slow(peer, job, "?after=1-1") as reader:
-            fold = Fold(keep_states=False).take([logged(whole)[0], *(events := reader.rest())])
+            fold = Fold(keep_states=False).take([logged(whole)[0], *(events := reader.read_to_end())])
         assert fold.items == Fold(keep_states=False).take(whole).items
         assert [data(event)["reason"] for event in events if event.type == "snapshot"] == ["compacted"]
 
@@ -177,7 +177,7 @@ def test_a_slow_reader_that_makes_progress_is_not_closed():
             while time.monotonic() - begun < 2.0:
                 events += reader.take(1024)
                 time.sleep(0.1)
-            fold = Fold(keep_states=False).take(events + reader.rest())
+            fold = Fold(keep_states=False).take(events + reader.read_to_end())
         assert len(fold.items[0]["value"]) == 20_000
         assert peer.metrics()["tidewire_streams_stalled_total"] == 0
 
@@ -230,7 +230,7 @@ def test_snapshots_only_streams_adapt_to_a_slow_reader():
         job = peer.start("paint", {"frames": 300})
         with slow(peer, job, "?diffs=0") as reader:
             whole = Fold(keep_states=False).take(peer.events(job))
-            events = logged(reader.rest())
+            events = logged(reader.read_to_end())
         assert {event.type for event in events[:-1]} == {"snapshot"}
         assert events[-1].type == "done"
         assert len({event.id for event in events}) == len(events) < 100

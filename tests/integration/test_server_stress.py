@@ -1,6 +1,4 @@
-"""The server under adverse timing: late writes of threads, full queues, unusual errors and broken
-connections.
-"""
+"""The server under adverse conditions: late thread writes, full queues, odd errors, failing disks."""
 
 import socket
 import threading
