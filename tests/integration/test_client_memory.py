@@ -114,7 +114,7 @@ def test_a_snapshot_after_a_reconnect_stays_within_the_memory_bound():
     with ScriptedServer(script) as server:
         length, peak_bytes = peak(by_updates, server.url)
     assert (length, len(requests)) == (SIZE, 2)
-    # The earlier text (0.7), the snapshot as JSON and as text, and its new part.
+    # The bound covers the earlier text (0.7 of `SIZE`), the snapshot as JSON and as text, and its new part.
     assert peak_bytes < 3.2 * SIZE
 
 

@@ -250,7 +250,7 @@ def test_closing_a_blocking_client_ends_a_wait_in_another_thread(server):
 
 
 def interrupt_in_wait(waits_in, work, *args):
-    """Call a function and interrupt it once, when `waits_in`, a function of `threading`, waits for an event."""
+    """Call a function and raise KeyboardInterrupt in it while `waits_in` waits for a `threading.Event`."""
     hits = []
 
     def watch(frame, what, _):

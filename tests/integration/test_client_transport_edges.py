@@ -1,7 +1,4 @@
-"""HTTP between client and server: redirects, proxies, media types, content codings, HTTP/1.0.
-
-Real sockets.
-"""
+"""The client and HTTP features: redirects, proxies, media types, content codings, and HTTP/1.0."""
 
 import gzip
 import json

@@ -1,7 +1,4 @@
-"""Endless jobs: the memory of log, server and client stays constant.
-
-Bytes are measured with `tracemalloc`.
-"""
+"""Endless jobs do not grow the memory of log, server and client, measured with `tracemalloc`."""
 
 import asyncio
 import gc

@@ -108,8 +108,8 @@ def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
 
 
 def test_running_out_of_descriptors_is_logged_once(caplog):
-    # Endpoint functions can use up all descriptors, too. This event loop retries accepting, and logs, 2000
-    # times a second.
+    # Endpoint functions can use up the file descriptors, too. Without throttling, the event loop then logs about
+    # 2000 failed accepts a second.
     loop, attempts = asyncio.SelectorEventLoop(), []
     throttle_accept_errors(loop)
     handle = loop.call_exception_handler

@@ -72,7 +72,7 @@ def quiet_stream(peer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def concurrent_stream(peer: Peer) -> Iterator[None]:
-    """Run a quiet stream concurrently with the block; the stream must keep pinging and end as its job does."""
+    """Read a quiet stream during the block, and check that it receives pings and the end of its job."""
     job = peer.start("hold")
     pings, ended = [0], []
 
@@ -248,9 +248,9 @@ def test_resets_during_a_submit_do_not_affect_others(peer, address):
 @pytest.mark.usefixtures("quiet_stream")
 def test_ten_thousand_pipelined_requests_are_answered_in_order(address):
     count = 10_000
-    asked = b"".join(b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(count))
+    pipelined = b"".join(b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(count))
     with socket.create_connection(address, timeout=60) as connection:
-        threading.Thread(target=connection.sendall, args=(asked,), daemon=True).start()
+        threading.Thread(target=connection.sendall, args=(pipelined,), daemon=True).start()
         received = bytearray()
         while received.count(b"HTTP/1.1 404") < count:
             chunk = connection.recv(1 << 20)

@@ -10,10 +10,7 @@ from support.reference_server import QUICK, Fold, serving
 from tidewire_server import Context, Server
 
 LONG = 20_000
-"""Number of elements.
-
-Comparing all of them takes so long that the step directly after a full comparison skips one.
-"""
+"""Number of elements. A full comparison takes so long that the server skips it for the following step."""
 
 KINDS = [
     ("in_thread", "fails"),

@@ -45,8 +45,8 @@ def open_gates(peer, *names):
 
 
 def test_each_endpoint_has_its_own_queue_and_slot(peer):
-    # Requests 1 to 7 are for A, B, A, A, C, B, A. Requests 1, 2 and 5 start at once; when one ends, the next
-    # of its endpoint starts.
+    # Requests 1 to 7 go to the endpoints A, B, A, A, C, B, A. Requests 1, 2 and 5 start at once. When a request
+    # ends, the next request for its endpoint starts.
     jobs = [peer.start(endpoint, {"name": f"seven{number}"}) for number, endpoint in enumerate("ABAACBA", 1)]
     eventually(lambda: came(peer, "seven") == ["1", "2", "5"])
     assert [peer.job(job)["status"] for job in jobs] == [

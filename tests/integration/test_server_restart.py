@@ -62,7 +62,7 @@ def test_a_stream_token_stays_valid_after_a_restart(server):
     server.again()
     assert (
         server.http.get(url).content.partition(b"\n")[2] == before.partition(b"\n")[2]
-    )  # All lines but the first, which is the random `retry`, are equal.
+    )  # The first line is skipped because it holds the random `retry`.
     assert b"event:problem\n" in server.http.get(url[:-4]).content
 
 

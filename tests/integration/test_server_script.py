@@ -19,7 +19,7 @@ SCRIPT = "tidewire.script"
 
 @pytest.fixture(scope="module")
 def peer():
-    # With a merge window of 0, each call is a separate event.
+    # A merge window of 0 makes each call of a script a separate event.
     server = Server(merge_window=0, max_state_bytes=200_000, **QUICK)
     add_script(server)
     with serving(server) as found:

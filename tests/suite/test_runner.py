@@ -262,7 +262,7 @@ def test_the_run_stops_when_the_server_stops_answering():
         def log_message(self, *_):
             pass
 
-    asked = []
+    later_sessions = []
 
     async def last(session):
         server.shutdown()
@@ -270,7 +270,7 @@ def test_the_run_stops_when_the_server_stops_answering():
         await session.wire.ask("GET", "/v1/jobs")
 
     async def later(session):
-        asked.append(session)
+        later_sessions.append(session)
         session.expect("TW-DSC-001", True, "yes")
 
     with ThreadingHTTPServer(("127.0.0.1", 0), DiscoveryHandler) as server:
@@ -281,7 +281,7 @@ def test_the_run_stops_when_the_server_stops_answering():
         found = asyncio.run(run(one, checks))
         thread.join()
     assert [each.outcome for each in found.verdicts] == [Outcome.INCONCLUSIVE, *[Outcome.SKIPPED] * 3]
-    assert not asked
+    assert not later_sessions
     assert re.match(
         r"the server does not answer any more \(.*Refused.*GET .*/v1, sent by discovery", found.cut_short
     )

@@ -134,16 +134,16 @@ def errors_use_registered_codes(run):
             body = exchange.json if exchange.ended else None
             problems += [] if body is None else [body]
             if body is not None and body["status"] != exchange.status:
-                yield f"{exchange.where}: the body says {body['status']}"
+                yield f"{exchange.where}: the body has status {body['status']}"
         problems += [item["error"] for item in items_of(exchange) if "error" in item]
         for problem in problems:
             kind = REGISTRY.get(problem["code"])
             if found := breaches("problem", problem):
                 yield f"{exchange.where}: {found[0]}"
             elif kind is None and not {".", ":"} & set(problem["code"]):
-                yield f"{exchange.where}: the code {problem['code']!r}"
+                yield f"{exchange.where}: unregistered code {problem['code']!r}"
             elif kind is not None and kind != (problem["status"], problem.get("retryable", False)):
-                yield f"{exchange.where}: {problem} is not {kind}"
+                yield f"{exchange.where}: {problem} does not match the registry entry {kind}"
 
 
 def items_of(exchange: Exchange) -> Iterator[Any]:
@@ -191,14 +191,14 @@ def cors_headers_allow_only_configured_origins(run):
         )
         may = origin is not None and (origin in run.origins or "*" in run.origins)
         if may != (allowed in {origin, "*"} and allowed is not None):
-            yield f"{exchange.where}: from {origin}, Access-Control-Allow-Origin is {allowed!r}"
+            yield f"{exchange.where}: for origin {origin}, Access-Control-Allow-Origin is {allowed!r}"
         if allowed == "*" and exchange.headers.get("access-control-allow-credentials") == "true":
-            yield f"{exchange.where}: any page, with credentials"
+            yield f"{exchange.where}: Access-Control-Allow-Origin * together with credentials"
         if allowed not in {None, "*"} and "origin" not in exchange.headers.get("vary", "").lower():
-            yield f"{exchange.where}: no Vary"
+            yield f"{exchange.where}: Vary lacks Origin"
         exposed = {"location", "content-location", "retry-after", "idempotency-replayed"}
         if may and not exposed <= set(re.split(r"[ ,]+", _exposed(exchange).lower())):
-            yield f"{exchange.where}: exposed are {_exposed(exchange)!r}"
+            yield f"{exchange.where}: Access-Control-Expose-Headers is {_exposed(exchange)!r}"
 
 
 def _exposed(exchange: Exchange) -> str:
@@ -223,11 +223,11 @@ def links_stay_within_one_root(run):
         for link in links:
             place = urljoin(f"http://here{exchange.url}", link)
             if not place.startswith("http://here/") or "/v1" not in place or re.search(r"[^!-~]", link):
-                yield f"{exchange.where}: the link {link!r}"
+                yield f"{exchange.where}: invalid link {link!r}"
             else:
                 roots.add(urlsplit(place).path.partition("/v1")[0])
     if len(roots) > 1:
-        yield f"links lead to {sorted(roots)}"
+        yield f"links have several roots: {sorted(roots)}"
 
 
 # ---- discovery -----------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def limits_have_minimum_sizes(run):
     if limits is not None and (
         limits["max_depth"] != 64 or min(limits["max_event_bytes"], limits["max_state_bytes"]) < 1024
     ):
-        yield f"{limits}"
+        yield f"the limits are too small: {limits}"
 
 
 def _used(exchange: Exchange) -> Iterator[tuple[str, bool]]:
@@ -285,7 +285,7 @@ def used_capabilities_are_listed(run):
             code = exchange.json.get("code") if isinstance(exchange.json, dict) else None
             absent = code in refusals and not re.search("after|min_interval|limit=", exchange.url)
             if (served and capability not in named) or (absent and capability in named):
-                yield f"{exchange.where}: {capability}, and named are {named}"
+                yield f"{exchange.where}: capability {capability} does not match the listed ones: {named}"
 
 
 @checks("TW-RES-026", "TW-RES-028")
@@ -302,14 +302,14 @@ def jobs_expire_only_when_deleted_or_due(run):
             if "expires_at" in body:
                 expiry_times[body["id"]] = _seconds(body["expires_at"])
                 if expiry_times[body["id"]] - _seconds(body["ended_at"]) < ttl - 1:
-                    yield f"{exchange.where}: {body['ended_at']} to {body['expires_at']}, state_ttl_s is {ttl}"
+                    yield f"{exchange.where}: ended_at {body['ended_at']}, expires_at {body['expires_at']}, state_ttl_s {ttl}"
         if (
             exchange.status == 410
             and name
             and name not in purged
             and exchange.at < expiry_times.get(name, 0) - 1
         ):
-            yield f"{exchange.where}: before its time is over"
+            yield f"{exchange.where}: 410 before expires_at"
 
 
 def _seconds(time: str) -> float:

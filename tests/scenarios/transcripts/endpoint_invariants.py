@@ -47,9 +47,9 @@ def non_streaming_values_come_with_the_end(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
         for old, new in pairs if not capabilities.get("streams") else ():
             if old["value"] != new["value"] and new["status"] not in ENDS:
-                yield f"{step.event.id}: a value of an item that is {new['status']}"
+                yield f"{step.event.id}: a new value, but the item has status {new['status']}"
             if new["status"] == "succeeded" != old["status"] and "value" not in step.event.fields["data"]:
-                yield f"{step.event.id}: an end without its value"
+                yield f"{step.event.id}: the item ended in an event without its value"
 
 
 _PER_TOKEN = (
@@ -81,7 +81,7 @@ def token_columns_have_equal_lengths(run):
                 order = [(-(x if x is not None else -1e9), i) for i, x in zip(ids, found, strict=True)]
                 whole = sum(2.718281828459045**x for x in found if x is not None)
                 if [x for x, _ in order] != sorted(x for x, _ in order) or whole > 1.001 + len(found) * 1e-4:
-                    yield f"{step.event.id}: {ids} {found}"
+                    yield f"{step.event.id}: candidates {ids} with log-probabilities {found}"
 
 
 @checks("TW-GEN-014", "TW-GEN-015", "TW-GEN-038", "TW-GEN-039", "TW-GEN-042")
@@ -99,7 +99,7 @@ def text_matches_its_tokens(run):
             # The server may hold back the end of the text: an incomplete character, or the possible start of
             # a stop string.
             if not whole.startswith(value["text"].rstrip("\ufffd")):
-                yield f"{step.event.id}: {value['text']!r} of the tokens {whole!r}"
+                yield f"{step.event.id}: the text is {value['text']!r}, the tokens are {whole!r}"
             shown = [*zip(value["token_ids"], value.get("token_text", ()), strict=False)]
             shown += [
                 pair

@@ -99,12 +99,12 @@ class Answer:
     def exchange(self) -> Exchange:
         """The exchange, for the invariants."""
         method, url, *_ = self.target.split(" ")
-        asked = dict(field.split(": ", 1) for field in self.fields)
+        request_headers = dict(field.split(": ", 1) for field in self.fields)
         headers = {name.lower(): value for name, value in self._response.getheaders()}
         return Exchange(
             method,
             url,
-            {name.lower(): value for name, value in asked.items()},
+            {name.lower(): value for name, value in request_headers.items()},
             self.body,
             self._response.status,
             headers,

@@ -18,7 +18,7 @@ from proof.reimplementations.plain_state import MalformedError, State, UnknownEr
 
 
 class Event(NamedTuple):
-    """One event as received: its field values."""
+    """The field values of one received event."""
 
     fields: dict[str, str]
 

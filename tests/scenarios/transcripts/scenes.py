@@ -156,8 +156,8 @@ class KillableServer:
                 self.kill()
 
     def start(self, port: int) -> int:
-        told = self.folder / "port"
-        told.unlink(missing_ok=True)
+        port_file = self.folder / "port"
+        port_file.unlink(missing_ok=True)
         command = [
             sys.executable,
             "-m",
@@ -167,12 +167,19 @@ class KillableServer:
             "--merge-window",
             "0",
         ]
-        command += ["--log", f"sqlite:///{self.folder}/log", "--port", str(port), "--port-file", str(told)]
+        command += [
+            "--log",
+            f"sqlite:///{self.folder}/log",
+            "--port",
+            str(port),
+            "--port-file",
+            str(port_file),
+        ]
         self.process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        eventually(told.exists, within=20)
-        return int(told.read_text())
+        eventually(port_file.exists, within=20)
+        return int(port_file.read_text())
 
     def kill(self) -> None:
         if self.process is not None:
@@ -262,12 +269,13 @@ SCENES: Mapping[str, Scene] = {
     "vocabulary": Scene(endpoints=generate),
     "behind-a-proxy": Scene(settings={"root_path": "/ai"}),
     "stopping": Scene(
-        settings={"shutdown_timeout": PATIENCE}, cues={"The server is told to stop.": shut_the_server_down}
+        settings={"shutdown_timeout": PATIENCE},
+        cues={"The server is port_file to stop.": shut_the_server_down},
     ),
     "grace-while-stopping": Scene(
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
         cues={
-            "The server is told to stop.": shut_the_server_down,
+            "The server is port_file to stop.": shut_the_server_down,
             "Three times that long nobody can come back, and the job runs on.": lambda player: passes(0.6),
         },
     ),

@@ -24,15 +24,15 @@ def streams_are_framed_correctly(run):
             yield f"{exchange.where}: {error}"
             continue
         if "\r" in text or text.startswith("\ufeff"):
-            yield f"{exchange.where}: a CR or a byte order mark"
+            yield f"{exchange.where}: the stream contains a CR or a byte order mark"
         *blocks, rest = text.split("\n\n")
         if exchange.ended and rest.strip("\n"):
-            yield f"{exchange.where}: it ends within an event: {rest!r}"
+            yield f"{exchange.where}: the stream ends within an event: {rest!r}"
         for block in blocks:
             lines = [line for line in block.split("\n") if line and not line.startswith(":")]
             names = [line.partition(":")[0] for line in lines]
             if len(names) != len(set(names)) or not set(names) <= _FIELDS or set(names) == {"id"}:
-                yield f"{exchange.where}: {block!r}"
+                yield f"{exchange.where}: invalid fields in {block!r}"
             if "id:" in lines or ("data" not in names and names not in ([], ["retry"])):
                 yield f"{exchange.where}: an empty id, or no data: {block!r}"
 
@@ -45,11 +45,11 @@ def events_match_the_event_table(run):
             schema = SCHEMA_OF_EVENT.get(event.type)
             fatal = event.type == "problem" and event.id == "0-1"
             if schema is None:
-                yield f"{exchange.where}: an event of the type {event.type!r}"
+                yield f"{exchange.where}: unknown event type {event.type!r}"
             elif found := breaches(schema, event.data):
                 yield f"{exchange.where}: {event.fields}: {found[0]}"
             if event.is_logged != bool(event.id) and not fatal:
-                yield f"{exchange.where}: an id at the wrong event, or none: {event.fields}"
+                yield f"{exchange.where}: unexpected or missing id: {event.fields}"
 
 
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}")
@@ -65,7 +65,7 @@ def event_ids_are_contiguous(run):
         last = None
         for event in (event for event in exchange.events if event.is_logged):
             if not _ID.fullmatch(event.id):
-                yield f"{exchange.where}: the id {event.id!r}"
+                yield f"{exchange.where}: malformed id {event.id!r}"
                 continue
             epoch, seq = parse_id(event.id)
             data = event.data
@@ -74,7 +74,7 @@ def event_ids_are_contiguous(run):
             if last is not None and not (is_snapshot and data["reason"] == "rewound"):
                 up = (epoch, seq) > last and seq > last[1]
                 if not (up if is_snapshot else (epoch, base) == last):
-                    yield f"{exchange.where}: {event.id} after {last[0]}-{last[1]}"
+                    yield f"{exchange.where}: id {event.id} follows {last[0]}-{last[1]}"
             last = epoch, seq
 
 
@@ -85,9 +85,9 @@ def a_final_event_ends_the_stream(run):
     for exchange in (exchange for exchange in run.exchanges if exchange.is_stream):
         kinds = [event.type for event in exchange.events]
         if ends & set(kinds[:-1]):
-            yield f"{exchange.where}: {kinds[-3:]}"
+            yield f"{exchange.where}: events follow the final one: {kinds[-3:]}"
         if exchange.ended and not (kinds and kinds[-1] in ends):
-            yield f"{exchange.where}: it ends without one of {sorted(ends)}: {kinds[-1:]}"
+            yield f"{exchange.where}: the stream ends without one of {sorted(ends)}: {kinds[-1:]}"
 
 
 @checks("TW-FRM-057", "TW-FRM-058", "TW-FRM-061", "TW-DIF-009")
@@ -98,7 +98,7 @@ def streams_begin_with_hello(run):
         if first.type not in {"hello", "problem"}:
             yield f"{exchange.where}: the first event is {first.type}"
         if first.type == "hello" and b"retry:" not in exchange.received.partition(b"\n\nid:")[0]:
-            yield f"{exchange.where}: no retry"
+            yield f"{exchange.where}: `retry` is missing"
         cursor = exchange.request_headers.get("last-event-id") or "after=" in exchange.url
         logged = [event.type for event in exchange.events if event.is_logged]
         if logged and logged[0] == "message" and (exchange.method == "POST" or not cursor):
@@ -107,13 +107,13 @@ def streams_begin_with_hello(run):
 
 @checks("TW-FRM-069")
 def pings_name_a_sent_head(run):
-    """The head of a ping is not newer than the ids that a complete stream sent."""
+    """The head that a ping names is not newer than the last id of a complete stream."""
     for exchange in (exchange for exchange in run.exchanges if exchange.is_stream and exchange.ended):
         sent = [parse_id(event.id) for event in exchange.events if event.is_logged]
         heads = [parse_id(event.data["head"]) for event in exchange.events if event.type == "hello"]
         for event in (event for event in exchange.events if event.type == "ping"):
             if parse_id(event.data["head"]) > max(sent + heads):
-                yield f"{exchange.where}: a ping of {event.data['head']}"
+                yield f"{exchange.where}: a ping names the unsent head {event.data['head']}"
 
 
 @checks("TW-FRM-047", "TW-FRM-048", "TW-FRM-049")
@@ -147,12 +147,12 @@ def equal_ids_have_equal_states(run):
     found: dict[tuple[str, str], Any] = {}
     for step in run.steps:
         if step.after is not None and found.setdefault((step.job, step.event.id), step.after) != step.after:
-            yield f"{step.job} {step.event.id}: {step.after} and {found[step.job, step.event.id]}"
+            yield f"{step.job} {step.event.id}: two states for one id, {step.after} and {found[step.job, step.event.id]}"
     for exchange in run.exchanges:
         for body in job_bodies(exchange):
             at = body.get("id"), body.get("cursor")
             if "state" in body and found.setdefault(at, body["state"]) != body["state"]:
-                yield f"{exchange.where}: {body['state']}, and the stream {found[at]}"
+                yield f"{exchange.where}: the job resource has {body['state']}, the stream {found[at]}"
 
 
 @checks("TW-DIF-058", "TW-DIF-059")
@@ -180,16 +180,16 @@ def columns_and_item_counts_are_constant(run):
         if step.after is not None and items.setdefault(step.job, len(step.after["items"])) != len(
             step.after["items"]
         ):
-            yield f"{step.job} {step.event.id}: another number of items"
+            yield f"{step.job} {step.event.id}: the number of items changed"
         if step.event.type == "snapshot":
-            told, place = step.event.data["columns"], (step.job, parse_id(step.event.id)[0])
-            if columns.setdefault(place, told) != told:
-                yield f"{step.job} {step.event.id}: columns {told}, before {columns[place]}"
+            received_columns, place = step.event.data["columns"], (step.job, parse_id(step.event.id)[0])
+            if columns.setdefault(place, received_columns) != received_columns:
+                yield f"{step.job} {step.event.id}: columns {received_columns} replace {columns[place]}"
     for exchange in run.exchanges:
         for body in job_bodies(exchange):
             place = (body["id"], parse_id(body["cursor"])[0])
             if columns.setdefault(place, body["columns"]) != body["columns"]:
-                yield f"{exchange.where}: columns {body['columns']}, before {columns[place]}"
+                yield f"{exchange.where}: columns {body['columns']} replace {columns[place]}"
 
 
 _MOVES = {
@@ -211,15 +211,15 @@ def status_transitions_are_valid(run):
         for old, new in zip(before["items"], after["items"], strict=False):
             moved = (old["status"], new["status"])
             if moved[0] != moved[1] and moved not in _MOVES:
-                yield f"{step.event.id}: an item went from {moved[0]} to {moved[1]}"
+                yield f"{step.event.id}: an item changed from {moved[0]} to {moved[1]}"
             if old["status"] in ENDS and old != new:
-                yield f"{step.event.id}: an item that had ended changed"
+                yield f"{step.event.id}: an ended item changed"
             if (new["status"] == "failed") != ("error" in new):
-                yield f"{step.event.id}: {new}"
+                yield f"{step.event.id}: status and error of an item disagree: {new}"
         if step.event.type == "done":
             ends = [item["status"] for item in after["items"]]
             if after["status"] != end_of(ends):
-                yield f"{step.event.id}: {after['status']}, and its items {ends}"
+                yield f"{step.event.id}: the job is {after['status']}, but its items are {ends}"
 
 
 def end_of(items: list[str]) -> str:
@@ -249,10 +249,10 @@ def an_epoch_begins_with_a_snapshot(run):
                 "compacted",
             }
             if not opens or epoch - before_it[0] > 10_000 or seq <= before_it[1]:
-                yield f"{step.job}: {step.event.id} opens an epoch after {before_it}"
+                yield f"{step.job}: {step.event.id} incorrectly begins an epoch after {before_it}"
         lasts[step.job] = max(before_it, (epoch, seq))
         if epoch > ends.get(step.job, (epoch, 0))[0]:
-            yield f"{step.job}: {step.event.id} after done {ends[step.job]}"
+            yield f"{step.job}: {step.event.id} follows done {ends[step.job]}"
         if step.event.type == "done":
             ends[step.job] = epoch, seq
         reason = step.event.data["reason"] if step.event.type == "snapshot" else ""
@@ -261,7 +261,7 @@ def an_epoch_begins_with_a_snapshot(run):
             before = step.before["items"] if step.before is not None else []
             for old, new in zip(before, step.after["items"], strict=False):
                 if old["status"] in ENDS and old != new:
-                    yield f"{step.event.id}: an item that had ended changed by a restart"
+                    yield f"{step.event.id}: a restart changed an ended item"
     for exchange in run.exchanges:
         for body in job_bodies(exchange):
             seen = [epoch for epoch in restarts.get(body["id"], ()) if epoch <= parse_id(body["cursor"])[0]]
