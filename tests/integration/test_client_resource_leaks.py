@@ -306,7 +306,7 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_point(server):
             finally:
                 sys.setprofile(None)
         with warnings.catch_warnings():
-            # A client that was interrupted before `close` did anything is still unclosed.
+            # An interrupt before the first step of `close` leaves the client unclosed, which causes this warning.
             warnings.simplefilter("ignore", ResourceWarning)
             del client
     assert at > 20

@@ -31,7 +31,7 @@ def anyio_backend(request):
 
 
 def by_turn(*turns, offers=None):
-    """Script that answers POSTs in turn, later ones with the last turn, and `GET /v1` with `offers`."""
+    """Script that answers POSTs with the turns in order and repeats the last; `GET /v1` returns `offers`."""
     left = list(turns)
     offers = offers or discovery("count")
 

@@ -49,7 +49,7 @@ def stream(**headers):
 
 
 def by_turn(*turns, streams=()):
-    """Script that answers submits and streams in turn, later requests with the last turn."""
+    """Script with answers for submits (`turns`) and for `streams`; the last answer of each list repeats."""
     posts, gets = [*turns], [*streams]
 
     def script(request):

@@ -375,8 +375,7 @@ def test_shutdown_sends_goaway_on_every_stream():
 
 
 def test_shutdown_sends_goaway_one_by_one_and_not_after_done():
-    # The shutdown budget would allow sending goaway to all three at once. Sending it one by one lets the
-    # other readers see the end of the job, which the first goaway causes.
+    # The server spaces out the goaways. The first one makes the job end, so the other readers receive `done`.
     server = make_server(shutdown_timeout=60)
     over = threading.Event()
 

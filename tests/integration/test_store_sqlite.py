@@ -110,7 +110,7 @@ def test_a_retried_append_is_stored_once(tmp_path):
         added, log._added = (
             log._added,
             lambda *_: None,
-        )  # Simulate a commit whose success the writer did not learn.
+        )  # Simulate a commit that succeeds without a confirmation to the writer.
         await writer.write("x" * ROW_BYTES, "y" * ROW_BYTES)
         log._added = added
         block = (await log.state()).cursor
