@@ -270,12 +270,12 @@ SCENES: Mapping[str, Scene] = {
     "behind-a-proxy": Scene(settings={"root_path": "/ai"}),
     "stopping": Scene(
         settings={"shutdown_timeout": PATIENCE},
-        cues={"The server is port_file to stop.": shut_the_server_down},
+        cues={"The server is told to stop.": shut_the_server_down},
     ),
     "grace-while-stopping": Scene(
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
         cues={
-            "The server is port_file to stop.": shut_the_server_down,
+            "The server is told to stop.": shut_the_server_down,
             "Three times that long nobody can come back, and the job runs on.": lambda player: passes(0.6),
         },
     ),
