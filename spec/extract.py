@@ -1,23 +1,24 @@
-"""Extract requirements.json, coverage.md and the table of README.md. `--check` writes nothing and fails on drift.
+"""Extract requirements.json, coverage.md and the table of README.md from the chapters, vectors and scenarios.
 
-    python spec/extract.py              write what the chapters, vectors and scenarios say
-    python spec/extract.py --check      1 if a file does not say what they say, or a chapter breaks a rule
-    python spec/extract.py --coverage   print what exercises each sentence
+    python spec/extract.py              write the files
+    python spec/extract.py --check      write nothing; exit with 1 if a file is out of date or a chapter breaks a rule
+    python spec/extract.py --coverage   print the data that exercises each requirement
 
-The rules for a chapter:
+Rules for a chapter:
 
-- A normative sentence stands alone on its line (a list item, mostly), has exactly one BCP 14 key word, and ends in its
-  identifier: `- A server MUST … . [TW-FRM-001]`. Code spans do not count; block quotes and fenced blocks explain.
-- `*Applies to: server · core*` gives role and profile to what follows, up to the next such line. One sentence is
-  exempted within its brackets: `[TW-FRM-001 client]`, `[TW-BRW-020 client/client]`.
-- An identifier elsewhere, also in the appendix and in a README.md, is a reference; what it refers to exists or is
-  withdrawn.
-- An identifier that requirements.json has does not vanish: it is withdrawn in the chapter on changes. The numbers of an
-  area have no gap, so that a withdrawn one is not forgotten either.
-- A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells by which test
-  beside them, or why by none.
+- A requirement is on a separate line, usually as a list item. It has exactly one BCP 14 key word and ends in its
+  identifier: `- A server MUST … . [TW-FRM-001]`. Key words in code spans do not count. Block quotes and fenced blocks
+  are explanations.
+- `*Applies to: server · core*` sets the role and the profile of the following requirements, up to the next such line.
+  A requirement can override them within its brackets: `[TW-FRM-001 client]`, `[TW-BRW-020 client/client]`.
+- An identifier at any other place, including the appendix and each README.md, is a reference to a requirement that is
+  defined or withdrawn.
+- An identifier in requirements.json must not disappear: the chapter on changes lists withdrawn identifiers. The numbers
+  of an area have no gap, so a missing withdrawal is detected.
+- A vector, a scenario or a transcript names each requirement with MUST or MUST NOT. Otherwise README.md names a separate
+  test, or the reason why no test exists.
 """  # fmt: skip
-# ruff: noqa: INP001 - a script beside the text that it reads, and no package
+# ruff: noqa: INP001 - a script next to the chapters, not a package
 
 import argparse
 import json
@@ -52,14 +53,14 @@ AREAS = {
     "13-client": "CLI",
     "14-changes": "VER",
 }
-"""Chapter → the area in the identifiers of its sentences."""
+"""Maps each chapter to the area in the identifiers of its requirements."""
 
 WITHDRAWN_HEADING = "Withdrawn identifiers"
 UNSEEN_HEADING = "Not seen on the wire"
-WITHOUT_DATA_HEADING = "Seen on the wire, but in no data here"
-WATCHED_HEADING = "Judged beside the data"
+WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
+WATCHED_HEADING = "Judged in every transcript or by separate tests"
 
-# Letters alone bound a key word: an underscore may be emphasis.
+# Only letters extend a key word, because an underscore can be markdown emphasis.
 _KEYWORD = re.compile(
     r"(?<![A-Za-z])(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)"
     r"(?![A-Za-z])"
@@ -75,7 +76,7 @@ _TABLE = re.compile(r"(<!-- table of requirements -->\n).*?(<!-- end of table --
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block: its place, its language, its tags (`name=value`, or a bare name) and its text."""
+    """A fenced block: its position, language, tags (`name=value` or a bare name) and text."""
 
     chapter: str
     line: int
@@ -86,7 +87,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Requirement:
-    """One normative sentence."""
+    """One requirement of the specification."""
 
     id: str
     level: str
@@ -98,18 +99,18 @@ class Requirement:
 
 @dataclass
 class Specification:
-    """What the chapters hold, and which rules they break."""
+    """Requirements, fenced blocks and references of the chapters, and violations of the rules."""
 
     requirements: list[Requirement] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     withdrawn: set[str] = field(default_factory=set)
     references: list[tuple[str, str]] = field(default_factory=list)
-    """Where, and to which identifier."""
+    """Position and identifier of each reference."""
     errors: list[str] = field(default_factory=list)
 
 
 def read(folder: Path = SPEC) -> Specification:
-    """Read all chapters and judge them by the rules at the top of this file."""
+    """Read all chapters and check the rules in the docstring of this module."""
     spec = Specification()
     for chapter in sorted(folder.glob("[0-9][0-9]-*.md")):
         read_chapter(chapter.stem, chapter.read_text(encoding="utf-8"), spec)
@@ -125,12 +126,14 @@ def read(folder: Path = SPEC) -> Specification:
             spec.errors.append(f"{where}: {name} is not defined")
     for name in sorted(defined & spec.withdrawn):
         spec.errors.append(f"{name} is withdrawn and defined")
-    spec.errors += [f"{name} is neither defined nor withdrawn" for name in left_out(defined | spec.withdrawn)]
+    spec.errors += [
+        f"{name} is neither defined nor withdrawn" for name in missing_identifiers(defined | spec.withdrawn)
+    ]
     return spec
 
 
-def left_out(names: set[str]) -> list[str]:
-    """Identifiers below the greatest of their area that nothing has: one of them was given up without a word."""
+def missing_identifiers(names: set[str]) -> list[str]:
+    """Return identifiers below the highest of their area that are neither defined nor withdrawn."""
     greatest: dict[str, int] = {}
     for name in names:
         greatest[name[:-3]] = max(greatest.get(name[:-3], 0), int(name[-3:]))
@@ -157,11 +160,13 @@ def read_chapter(chapter: str, text: str, spec: Specification) -> None:
         elif WITHDRAWN_HEADING in heading and line.startswith("|"):
             spec.withdrawn.update(_ID.findall(line))
         else:
-            requirement = _sentence(where, chapter, line, role, profile, spec)
+            requirement = _requirement(where, chapter, line, role, profile, spec)
             if requirement is None:
                 continue
             if requirement.id in seen:
-                spec.errors.append(f"{where}: {requirement.id} stands for another sentence already")
+                spec.errors.append(
+                    f"{where}: {requirement.id} is already used by another requirement; take the next free number"
+                )
             seen.add(requirement.id)
             spec.requirements.append(requirement)
 
@@ -184,10 +189,12 @@ def _outside_fences(chapter: str, text: str, spec: Specification) -> Iterator[tu
         else:
             yield number, line
     if closing:
-        spec.errors.append(f"{chapter}:{start}: the fenced block has no end")
+        spec.errors.append(
+            f"{chapter}:{start}: the fenced block has no end; close it with the same number of backticks"
+        )
 
 
-def _sentence(
+def _requirement(
     where: str, chapter: str, line: str, role: str, profile: str, spec: Specification
 ) -> Requirement | None:
     prose = _CODE_SPAN.sub("`", line)
@@ -199,7 +206,9 @@ def _sentence(
                 f"{where}: key word {keywords[0]} without an identifier at the end of the line"
             )
         if re.search(r"\[TW-", line):
-            spec.errors.append(f"{where}: an identifier in brackets that ends no sentence")
+            spec.errors.append(
+                f"{where}: an identifier in brackets at a place other than the end of a requirement"
+            )
         spec.references += [(where, name) for name in _ID.findall(line)]
         return None
     text, name = definition["text"], definition["id"]
@@ -213,7 +222,7 @@ def _sentence(
         spec.errors.append(f"{where}: {name} is not of this chapter's area")
     if definition["override"]:
         role, _, other = definition["override"].partition("/")
-        # A client is judged as a whole, unless it offers what a profile is about.
+        # Clients have one profile, except for the optional features of the other profiles.
         own = "client" if role == "client" and profile in {"core", "durable"} else profile
         profile = other or own
     if role not in ROLES or profile not in PROFILES:
@@ -221,25 +230,28 @@ def _sentence(
     return Requirement(name, keywords[0], role, profile, text, chapter)
 
 
-# ---- what is written -------------------------------------------------------------------------------------------
+# ---- output ---------------------------------------------------------------------------------------------------
 
 
 def requirements_json(spec: Specification) -> str:
-    """The text of requirements.json."""
+    """Return the text of requirements.json."""
     entries = [asdict(one) for one in spec.requirements]
     return json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
 
 
 def vanished(spec: Specification, old: str) -> list[str]:
-    """Identifiers of the old requirements.json that no chapter has and none withdraws."""
+    """Return identifiers of the old requirements.json that are neither defined nor withdrawn."""
     present = {one.id for one in spec.requirements} | spec.withdrawn
     return [entry["id"] for entry in json.loads(old) if entry["id"] not in present]
 
 
 def readme(spec: Specification, old: str) -> str:
-    """README.md with its table of requirements as it should be."""
+    """Return the text of README.md with an updated table of requirements."""
     levels = ("MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY")
-    rows = ["| chapter | area | sentences | " + " | ".join(levels) + " |", "|---" * (3 + len(levels)) + "|"]
+    rows = [
+        "| chapter | area | requirements | " + " | ".join(levels) + " |",
+        "|---" * (3 + len(levels)) + "|",
+    ]
     for chapter, area in AREAS.items():
         found = [one.level for one in spec.requirements if one.chapter == chapter]
         counts = " | ".join(str(found.count(level)) for level in levels)
@@ -251,14 +263,14 @@ def readme(spec: Specification, old: str) -> str:
 
 
 def identifiers(text: str) -> list[str]:
-    """The identifiers that stand in a text."""
+    """Return the identifiers in a text."""
     return _ID.findall(text)
 
 
 def covered(spec: Specification, folder: Path = SPEC) -> dict[str, list[str]]:
-    """Identifier → the vectors, scenarios and transcripts that exercise it, such as `vectors sse/framing ×3`.
+    """Map identifiers to the vectors, scenarios and transcripts that exercise them, such as `vectors sse/framing ×3`.
 
-    A transcript that is pending exercises nothing yet.
+    Pending transcripts do not count.
     """
     found: dict[str, list[str]] = {}
     for kind in ("vectors", "scenarios"):
@@ -274,7 +286,7 @@ def covered(spec: Specification, folder: Path = SPEC) -> dict[str, list[str]]:
 
 
 def _required(node: object) -> Iterator[str]:
-    """What stands in the members `requirements` of a file, at any depth."""
+    """Yield the identifiers in all members `requirements` of a file, at any depth."""
     if isinstance(node, list):
         for child in node:
             yield from _required(child)
@@ -287,23 +299,23 @@ def _required(node: object) -> Iterator[str]:
 
 
 def reasons(text: str, heading: str) -> dict[str, str]:
-    """Identifier → why no data exercises it, by the table under a heading of README.md."""
+    """Map identifiers to the second column of the table under a heading of README.md."""
     section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = (line.strip("| ").split(" | ", 1) for line in section.splitlines() if line.startswith("| TW-"))
     return {name: why for names, why in rows for name in identifiers(names)}
 
 
 def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
-    """The text of coverage.md, and the sentences of which neither data nor README.md tells."""
+    """Return the text of coverage.md, and the requirements with neither test data nor an entry in README.md."""
     found = covered(spec)
     for name, test in reasons(text, WATCHED_HEADING).items():
         found.setdefault(name, []).append(test)
-    unseen, without = reasons(text, UNSEEN_HEADING), reasons(text, WITHOUT_DATA_HEADING)
+    unobservable, without = reasons(text, UNSEEN_HEADING), reasons(text, WITHOUT_DATA_HEADING)
     musts = [one for one in spec.requirements if one.level.startswith("MUST")]
-    lines, untold = list[str](), list[str]()
+    lines, uncovered = list[str](), list[str]()
     counts = Counter[str]()
     for chapter in AREAS:
-        lines += [f"## {chapter}", "", "| sentence | for | exercised by |", "|---|---|---|"]
+        lines += [f"## {chapter}", "", "| requirement | role | exercised by |", "|---|---|---|"]
         for one in (one for one in musts if one.chapter == chapter):
             data = found.get(one.id, [])
             kinds = {label.split()[0] for label in data}
@@ -311,47 +323,57 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
             if data:
                 counts["alone"] += not {"vectors", "scenarios", "transcript"} & kinds
                 by = "; ".join(data)
-            elif one.id in unseen:
-                by, counts["unseen"] = f"– not seen on the wire: {unseen[one.id]}", counts["unseen"] + 1
+            elif one.id in unobservable:
+                by, counts["unobservable"] = (
+                    f"– not seen on the wire: {unobservable[one.id]}",
+                    counts["unobservable"] + 1,
+                )
             elif one.id in without:
                 by, counts["without"] = f"– {without[one.id]}", counts["without"] + 1
             else:
                 by = "– **nothing**"
-                untold.append(one.id)
+                uncovered.append(one.id)
             lines.append(f"| {one.id} | {one.role} | {by} |")
         lines.append("")
     top = [
-        "# What exercises each sentence",
+        "# Coverage of the requirements",
         "",
-        "Written by `extract.py`, for every sentence with MUST or MUST NOT. `×n`: so many vectors or scenarios of that file.",
-        "The reasons are those of README.md.",
+        "`extract.py` writes this file for every requirement with MUST or MUST NOT. `×n` is the number of vectors or scenarios.",
+        "The reasons are in README.md.",
         "",
-        "| | sentences |",
+        "| | requirements |",
         "|---|---|",
         f"| all | {len(musts)} |",
         f"| named by vectors | {counts['vectors']} |",
         f"| named by scenarios | {counts['scenarios']} |",
         f"| named by transcripts | {counts['transcript']} |",
         f"| judged in every transcript | {counts['every']} |",
-        f"| named by no data, but judged in every transcript or by another test | {counts['alone']} |",
-        f"| seen on the wire, but in no data here | {counts['without']} |",
-        f"| not seen on the wire | {counts['unseen']} |",
+        f"| named by no data, but judged in every transcript or by a separate test | {counts['alone']} |",
+        f"| observable on the wire, but without test data | {counts['without']} |",
+        f"| not seen on the wire | {counts['unobservable']} |",
         "",
     ]
-    return "\n".join([*top, *lines]), untold
+    return "\n".join([*top, *lines]), uncovered
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the files, or compare them with the chapters; return the exit code."""
     parser = argparse.ArgumentParser(description="Extract requirements.json from the chapters.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail on drift")
-    parser.add_argument("--coverage", action="store_true", help="print what exercises each sentence")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
+    parser.add_argument(
+        "--coverage", action="store_true", help="print the data that exercises each requirement"
+    )
     options = parser.parse_args()
     spec = read()
     old, text = REQUIREMENTS.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
-    covers, untold = coverage(spec, text)
-    broken = spec.errors + [f"{name} has vanished: withdraw it" for name in vanished(spec, old)]
-    problems = [*broken, *(f"{name}: no data names it, and README.md tells no reason" for name in untold)]
+    covers, uncovered = coverage(spec, text)
+    broken = spec.errors + [
+        f"{name} has disappeared: list it as withdrawn in chapter 14" for name in vanished(spec, old)
+    ]
+    problems = [
+        *broken,
+        *(f"{name}: no test data names it, and README.md gives no reason" for name in uncovered),
+    ]
     for problem in problems:
         print(problem, file=sys.stderr)
     if options.coverage:
@@ -365,7 +387,7 @@ def main() -> int:
             continue
         drift = True
         if options.check:
-            print(f"{file.name} has drifted: run python spec/extract.py", file=sys.stderr)
+            print(f"{file.name} is out of date: run python spec/extract.py", file=sys.stderr)
         else:
             file.write_text(written, encoding="utf-8")
             print(f"wrote {file.name}: {len(spec.requirements)} requirements")

@@ -1,12 +1,12 @@
-"""Two functions that yield their whole value again and again, and what of it travels.
+"""Two functions that yield their whole value in each step, and the number of bytes that the server sends for them.
 
-`write` is a text that is appended to and, here and there, replaced. `chat` is a history that is one list, changed in
-place: its last answer grows, and past messages change as well. Neither knows of diffs. The script serves both in a
-process of its own, reads them with the client, compares the outcome with what the function yielded last, and counts
-the bytes of the event stream beside those of the values sent whole at each step.
+`write` yields a text that is appended to and occasionally replaced. `chat` yields one list of messages that is changed
+in place: its last message grows, and earlier messages change as well. Neither function computes diffs. The script
+serves both functions in a separate process, reads their streams with the client, compares each result with the last
+yielded value, and compares the bytes of the event stream with the bytes of the whole values.
 
-Both were first asked of Gradio (gradio-app/gradio), where sending whole values cost the square of their length until
-its streams learnt to send diffs: a text box and a chatbot, in which each step repeats all that was there before.
+The two workloads come from Gradio (gradio-app/gradio): a text box and a chatbot in which each step repeats all earlier
+content. Before Gradio sent diffs, the cost of its streams was quadratic in the length of the value.
 
     python docs/examples/streaming_diffs.py [STEPS]
 """
@@ -29,14 +29,14 @@ from tidewire_server import Server
 
 STEPS = 1000
 START_LIMIT = 60.0
-"""Seconds."""
+"""Time limit in seconds for the start of the server."""
 
 server = Server(default_concurrency_limit=4)
 
 
 @server.endpoint
 def write(n: int = STEPS) -> Iterator[str]:
-    """A text that grows by a number at a time; every hundredth step replaces what the last ten steps wrote."""
+    """A text that grows by one number per step; every hundredth step replaces the last ten numbers."""
     text = ""
     for i in range(n):
         text += f" {i}"
@@ -49,7 +49,7 @@ def write(n: int = STEPS) -> Iterator[str]:
 
 @server.endpoint(columns=["/1/content"])
 def chat(n: int = STEPS) -> Iterator[list[dict[str, str]]]:
-    """A chat whose first answer grows while, now and then, something older changes."""
+    """A chat in which a message grows while earlier messages occasionally change."""
     history = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": ""}]
     for i in range(n):
         history[1]["content"] += f" {i}"
@@ -65,7 +65,7 @@ def chat(n: int = STEPS) -> Iterator[list[dict[str, str]]]:
 
 
 def last_of(name: str, n: int) -> tuple[Any, int]:
-    """What the function yields last, and the bytes of all that it yields."""
+    """Return the last value that a function yields, and the total bytes of all its values."""
     whole, value = 0, None
     for value in {"write": write, "chat": chat}[name](n):
         whole += len(json.dumps(value))
@@ -74,7 +74,7 @@ def last_of(name: str, n: int) -> tuple[Any, int]:
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """Serve this file in a process of its own; yields its URL."""
+    """Serve this file in a separate process, and yield its URL."""
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder, "port")
         with subprocess.Popen([sys.executable, __file__, "--serve", str(port_file)]) as process:
@@ -91,38 +91,40 @@ def serving() -> Iterator[str]:
 
 
 def streamed_bytes(url: str) -> int:
-    """What the server has sent on event streams so far."""
+    """Return the number of bytes that the server has sent on event streams so far."""
     page = httpx.get(f"{url}/metrics").text
     found = re.search(r"^tidewire_bytes_streamed_total (\S+)$", page, re.MULTILINE)
     if found is None:
-        sys.exit("the server does not tell the bytes of its streams")
+        sys.exit("the server has no counter tidewire_bytes_streamed_total; use the server of this repository")
     return int(float(found[1]))
 
 
 def follow(url: str, name: str, n: int) -> bool:
-    """Read one of them to its end, tell what it took, and whether it is what the function yielded last."""
+    """Read one stream to its end, print its size, and return whether its result is the last yielded value."""
     before = streamed_bytes(url)
     with Client(url) as client:
         job = client.submit(name, n=n)
         updates = sum(1 for _ in job)
         value = job.result()
     expected, whole = last_of(name, n)
-    took = streamed_bytes(url) - before
-    print(f"{name:6} {n:7,} steps: {updates:6,} updates, {took:9,} bytes; whole values: {whole:14,} bytes")
+    received = streamed_bytes(url) - before
+    print(
+        f"{name:6} {n:7,} steps: {updates:6,} updates, {received:9,} bytes; whole values: {whole:14,} bytes"
+    )
     if value != expected:
         print(f"FAILED: {name} ended as {str(value)[-200:]!r}, not as {str(expected)[-200:]!r}")
     return bool(value == expected)
 
 
 def main() -> None:
-    """Serve, or read both; the exit code is 1 if either is not what was yielded last."""
+    """Serve the functions, or read both. The exit code is 1 if a result is not the last yielded value."""
     if sys.argv[1:2] == ["--serve"]:
         server.run(port=0, port_file=sys.argv[2])
         return
     n = int(sys.argv[1]) if sys.argv[1:] else STEPS
     with serving() as url:
-        right = [follow(url, name, n) for name in ("write", "chat")]
-    sys.exit(not all(right))
+        correct = [follow(url, name, n) for name in ("write", "chat")]
+    sys.exit(not all(correct))
 
 
 if __name__ == "__main__":

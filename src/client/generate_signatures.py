@@ -91,7 +91,7 @@ def of_endpoint(source: str) -> str:
     _, overload, _ = functions(source, "Server", "endpoint")
     source = with_arguments(source, overload, parameters, {})
     *_, method = functions(source, "Server", "endpoint")
-    texts = {"function": "The function, where this is used as a decorator without options."}
+    texts = {"function": "The function, if this method is used as a decorator without arguments."}
     texts |= {name: option.text for name, option in options.items()}
     return with_arguments(source, method, parameters, texts)
 

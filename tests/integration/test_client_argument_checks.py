@@ -10,19 +10,35 @@ CLOSED_PORT_URL = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "message"),
+    ("url", "variable", "value", "message"),
     [
-        ("HTTP_PROXY", "ftp://proxy.example", "the proxy that the environment names .* give proxy="),
-        ("ALL_PROXY", "http://[::1", "the proxy that the environment names .* give proxy="),
-        ("SSL_CERT_FILE", "/nowhere", "SSL_CERT_FILE .* names cannot be read: .* give verify="),
+        (
+            CLOSED_PORT_URL,
+            "HTTP_PROXY",
+            "ftp://proxy.example",
+            "the proxy that the environment names .* give proxy=",
+        ),
+        (CLOSED_PORT_URL, "ALL_PROXY", "http://[::1", "the proxy that the environment names .* give proxy="),
+        (
+            "https://127.0.0.1:1",
+            "SSL_CERT_FILE",
+            "/nowhere",
+            "SSL_CERT_FILE .* names cannot be read: .* give verify=",
+        ),
     ],
 )
 def test_an_invalid_proxy_or_certificate_variable_raises_at_the_first_request(
-    variable, value, message, monkeypatch
+    url, variable, value, message, monkeypatch
 ):
     monkeypatch.setenv(variable, value)
-    with Client(CLOSED_PORT_URL) as client, pytest.raises(TidewireError, match=message):
+    with Client(url) as client, pytest.raises(TidewireError, match=message):
         client.discover()
+
+
+def test_certificates_are_not_read_for_a_server_without_tls(monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    with ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server, Client(server.url) as client:
+        assert client.discover().endpoints
 
 
 @pytest.mark.parametrize(

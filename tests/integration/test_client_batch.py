@@ -215,7 +215,7 @@ class Word(BaseModel):
 async def test_each_result_of_a_batch_is_validated(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3], returns=Word)
-        with pytest.raises(InvalidValueError, match="no valid Word"):
+        with pytest.raises(InvalidValueError, match="not a valid Word"):
             await batch.results(return_exceptions=True)
 
 

@@ -129,8 +129,8 @@ def test_describe_shows_endpoints_and_input_schemas(url):
         (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
         (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),
-        (["call", "URL", "point", "x=1", "x=2"], 2, "'x' is given twice"),
-        (["call", "URL", "point", "x=1", "--input", "{}"], 2, "not both"),
+        (["call", "URL", "point", "x=1", "x=2"], 2, "'x' was passed twice"),
+        (["call", "URL", "point", "x=1", "--input", "{}"], 2, "use either --input or KEY=VALUE"),
         (["call", "URL", "point", "--input", "{"], 2, "--input: not JSON"),
         (["call", "URL", "point", "--input", "@/no/such/file"], 2, "No such file"),
         (["call", "URL", "point", "x=1", "--header", "nonsense"], 2, "NAME: VALUE"),
@@ -173,7 +173,7 @@ def test_an_interrupt_keeps_the_job_and_prints_the_attach_command(url):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    hint = re.search(rf"the job goes on: tidewire attach {url} (\S+)", errors)
+    hint = re.search(rf"the job keeps running. Attach to it with: tidewire attach {url} (\S+)", errors)
     assert hint is not None, errors
     assert run("cancel", url, hint[1]).exit_code == 0
 
@@ -208,7 +208,7 @@ def test_on_a_terminal_text_is_shown_live_and_complete(url):
 def test_a_command_of_a_missing_package_prints_how_to_install_it(monkeypatch):
     monkeypatch.setattr(
         plugins,
-        "_others",
+        "_plugins",
         lambda: {"judge": EntryPoint("judge", "tidewire_conformance_missing.cli:app", "tidewire.commands")},
     )
     result = run("judge", "--all", "http://127.0.0.1:8000")
@@ -301,7 +301,7 @@ def test_on_a_terminal_a_generation_ends_with_a_table_of_alternatives(monkeypatc
         shown = run("call", server.url, "generate", "top_logprobs=2", "ranks=true").stdout
         assert shown.startswith("Hello\n")
         assert [line.split() for line in shown.splitlines()[1:]] == [
-            ["token", "probability", "rank", "or"],
+            ["token", "probability", "rank", "alternatives"],
             ["'Hel'", "50.0%", "1", "'[J]el'", "25.0%"],
             ["'lo'", "0.0%", "1"],
         ]

@@ -13,7 +13,7 @@ from tidewire import AsyncClient
 from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 
 TEXT = "/items/0/value"
-MESSAGE = r"first used on another event loop.*Make an AsyncClient for each event loop"
+MESSAGE = r"first used on another event loop.*Create one AsyncClient per event loop"
 
 
 def script(request):

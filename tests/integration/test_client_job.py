@@ -141,7 +141,9 @@ async def test_parse_validates_and_reports_a_possibly_incomplete_value():
     async with ServerAndClient(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply", returns=Reply)]
     assert updates[-1].parse() == Reply(**REPLY)
-    with pytest.raises(InvalidValueError, match=r"no valid Reply: /reason: Field required.*may not be whole"):
+    with pytest.raises(
+        InvalidValueError, match=r"not a valid Reply: /reason: Field required.*may be incomplete"
+    ):
         updates[0].parse()
 
 
@@ -244,7 +246,7 @@ async def test_result_is_validated_against_returns(returns):
 async def test_a_result_of_another_type_raises_with_the_path():
     async with ServerAndClient(replying(*EVENTS)) as (client, _):
         with pytest.raises(
-            InvalidValueError, match=r"no valid dict\[str, int\]: /text: Input should be a valid integer"
+            InvalidValueError, match=r"not a valid dict\[str, int\]: /text: Input should be a valid integer"
         ):
             await client.run("reply", returns=dict[str, int])
 
@@ -583,7 +585,7 @@ async def test_a_serialized_checkpoint_raises_and_names_from_json(serialized):
         ('{"job":"j1","cursor":"1-1"}', "state and cursor belong together"),
         (
             '{"job":"j1","cursor":"0-0","state":{"status":"running","items":[{"status":"running"}]}}',
-            "is no event id",
+            "is not an event id",
         ),
         ('{"job":"j1","cursor":"1-1","state":{}}', "Field required"),
         ('{"job":"j1","protocol":"tidewire/2"}', "tidewire/1"),

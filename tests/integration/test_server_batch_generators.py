@@ -103,7 +103,9 @@ def test_late_joiners_enter_a_running_batch_between_two_steps(kind):
         assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
 
 
-@pytest.mark.parametrize(("yielded", "message"), [([1], "yields {row: value}"), ({5: 1}, "it yielded row 5")])
+@pytest.mark.parametrize(
+    ("yielded", "message"), [([1], "must yield {row: value}"), ({5: 1}, "the generator yielded row 5")]
+)
 def test_an_invalid_yield_of_a_batched_generator_fails_with_a_message(yielded, message):
     server = Server(**QUICK)
 

@@ -155,7 +155,10 @@ def test_items_share_a_call_only_with_equal_keys_and_within_max_cost():
         answer = peer.submit("shout", inputs=[{"words": "a"}, {"words": "seven77"}])
         assert (answer.status_code, answer.json()["code"]) == (422, "input_too_long")
         assert answer.json()["pointer"] == "/inputs/1"
-        assert answer.json()["detail"] == "/inputs/1: it costs 7, and a whole batch at most 6 (max_cost)"
+        assert (
+            answer.json()["detail"]
+            == "/inputs/1: the input's cost 7 exceeds the maximum for a batch, 6 (max_cost)"
+        )
         gate.open(9)
         assert peer.ended(job)["status"] == "succeeded"
     assert gate.calls == [["x"], ["a1", "a22"], ["bb2", "b"], ["aa", "a"]]

@@ -124,7 +124,9 @@ def test_a_batched_function_that_returns_a_list_instead_of_a_generator_raises():
     def lists(n: list[int]) -> Iterator[dict[int, int]]:
         return [{0: 1}]
 
-    with pytest.raises(InvalidValueError, match="it returned a list, and its annotation says a generator"):
+    with pytest.raises(
+        InvalidValueError, match="the function returned a list, but its annotation declares a generator"
+    ):
         server.call("lists", n=1)
 
 
@@ -154,9 +156,9 @@ def not_a_number() -> list[float]:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (returns_a_generator_without_annotation, "annotate the function `-> Iterator[T]`"),
-        (returns_an_async_generator_without_annotation, "annotate the function `-> AsyncIterator[T]`"),
-        (returns_a_coroutine, "make the function `async def` and await it"),
+        (returns_a_generator_without_annotation, "annotate it `-> Iterator[T]`"),
+        (returns_an_async_generator_without_annotation, "annotate it `-> AsyncIterator[T]`"),
+        (returns_a_coroutine, "declare it `async def` and await the coroutine"),
         (picture, "pydantic.Base64Bytes"),
         (not_a_number, "/1: nan"),
     ],
@@ -202,9 +204,9 @@ def test_partials_and_methods_keep_the_name_and_docstring_of_the_function():
     ("function", "message"),
     [
         (Model, "Model is a class"),
-        (Model.predict, "'predict' is a method without its object"),
-        (lambda x=1: x, "a lambda has no name: give it one, name="),
-        (functools.partial(lambda x=1: x), "a lambda has no name: give it one, name="),
+        (Model.predict, "'predict' is an unbound method"),
+        (lambda x=1: x, "a lambda has no name: pass one with name="),
+        (functools.partial(lambda x=1: x), "a lambda has no name: pass one with name="),
     ],
 )
 def test_classes_unbound_methods_and_lambdas_raise_with_advice(function, message):
@@ -237,7 +239,7 @@ def test_an_annotation_without_a_schema_raises_one_line(function: Callable[..., 
     with pytest.raises(TypeError) as refused:
         Server().endpoint(function)
     assert "numpy.ndarray" in str(refused.value)
-    assert "say what it is as JSON: an array or a tensor is list[float]" in str(refused.value)
+    assert "annotate its JSON form instead: list[float]" in str(refused.value)
     assert "arbitrary_types_allowed" not in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -249,7 +251,7 @@ def test_a_generator_that_yields_nothing_raises():
     def silent() -> Iterator[int]:
         yield from ()
 
-    with pytest.raises(InvalidValueError, match="it yielded nothing"):
+    with pytest.raises(InvalidValueError, match="the function yielded nothing"):
         server.call("silent")
 
 

@@ -267,7 +267,7 @@ def test_a_registered_function_stays_callable_directly_and_with_server_call():
     assert server.call("history", turns=1) == [["question 0", "so it is"]]
     assert server.call("edit")["text"] == "Hello 🎉"
     for bad, message in (
-        ({1: 2, "1": 3}, "are both the member '1'"),
+        ({1: 2, "1": 3}, "both become the JSON member '1'"),
         (float("nan"), "nan is not a JSON number"),
     ):
         with pytest.raises(ProblemError, match=message):

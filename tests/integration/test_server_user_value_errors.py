@@ -67,14 +67,14 @@ def test_an_invalid_value_raises_with_its_path(kind, value, message):
     [
         (
             lambda stream: stream.append(["x"]),
-            "a text grows by a string",
+            "only a string can be appended to a text",
         ),
-        (lambda stream: stream.truncate(5), "cannot drop 5 of 2"),
+        (lambda stream: stream.truncate(5), "cannot drop 5 from a length of 2"),
         (lambda stream: stream.set("/b/c", 2), "/b/c: there is no member 'b'"),
         (lambda stream: stream.set("/a", [1, math.nan]), "/a/1: nan is not a JSON number"),
         (
             lambda stream: stream.append("x", at="/a"),
-            "/a: an array grows by the elements of an array, not by a text",
+            "/a: only an array can be appended to an array, not a text",
         ),
     ],
 )

@@ -1,9 +1,11 @@
 """Thread safety of document views and of appends to one stream."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 from tidewire.protocol.document import Document
 
 
@@ -33,9 +35,9 @@ def test_views_stay_correct_while_another_thread_writes():
     assert mismatches == []
 
 
-@on_a_loop
+@on_event_loop
 async def test_concurrent_appends_are_complete_and_ordered_per_thread():
-    job = Written({"a": "", "b": ""}, ("/a",), merge_window=0.001)
+    job = StreamHarness({"a": "", "b": ""}, ("/a",), merge_window=0.001)
 
     def write(place: str, letter: str) -> None:
         for number in range(3000):
@@ -53,3 +55,41 @@ async def test_concurrent_appends_are_complete_and_ordered_per_thread():
         pieces = value[place].split(",")[:-1]
         for letter in "xy":
             assert [p for p in pieces if p[0] == letter] == [f"{letter}{n}" for n in range(3000)]
+
+
+FIRST_VALIDATIONS = """
+import sys, threading
+from tidewire.protocol.messages import Hello, State
+from tidewire.protocol.resources import Batch
+
+sys.setswitchinterval(1e-5)
+begin, wrong = threading.Barrier(8), []
+
+def validate():
+    begin.wait()
+    for model, value in (
+        (State, {"status": "queued", "items": [{"status": "queued"}]}),
+        (Hello, {"protocol": "p", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 1}),
+        (Batch, {"max_items": 1}),
+    ):
+        try:
+            if type(model.model_validate(value)) is not model:
+                wrong.append(model)
+        except Exception as error:
+            wrong.append(error)
+
+threads = [threading.Thread(target=validate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(wrong)
+"""
+
+
+def test_threads_that_use_a_model_first_at_the_same_time_validate_with_that_model():
+    # Models build their validators when they are first used: only in a new process is that still to come.
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_VALIDATIONS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

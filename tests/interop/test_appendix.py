@@ -28,8 +28,8 @@ def test_the_appendix_states_the_measured_bytes():
     measured = (ROOT / "docs/explanation/measurements.md").read_text(encoding="utf-8")
     servers = {
         "Gradio 6.31, diffs in an envelope": "gradio",
-        "this protocol, each step an event with its id, checks included": "ours, one event per step",
-        "this protocol, merged as section 5.5 has it": "ours, merged",
+        "this protocol, each step an event with its id, checks included": "tidewire, one event per step",
+        "this protocol, merged as in section 5.5": "tidewire, merged",
     }
     listed = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+) \| bench \|$", TEXT, re.MULTILINE))
     assert listed.keys() == servers.keys()

@@ -157,7 +157,7 @@ RESTARTED = (
     '"usage":{},"notes":[]},"columns":["/items/0/value"],"reason":"restart"}\n\n'
 )
 BREACHES = {
-    "streams_are_framed_correctly": [
+    "streams_follow_the_grammar": [
         modified('data:"Hello"', 'data:"Hel\r'),
         modified("id:1-3\n", "id:\n"),
         modified('data:"Hello"', 'data:"Hel\ndata:lo"'),
@@ -165,18 +165,18 @@ BREACHES = {
         modified("\n\nid:1-6", "\nname:x\n\nid:1-6"),
         Run([follow(STREAM[:-1])]),
     ],
-    "events_match_the_event_table": [
+    "events_match_their_schemas": [
         modified("event:progress\n", "event:progress\nid:1-3\n"),
         modified("id:1-3\n", ""),
         modified('{"current":1}', '{"current":"one"}'),
         modified("event:progress", "event:weather"),
     ],
-    "event_ids_are_contiguous": [
+    "ids_are_consecutive": [
         modified("id:1-3", "id:1-4"),
         modified("id:1-3", "id:2-3"),
         modified("id:1-3", "id:1-03"),
     ],
-    "a_final_event_ends_the_stream": [
+    "closing_event_is_last": [
         Run([follow(STREAM + 'event:ping\ndata:{"head":"1-6"}\n\n')]),
         Run([follow(STREAM.partition("id:1-6")[0])]),
     ],
@@ -185,35 +185,35 @@ BREACHES = {
         modified("retry:900\n", ":\n"),
         Run([follow(STREAM.replace("id:1-1\nevent:snapshot", ":\nevent:x"))]),
     ],
-    "pings_name_a_sent_head": [modified('{"head":"1-3"}', '{"head":"1-7"}')],
-    "events_respect_the_size_limits": [
+    "ping_heads_were_sent_before": [modified('{"head":"1-3"}', '{"head":"1-7"}')],
+    "events_stay_within_size_limits": [
         Run([discover(), follow(STREAM.replace("Hello", "o" * 2048))]),
         Run([discover(), follow(STREAM.replace('"notes":[]', f'"notes":[{{"level":"info","text":"{"o" * 2048}"}}]'))]),
     ],
-    "diffs_apply_and_checks_match": [
+    "diffs_apply_and_checks_hold": [
         modified("4157704578", "4157704579"),
         modified("5888dedc5ad62758", "5888dedc5ad62750"),
         modified('data:"Hello"', 'data:[["a","/items/7/value","x"]]'),
         modified('{"ops":[["s","/items/0/status","succeeded"]]', '{"ops":[["t","/items/0/value",1]]'),
         modified('["s","/status","running"]', '["s","/status","awake"]'),
     ],
-    "equal_ids_have_equal_states": [
+    "each_id_has_one_state": [
         Run([follow(), read(state=BODY["state"] | {"usage": {"tokens": 1}})]),
         Run([follow(), follow(STREAM.replace('"Hello"', '"Hullo"'))]),
     ],
-    "stable_never_decreases": [
+    "stable_never_decreases_or_exceeds_its_text": [
         modified('{"":5}', '{"":6}'),
         modified('[["s","/items/0/stable",{"":5}]]', '[["d","/items/0/stable"]]'),
     ],
-    "columns_and_item_counts_are_constant": [
+    "columns_and_item_count_are_constant": [
         Run([follow(), read(columns=[])]),
         modified('[["s","/items/0/stable",{"":5}]]', '[["s","/items/1",{"status":"queued","value":1}]]'),
     ],
-    "status_transitions_are_valid": [
+    "item_status_transitions_are_valid": [
         modified('["s","/items/0/status","running"]', '["s","/items/0/status","succeeded"]'),
         modified('[["s","/items/0/stable",{"":5}]]', '[["s","/items/0/error",{"code":"internal","title":"x","status":500}]]'),
     ],
-    "an_epoch_begins_with_a_snapshot": [
+    "new_epoch_begins_with_a_snapshot": [
         Run([follow(RESTARTED, ended=False), read(attempt=1, cursor="7-6")]),
         Run([follow(RESTARTED.replace("id:7-5", "id:10002-5"), ended=False)]),
         Run([follow(RESTARTED.replace("id:7-5", "id:7-4"), ended=False)]),
@@ -221,13 +221,13 @@ BREACHES = {
         Run([follow(), follow(STREAM.partition("id:1-1")[0] + "id:7-5" + RESTARTED.partition("id:7-5")[2], ended=False)]),
     ],
     "values_have_at_most_56_levels": [modified('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],
-    "json_follows_the_overview": [
+    "all_json_is_valid": [
         modified('data:"Hello"', 'data:"Hell\\ud800"'),
         modified('{"current":1}', '{"current":1,"current":2}'),
         Run([read(extra=2**53 + 1)]),
     ],
-    "null_occurs_only_where_allowed": [Run([read(started_at=None)]), modified('{"current":1}', '{"current":1,"total":null}')],
-    "bodies_validate_against_their_schemas": [
+    "null_is_used_only_where_allowed": [Run([read(started_at=None)]), modified('{"current":1}', '{"current":1,"total":null}')],
+    "bodies_match_their_schemas": [
         Run([discover(heartbeat_ms=0)]),
         Run([exchange("GET /v1/endpoints/e", 200, {"name": "e"})]),
         Run([exchange("POST /v1/endpoints/e/jobs", 201, {"id": JOB})]),
@@ -238,42 +238,42 @@ BREACHES = {
         Run([exchange("GET /v1/endpoints/e/vocabulary", 200, {"tokens": []})]),
     ],
     "job_responses_are_not_cacheable": [Run([exchange("GET /v1/jobs/x", 200, BODY, cache_control="private")])],
-    "streams_have_the_required_headers": [Run([follow(content_encoding="gzip")]), Run([follow(**{"x-accel-buffering": "yes"})])],
-    "errors_use_registered_codes": [
+    "streams_have_required_headers": [Run([follow(content_encoding="gzip")]), Run([follow(**{"x-accel-buffering": "yes"})])],
+    "errors_are_valid_problem_documents": [
         Run([refused(code="of_our_own")]),
         Run([refused(status=503)]),
         Run([exchange("GET /v1/jobs/x", 404, {"code": "job_not_found", "title": "x", "status": 410})]),
         Run([exchange("GET /v1/jobs/x", 404, {}, content_type="text/html")]),
     ],
     "retryable_errors_have_retry_after": [Run([exchange("GET /v1/jobs/x", 429, PROBLEM)]), Run([refused(retry_after_ms=2001)])],
-    "errors_expose_no_internals": [Run([refused(detail='File "/srv/x.py", line 3')]), Run([refused(detail="in /home/me")])],
+    "errors_do_not_leak_internals": [Run([refused(detail='File "/srv/x.py", line 3')]), Run([refused(detail="in /home/me")])],
     "unauthorized_responses_have_www_authenticate": [Run([refused(status=401, code="unauthorized")])],
-    "cors_headers_allow_only_configured_origins": [
+    "allowed_origins_can_read_every_response": [
         Run([exchange("GET /v1", 200, {}, request_headers={"origin": "https://page.example"})], {}, frozenset({"https://page.example"})),
         Run([exchange("GET /v1", 200, {}, request_headers={"origin": "https://x.example"}, access_control_allow_origin="*")]),
         Run([exchange("GET /v1", 200, {}, request_headers={"origin": "https://x.example"}, access_control_allow_origin="https://x.example")], {}, frozenset({"https://x.example"})),
     ],
-    "links_stay_within_one_root": [
+    "links_point_to_protocol_urls": [
         Run([read(links={"self": "https://elsewhere.example/v1/jobs/x"})]),
         Run([read(links={"self": "/a b/v1"})]),
         Run([read(links={"self": "/v1/jobs/x", "events": "/ai/v1/jobs/x/events"})]),
     ],
-    "discovery_is_constant": [Run([discover(), discover(capabilities=[])])],
-    "limits_have_minimum_sizes": [Run([discover(limits=DISCOVERY["limits"] | {"max_event_bytes": 1023})])],
-    "used_capabilities_are_listed": [
+    "discovery_document_does_not_change": [Run([discover(), discover(capabilities=[])])],
+    "limits_meet_their_minimum": [Run([discover(limits=DISCOVERY["limits"] | {"max_event_bytes": 1023})])],
+    "capabilities_match_discovery": [
         Run([discover(capabilities=[]), exchange("GET /v1/jobs", 200, {"jobs": []})]),
         Run([discover(), exchange("GET /v1/jobs", 404, PROBLEM | {"code": "not_found"})]),
     ],
-    "jobs_expire_only_when_deleted_or_due": [
+    "jobs_are_kept_until_purged_or_expired": [
         Run([discover(), read(expires_at="2026-03-01T12:59:00Z")]),
         Run([read(), exchange(f"GET /v1/jobs/{JOB}", 410, PROBLEM, at=1.0)]),
     ],
-    "values_validate_against_their_schema": [Run([read()], {"e": E["e"] | {"value_schema": {"type": "array"}}})],
-    "text_is_not_retracted_without_rollback": [
+    "values_match_value_schema": [Run([read()], {"e": E["e"] | {"value_schema": {"type": "array"}}})],
+    "text_is_never_retracted_without_rollback": [
         Run([follow(STREAM.replace('[["s","/items/0/stable",{"":5}]]', '[["t","/items/0/value",1]]'), ended=False), read()], PLAIN)
     ],
-    "non_streaming_values_come_with_the_end": [Run([follow(), read()], PLAIN)],
-    "token_columns_have_equal_lengths": [
+    "value_is_set_once_without_streaming": [Run([follow(), read()], PLAIN)],
+    "token_columns_stay_aligned": [
         tokens(token_ids=[1], logprobs=[]),
         tokens(top_ids=[[1, 2]], top_logprobs=[[-2.0, -1.0]]),
         tokens(top_ids=[[1, 2]], top_logprobs=[[-0.1, -0.2]]),
@@ -283,7 +283,7 @@ BREACHES = {
         tokens(text="a", token_ids=[0], token_text=["b"]),
         tokens(text="ac", token_ids=[0, 1, 2], token_text=["a", "<end>", "b"]),
     ],
-    "ephemeral_events_have_only_known_members": [modified('{"current":1}', '{"current":1,"text":"Hello"}')],
+    "ephemeral_events_carry_no_results": [modified('{"current":1}', '{"current":1,"text":"Hello"}')],
 }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ import pytest
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance import specification
 from tidewire_conformance.judging import apply_diffs
-from tidewire_conformance.judging.apply_diffs import Refused, State
-from tidewire_conformance.wire.event_stream_decoder import Reader
+from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State
+from tidewire_conformance.wire.event_stream_decoder import EventStreamDecoder
 
 STREAMS = [
     b"id:1-1\ndata:a\n\nid:1-2\nevent:done\ndata:b\n\n",
@@ -32,7 +32,7 @@ mark.
 
 
 def decode_with_suite(stream, size):
-    reader = Reader()
+    reader = EventStreamDecoder()
     blocks = [block for at in range(0, len(stream), size) for block in reader.feed(stream[at : at + size], 0)]
     return [
         (block.type, block.data.decode("utf-8", "replace"), block.last_id)
@@ -97,7 +97,7 @@ def test_decoding_matches_the_framing_vectors(vector):
 
 def test_blocks_keep_the_raw_bytes():
     stream = b"id:1-1\r\ndata:a\r\rdata:b\n\n"
-    reader = Reader()
+    reader = EventStreamDecoder()
     blocks = [block for byte in stream for block in reader.feed(bytes([byte]), 0)]
     assert b"".join(block.raw for block in blocks) + reader.unfinished == stream
     assert blocks[0].line_ends == {b"\r\n", b"\r"}
@@ -117,7 +117,7 @@ def test_applying_diffs_matches_the_vectors(vector):
     state = State(vector["before"], tuple(vector.get("columns", ())))
     try:
         got = apply_diffs.apply(state, vector["diff"]).value
-    except Refused:
+    except InvalidDiffError:
         got = "refused"
     assert json.dumps(got, sort_keys=True) == json.dumps(vector.get("after", "refused"), sort_keys=True)
     assert json.dumps(state.value) == before, "what was held is not changed"

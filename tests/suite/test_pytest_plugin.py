@@ -64,20 +64,27 @@ def test_a_correct_server_passes_together_with_other_tests(fork_server, tmp_path
 
 def test_a_faulty_server_fails_with_the_console_output(fork_server, tmp_path):
     (tmp_path / "known.toml").write_text(BASELINE)
-    with fork_server.running("no_terminal_event") as url:
+    with fork_server.running("stream_without_done") as url:
         found = run_plugin(
-            tmp_path, url, "-m", "tidewire_framing", "-k", "ends_by_one_done or is_closed_after_done"
+            tmp_path,
+            url,
+            "-m",
+            "tidewire_framing",
+            "-k",
+            "log_ends_with_exactly_one_done or stream_closes_after_done",
         )
-        known = run_plugin(tmp_path, url, "-k", "ends_by_one_done", "--tidewire-baseline", "known.toml")
+        known = run_plugin(
+            tmp_path, url, "-k", "log_ends_with_exactly_one_done", "--tidewire-baseline", "known.toml"
+        )
     assert found.returncode == 1, found.stdout + found.stderr
-    assert "FAILED tidewire::framing::a_job_ends_by_one_done" in found.stdout
+    assert "FAILED tidewire::framing::log_ends_with_exactly_one_done" in found.stdout
     assert "A server MUST write exactly one `done` into the log of a job that ends" in found.stdout
     assert "expected  exactly one done, as the last event" in found.stdout
     assert 'curl -iN -H "Authorization: $AUTHORIZATION"' in found.stdout
     assert "Traceback" not in found.stdout
     assert ALICE not in found.stdout
     assert known.returncode == 0, known.stdout
-    assert re.search(r"XFAIL tidewire::framing::a_job_ends_by_one_done - .*no end yet", known.stdout)
+    assert re.search(r"XFAIL tidewire::framing::log_ends_with_exactly_one_done - .*no end yet", known.stdout)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report import badge, failure_groups, html_report, junit_report, terminal_report
 from tidewire_conformance.report.failure_evidence import curl, frames
-from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
 TOKEN = "Bearer a-token-of-somebody"
 STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -85,7 +85,7 @@ def request_of(connection):
 def test_the_curl_command_repeats_the_request(method, place, arguments):
     with recording_server() as (url, received):
         wire = Wire(url, header=[("Authorization", TOKEN)])
-        exchange = asyncio.run(wire.ask(method, place, **arguments))
+        exchange = asyncio.run(wire.request(method, place, **arguments))
         command = curl(exchange)
         assert TOKEN.partition(" ")[2] not in command
         environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "AUTHORIZATION": TOKEN}
@@ -99,8 +99,8 @@ def report_of_failure(answer, place="/v1/jobs/a/events", **arguments):
 
     async def ask(url):
         wire = Wire(url, header=[("Authorization", TOKEN), ("X-Env", "test")])
-        with contextlib.suppress(NoAnswerError):
-            await wire.ask("GET", place, **arguments)
+        with contextlib.suppress(IncompleteResponseError):
+            await wire.request("GET", place, **arguments)
         return wire.record[0]
 
     with recording_server(answer) as (url, _):
@@ -238,7 +238,7 @@ def test_a_partial_run_is_marked_in_every_report(tmp_path):
     html_report.write(report, tmp_path / "r.html")
     assert "only a part of the suite was run: 1 of 9 checks" in terminal_output(report)
     assert "Only a part of the suite was run: 1 of 9 checks" in (tmp_path / "r.html").read_text()
-    assert badge.summary(report) == ("part · 1/1", badge.GREY)
+    assert badge.summary(report) == ("part · 1/1", badge.GRAY)
 
 
 # ---- grouping of failures with the same symptom --------------------------------------------------------------------

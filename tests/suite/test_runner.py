@@ -28,7 +28,7 @@ from tidewire_conformance.registry import Check
 from tidewire_conformance.report import json_report
 from tidewire_conformance.runner import Plan, run
 
-FEW = ["--only", "errors.what_there_is_not_is_refused", "--only", "framing.a_job_ends_by_one_done"]
+FEW = ["--only", "errors.unknown_resources_return_404", "--only", "framing.log_ends_with_exactly_one_done"]
 HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
 
 
@@ -46,7 +46,7 @@ def url(fork_server):
 
 @pytest.fixture(scope="module")
 def faulty_url(fork_server):
-    with fork_server.running("no_terminal_event") as url:
+    with fork_server.running("stream_without_done") as url:
         yield url
 
 
@@ -102,7 +102,7 @@ def test_a_faulty_server_exits_with_1_and_writes_reports(faulty_url, tmp_path):
     assert "TW-FRM-051" in {each["id"] for each in found["sentences"] if each["outcome"] == "fail"}
     cases = ET.parse(tmp_path / "r.xml").getroot().iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == [
-        "a_job_ends_by_one_done"
+        "log_ends_with_exactly_one_done"
     ]
     page = (tmp_path / "r.html").read_text()
     assert "TW-FRM-051" in page
@@ -184,7 +184,7 @@ def test_a_server_of_another_kind_exits_with_3(tmp_path):
 
 def test_a_check_that_asserts_nothing_is_an_error(url):
     async def silent(session):
-        await session.wire.ask("GET", "/v1")
+        await session.wire.request("GET", "/v1")
 
     found, report = verdicts(url, check_of(silent))
     assert found.verdicts[0].outcome is Outcome.ERROR
@@ -230,7 +230,7 @@ def test_an_interrupt_keeps_the_results_so_far(url):
 
     async def interrupted(session):
         os.kill(os.getpid(), signal.SIGINT)
-        await session.wire.ask("GET", "/v1")
+        await session.wire.request("GET", "/v1")
         await asyncio.Event().wait()
 
     checks = [check_of(sound), check_of(interrupted, "own.late", requirements=("TW-DSC-005",), serial=True)]
@@ -267,7 +267,7 @@ def test_the_run_stops_when_the_server_stops_answering():
     async def last(session):
         server.shutdown()
         server.server_close()
-        await session.wire.ask("GET", "/v1/jobs")
+        await session.wire.request("GET", "/v1/jobs")
 
     async def later(session):
         later_sessions.append(session)
@@ -316,10 +316,10 @@ def test_responses_of_other_servers_are_described(answer, message):
 
 def test_undeclared_capabilities_do_not_count_and_untested_ones_do(url):
     async def untested(session):
-        session.untested("needs more")
+        session.skip_untested("needs more")
 
     async def absent(session):
-        session.not_declared("has none")
+        session.skip_not_declared("has none")
 
     found, report = verdicts(
         url, check_of(untested), check_of(absent, "own.absent", requirements=("TW-DSC-014",))
@@ -362,7 +362,7 @@ def test_an_invalid_baseline_is_refused(tmp_path, text):
 
 def test_a_baseline_entry_that_was_not_judged_is_reported(url, tmp_path):
     (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-026"\nreason = "short of room"')
-    done = conformance(url, *HEADER, "--only", "discovery.a_state*", "--baseline", tmp_path / "known.toml")
+    done = conformance(url, *HEADER, "--only", "discovery.expires_at*", "--baseline", tmp_path / "known.toml")
     assert "TW-RES-026 is listed in the baseline, but was not judged" in done.stdout
 
 
@@ -375,6 +375,6 @@ def test_a_spent_budget_leaves_checks_untested(url):
 def test_list_shows_each_check_with_its_requirements():
     done = conformance("http://127.0.0.1:9", "--list", "--only", "resume")
     assert done.exit_code == 0
-    assert "resume.a_cursor_that_is_no_id_is_refused  TW-RES-011 TW-RES-012" in " ".join(
+    assert "resume.malformed_cursor_returns_400  TW-RES-011 TW-RES-012" in " ".join(
         done.stdout.split("\n")
     ).replace("  ", "  ")

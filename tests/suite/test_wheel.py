@@ -77,7 +77,7 @@ def test_an_installed_wheel_checks_a_third_party_server_by_each_command(python, 
         command = [python, "-m", "pytest", "-p", "tidewire_conformance.pytest_plugin", "-rA", "-q"]
         options = [f"--tidewire-url={url}", "--tidewire-example", INPUT, "-m", "tidewire_resume"]
         output = run(*command, *options, env=OUTSIDE, cwd=tmp_path)
-    assert "PASSED tidewire::resume::a_running_job_resumes_after_each_cut" in output
+    assert "PASSED tidewire::resume::running_job_resumes_after_each_disconnect" in output
 
 
 @pytest.mark.slow

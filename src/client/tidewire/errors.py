@@ -1,35 +1,35 @@
-"""Everything that `tidewire` raises.
+"""Exceptions of the `tidewire` client.
 
     TidewireError
-    ├── RequestError                    the server refused a request
-    │   ├── AuthenticationError         401: credentials are missing or not valid
-    │   ├── PermissionDeniedError       403: these credentials do not allow it
+    ├── RequestError                    the server rejected a request
+    │   ├── AuthenticationError         401: credentials are missing or invalid
+    │   ├── PermissionDeniedError       403: the credentials do not permit the request
     │   ├── EndpointNotFoundError       404: the server has no such endpoint
     │   ├── JobNotFoundError            404: the server has no such job
     │   ├── JobExpiredError             410: the job was purged or has expired
-    │   ├── InvalidInputError           422, 413: the input does not fit; `pointer` names the member
+    │   ├── InvalidInputError           422, 413: the input does not match the schema; `pointer` names the member
     │   ├── QueueFullError              429: the endpoint's queue is full
     │   └── RateLimitError              429: too many requests, jobs or streams
-    ├── JobFailedError                  the job ended without a value; `problem` says why
-    ├── JobCancelledError               the job was cancelled (no relative of asyncio's CancelledError)
-    ├── ItemFailedError                 one input of a batch ended without a value; `index` says which
-    ├── InvalidValueError               a value does not fit the type that it was asked for as
-    ├── VoidTextError                   text that was handed over as final has become void
-    ├── CheckpointError                 a checkpoint cannot be read, or is of another job or server
+    ├── JobFailedError                  the job failed; `problem` holds the reason
+    ├── JobCancelledError               the job was cancelled (unrelated to asyncio's CancelledError)
+    ├── ItemFailedError                 one input of a batch failed or was cancelled; `index` is its position
+    ├── InvalidValueError               a value does not match the type passed as `returns`
+    ├── VoidTextError                   the server retracted text that the client had yielded as final
+    ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
-    ├── EventLoopError                  a client was used on another event loop than its first (a RuntimeError)
-    ├── StateTooLargeError              a job's state passes `max_state_bytes` of this client
-    ├── ProtocolError                   the other side does not keep to the protocol
-    │   ├── UnsupportedProtocolError    it speaks a version, an event or an op that this client does not know
-    │   └── NotATidewireServerError     it speaks something else altogether
-    ├── TransportError                  the network, or what stands between
-    │   ├── ConnectTimeoutError         no connection in time (a TimeoutError)
-    │   └── SilenceTimeoutError         no answer, or no byte of a stream, in time (a TimeoutError)
-    └── TotalTimeoutError               the caller's own `timeout` passed (a TimeoutError)
-        └── QueueTimeoutError           … while the job still waited in the server's queue
+    ├── EventLoopError                  an async client was used on a second event loop (a RuntimeError)
+    ├── StateTooLargeError              a job's state exceeds the client's `max_state_bytes`
+    ├── ProtocolError                   the server violates the protocol
+    │   ├── UnsupportedProtocolError    the server uses a version, an event or an op that this client does not support
+    │   └── NotATidewireServerError     the server at this URL is not a Tidewire server
+    ├── TransportError                  the network or a proxy failed
+    │   ├── ConnectTimeoutError         no connection within the time limit (a TimeoutError)
+    │   └── SilenceTimeoutError         no response, or no bytes on a stream, within the time limit (a TimeoutError)
+    └── TotalTimeoutError               the `timeout` passed by the caller expired (a TimeoutError)
+        └── QueueTimeoutError           the same, while the job was still in the server's queue
 
-Each error says what happened, where, and what to do, and carries its evidence as attributes.
+Each message says what happened, where, and what to do. The details are available as attributes.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from tidewire.protocol.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where something happened, as far as it is known."""
+    """Location of an error: request, job, last event and HTTP status. Unknown members are None."""
 
     method: str | None = None
     url: str | None = None
@@ -55,9 +55,9 @@ class Where:
     def __str__(self) -> str:
         parts = []
         if self.url is not None:
-            answer = "" if self.status_code is None else f" → {self.status_code}"
-            parts.append(f"{self.method or 'GET'} {self.url}{answer}")
-        # The URL of a job names it already.
+            status = "" if self.status_code is None else f" → {self.status_code}"
+            parts.append(f"{self.method or 'GET'} {self.url}{status}")
+        # The URL of a job already contains its id.
         if self.job_id is not None and (self.url is None or self.job_id not in self.url):
             parts.append(f"job {self.job_id}")
         if self.last_event_id is not None:
@@ -71,14 +71,14 @@ NOWHERE = Where()
 
 
 class TidewireError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors that this package raises.
 
     Attributes:
-        what: What happened, in a sentence.
-        where: Method, URL, job and last event ID, as far as they are known.
-        advice: What can be done.
-        problem: The problem details that the server sent, if it sent any.
-        retryable: Whether the same call may succeed later without a change.
+        what: Description of the error, in one sentence.
+        where: Method, URL, job and last event ID, if known.
+        advice: Suggestion for solving the problem. May be empty.
+        problem: The problem details that the server sent, or None.
+        retryable: Whether the same call may succeed later without changes.
     """
 
     default_advice: ClassVar[str] = ""
@@ -108,33 +108,33 @@ class TidewireError(Exception):
 
     @property
     def status_code(self) -> int | None:
-        """The HTTP status that was answered, or that the problem names."""
+        """HTTP status of the response, or the status in the problem details. None if neither is known."""
         if self.where.status_code is not None:
             return self.where.status_code
         return None if self.problem is None else self.problem.status
 
     @property
     def code(self) -> str | None:
-        """The problem's code: what went wrong, as a word for programs."""
+        """Machine-readable code of the problem, or None if the server sent no problem details."""
         return None if self.problem is None else self.problem.code
 
     @property
     def request_id(self) -> str | None:
-        """What the server calls the request in its own log (`X-Request-Id`)."""
+        """Id of the request in the server's log (`X-Request-Id`), or None."""
         return self.where.request_id
 
     @property
     def job_id(self) -> str | None:
-        """The job that it is about."""
+        """Id of the job that the error concerns, or None."""
         return self.where.job_id
 
     @property
     def last_event_id(self) -> str | None:
-        """The id up to which the job's state was held."""
+        """Id of the last event that the client applied before the error, or None."""
         return self.where.last_event_id
 
     def placed(self, **members: str | int | None) -> "TidewireError":
-        """Fill in what `where` does not know yet."""
+        """Set members of `where` that are still None. Returns the error."""
         known = {
             name: value
             for name, value in members.items()
@@ -145,19 +145,19 @@ class TidewireError(Exception):
 
 
 class RequestError(TidewireError):
-    """The server refused a request."""
+    """The server rejected a request."""
 
 
 class AuthenticationError(RequestError):
-    """401: credentials are missing or not valid."""
+    """401: credentials are missing or invalid."""
 
-    default_advice = "Give valid credentials: Client(url, headers={'Authorization': …}) or auth=…."
+    default_advice = "Pass valid credentials: Client(url, headers={'Authorization': …}) or auth=…."
 
 
 class PermissionDeniedError(RequestError):
-    """403: these credentials do not allow this."""
+    """403: the credentials do not permit the request."""
 
-    default_advice = "Use credentials that allow it, or ask whoever runs the server."
+    default_advice = "Use credentials with this permission, or ask the operator of the server."
 
 
 class EndpointNotFoundError(RequestError):
@@ -165,28 +165,28 @@ class EndpointNotFoundError(RequestError):
 
 
 class JobNotFoundError(RequestError):
-    """404: the server has no such job, or not for these credentials."""
+    """404: the server has no such job, or the credentials do not permit access to it."""
 
-    default_advice = "Check the id, and that the server and the credentials are those of its submit."
+    default_advice = "Check the id, and use the server and the credentials with which the job was submitted."
 
 
 class JobExpiredError(RequestError):
-    """410: the job was purged or has expired. What was received stays readable, but may be incomplete."""
+    """410: the job was purged or has expired. Data that the client received stays readable but may be incomplete."""
 
-    default_advice = "Submit it again."
+    default_advice = "Submit the input again."
 
 
 class InvalidInputError(RequestError, ValueError):
-    """The input does not fit what the endpoint takes."""
+    """The server rejected the input: it is malformed, too large, or does not match the endpoint's schema."""
 
     @property
     def pointer(self) -> str | None:
-        """JSON Pointer into the request's body: the member that is wrong."""
+        """JSON Pointer to the invalid member in the body of the request, or None."""
         return None if self.problem is None else self.problem.pointer
 
 
 class QueueFullError(RequestError):
-    """429: the endpoint's queue is full, also after waiting as often as the retry policy allows."""
+    """429: the endpoint's queue was still full after all retries that the retry policy allows."""
 
     default_advice = (
         "Submit again later, or allow more attempts: with_options(retry=RetryPolicy(submit_attempts=…))."
@@ -194,38 +194,38 @@ class QueueFullError(RequestError):
 
 
 class RateLimitError(RequestError):
-    """429: too many requests, unfinished jobs or open streams, also after waiting."""
+    """429: the server's limit on requests, unfinished jobs or open streams was exceeded, even after retries."""
 
-    default_advice = "Wait, or do less at the same time."
+    default_advice = "Wait, or lower the concurrency."
 
 
 class JobFailedError(TidewireError):
-    """The job failed; `problem` says why.
+    """The job failed. `problem` holds the reason.
 
     Attributes:
-        value: What it had given until then, as JSON.
+        value: The job's partial value at the time of the failure, as JSON.
     """
 
     value: JsonValue = None
 
 
 class JobCancelledError(TidewireError):
-    """The job was cancelled. Not related to the cancellation of tasks.
+    """The job was cancelled on the server. Unrelated to the cancellation of asyncio tasks.
 
     Attributes:
-        value: What it had given until then, as JSON.
+        value: The job's partial value at the time of the cancellation, as JSON.
     """
 
     value: JsonValue = None
 
 
 class ItemFailedError(TidewireError):
-    """One input of a batch failed or was cancelled; `problem` says why.
+    """One input of a batch failed or was cancelled. `problem` holds the reason.
 
     Attributes:
-        index: Which input, from 0.
+        index: Index of the input in the batch, from 0.
         status: `failed` or `cancelled`.
-        value: What it had given until then, as JSON.
+        value: The item's partial value, as JSON.
     """
 
     index: int = 0
@@ -234,63 +234,67 @@ class ItemFailedError(TidewireError):
 
 
 class InvalidValueError(TidewireError, ValueError):
-    """A value does not fit the type that it was asked for as."""
+    """A value does not match the type passed as `returns`."""
 
 
 class VoidTextError(TidewireError):
-    """Text that was handed over as final has become void."""
+    """The server retracted text that `iter_text` had already yielded as final."""
 
-    default_advice = "Start over with client.job(id).iter_text(), or use iter_text_deltas(), which tells what becomes void."
+    default_advice = (
+        "Start over with client.job(id).iter_text(), or use iter_text_deltas(), which reports retracted text."
+    )
 
 
 class CheckpointError(TidewireError, ValueError):
-    """A checkpoint cannot be read, or is of another job or server."""
+    """A checkpoint is malformed, or belongs to another job or server."""
 
 
 class ConcurrentReadError(TidewireError, RuntimeError):
     """Two loops read one job object at the same time."""
 
-    default_advice = "Let each reader have a job object of its own: client.job(job.id)."
+    default_advice = "Create a separate job object for each reader: client.job(job.id)."
 
 
 class ClientClosedError(TidewireError, RuntimeError):
     """The client was closed."""
 
-    default_advice = "Make a new client; a job goes on with client.job(checkpoint=job.checkpoint())."
+    default_advice = "Create a new client. To resume a job, call client.job(checkpoint=job.checkpoint())."
 
 
 class EventLoopError(TidewireError, RuntimeError):
-    """An AsyncClient, or a job of it, was used on another event loop than the one on which it was first used."""
+    """An `AsyncClient` or one of its jobs was used on a different event loop than before."""
 
-    default_advice = "Make an AsyncClient for each event loop; a tidewire.Client may be used from any thread."
+    default_advice = "Create one AsyncClient per event loop. A tidewire.Client can be used from any thread."
 
 
 class StateTooLargeError(TidewireError):
-    """A job's state would become larger than this client's `max_state_bytes`. The job itself goes on."""
+    """A job's state exceeds the client's `max_state_bytes`. The job keeps running on the server."""
 
-    default_advice = "Allow more, with max_state_bytes=… of the client or of with_options; what was received until then is right."
+    default_advice = (
+        "Raise max_state_bytes of the client or of with_options. Data received before this error is valid."
+    )
 
 
 class ProtocolError(TidewireError):
-    """The other side does not keep to the protocol."""
+    """The server violates the protocol."""
 
-    default_advice = "The fault is on the server's side, or between; what was received until then is right."
+    default_advice = "The server or a proxy is faulty. Data received before this error is valid."
 
 
 class UnsupportedProtocolError(ProtocolError):
-    """The server speaks a version of the protocol, an event or an op that this client does not know."""
+    """The server uses a version of the protocol, an event or an op that this client does not support."""
 
     default_advice = "Use a newer version of this client."
 
 
 class NotATidewireServerError(ProtocolError):
-    """What answers at this address is something else."""
+    """The server at this URL is not a Tidewire server."""
 
-    default_advice = "Check the address: scheme, host, port, and the path below which the server is mounted."
+    default_advice = "Check the URL: scheme, host, port, and the path under which the server is mounted."
 
 
 class TransportError(TidewireError):
-    """The network failed, or something between.
+    """The connection to the server failed, because of the network, a proxy or the server.
 
     Attributes:
         sent: Whether the request may have reached the server.
@@ -300,21 +304,21 @@ class TransportError(TidewireError):
 
 
 class ConnectTimeoutError(TransportError, TimeoutError):
-    """No connection could be made in time."""
+    """No connection could be established within the time limit."""
 
     sent = False
 
 
 class SilenceTimeoutError(TransportError, TimeoutError):
-    """The other side fell silent: no answer, or no byte of a stream, in time."""
+    """The server sent no response, or no bytes on an open stream, within the time limit."""
 
 
 class TotalTimeoutError(TidewireError, TimeoutError):
-    """The caller's own `timeout` passed. The job keeps running on the server."""
+    """The `timeout` passed by the caller expired. The job keeps running on the server."""
 
 
 class QueueTimeoutError(TotalTimeoutError):
-    """The caller's own `timeout` passed while the job waited in the server's queue."""
+    """The `timeout` passed by the caller expired while the job was in the server's queue."""
 
 
 _BY_CODE: MappingProxyType[str, type[RequestError]] = MappingProxyType(
@@ -351,14 +355,14 @@ _BY_STATUS: MappingProxyType[int, type[RequestError]] = MappingProxyType(
 
 
 def class_of(status: int, code: str | None = None, *, of_job: bool = False) -> type[RequestError]:
-    """The class for a refusal: by its code where that is known, else by its status."""
+    """Select the error class for a rejected request, by the problem's code if it is known, otherwise by the status."""
     if status == 404 and of_job:
         return JobNotFoundError
     return _BY_CODE.get(code or "") or _BY_STATUS.get(status, RequestError)
 
 
 def refusal(problem: Problem, where: Where = NOWHERE) -> RequestError:
-    """The error for a problem that a server answered."""
+    """Create the error for problem details that a server sent."""
     detail = problem.detail or problem.title
     what = f"{detail} [{problem.code}]"
     if problem.pointer is not None and problem.pointer not in detail:

@@ -1,8 +1,8 @@
-"""What a client tells of its work, for measurements and traces: `Client(url, hooks=Hooks(on_request=…))`.
+"""Hooks and logging for metrics and traces: `Client(url, hooks=Hooks(on_request=…))`.
 
-A hook is a function of one event, or a coroutine function. It is called where the thing happens and is waited for, so
-it should be quick; in the blocking client that is a thread of its own. What a hook raises is logged as an error and
-goes no further: an observer must not break a stream. The same is logged: see the names of the levels in `Hooks`.
+A hook is a function or coroutine function with one event as its argument. The client waits for the hook to return, so
+hooks should be fast. The blocking client calls hooks on its background thread. Exceptions in a hook are logged and
+otherwise ignored, so that a faulty hook does not break a stream. Each event is also logged, at the level that `Hooks` lists.
 """
 
 import inspect
@@ -19,7 +19,7 @@ log.addHandler(logging.NullHandler())
 
 
 class HasStatus(Protocol):
-    """An answer, read whole or open."""
+    """Response with an HTTP status, either read completely or still open as a stream."""
 
     @property
     def status(self) -> int: ...
@@ -34,14 +34,14 @@ Hook = Callable[[E], object | Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
-    """A request was answered, or was not.
+    """A request was completed or failed.
 
     Attributes:
-        method: GET, POST, …
-        url: Where it went.
-        status: HTTP status of the answer; None where none came.
-        seconds: From the request to the end of its answer; of a stream, to the end of its headers.
-        error: What went wrong with the network, in words; None where an answer came.
+        method: HTTP method, such as GET or POST.
+        url: URL of the request.
+        status: HTTP status of the response, or None if there was no response.
+        seconds: Duration of the request until the end of the response, or for a stream until the end of its headers.
+        error: Description of the network error, or None if there was a response.
     """
 
     method: str
@@ -53,14 +53,14 @@ class RequestEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectEvent:
-    """A stream broke, or was closed by plan, and is opened again after a wait.
+    """A stream ended before its job did. The client will reconnect after a wait.
 
     Attributes:
-        job_id: The job.
-        cause: `cut`, `goaway` (a planned close), `busy` (the server asked to wait) or `resync`.
-        why: What was seen, in words.
-        wait: Seconds until the next attempt.
-        last_event_id: Where the stream will go on; None: from a snapshot.
+        job_id: Id of the job.
+        cause: `cut` (lost connection), `goaway` (planned close), `busy` (the server asked to wait) or `resync`.
+        why: Human-readable reason.
+        wait: Seconds until the client reconnects.
+        last_event_id: Cursor from which the stream resumes, or None if it restarts from a snapshot.
     """
 
     job_id: str | None
@@ -72,11 +72,11 @@ class ReconnectEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResyncEvent:
-    """What came did not fit to what is held, which is dropped and asked for anew. A reconnect follows.
+    """An event did not match the client's state. The client drops its cursor and will reconnect for a new snapshot.
 
     Attributes:
-        job_id: The job.
-        why: What did not fit, in words.
+        job_id: Id of the job.
+        why: Human-readable reason.
     """
 
     job_id: str | None
@@ -85,12 +85,12 @@ class ResyncEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndEvent:
-    """The end of a job was received.
+    """The client received the end of a job.
 
     Attributes:
-        job_id: The job.
-        status: `succeeded`, `partially_failed`, `failed` or `cancelled`.
-        last_event_id: The id of its end.
+        job_id: Id of the job.
+        status: Final status: `succeeded`, `partially_failed`, `failed` or `cancelled`.
+        last_event_id: Id of the job's `done` event.
     """
 
     job_id: str | None
@@ -100,13 +100,13 @@ class EndEvent:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Functions that are told what happens; see the top of this file.
+    """Functions that the client calls when an event occurs. All are optional.
 
     Attributes:
-        on_request: After each request, repetitions among them. Logged at DEBUG.
-        on_reconnect: Before the wait. Logged at INFO, a planned close at DEBUG.
-        on_resync: Before the reconnect that follows. Logged at WARNING.
-        on_end: When the end of a job was received. Logged at DEBUG.
+        on_request: Called after each request, including retries. Logged at DEBUG.
+        on_reconnect: Called before the wait that precedes a reconnect. Logged at INFO, or at DEBUG for a planned close.
+        on_resync: Called before the reconnect that requests a new snapshot. Logged at WARNING.
+        on_end: Called when the end of a job was received. Logged at DEBUG.
     """
 
     on_request: Hook[RequestEvent] | None = None
@@ -118,38 +118,40 @@ class Hooks:
         for name in self.__slots__:
             hook = getattr(self, name)
             if hook is not None and not callable(hook):
-                raise TypeError(f"{name} is a function of one event, not {hook!r}")
+                raise TypeError(f"{name} must be a function with one argument, not {hook!r}")
 
 
 async def tell(hook: Hook[E] | None, event: E) -> None:
-    """Call a hook, and log what it raises."""
+    """Call a hook and log its exceptions."""
     if hook is None:
         return
     try:
-        given = hook(event)
-        if inspect.isawaitable(given):
-            await given
+        result = hook(event)
+        if inspect.isawaitable(result):
+            await result
     except Exception:
-        log.exception("a hook raised for %r; the work goes on", event)
+        log.exception("ignored an exception in a hook for %r", event)
 
 
 async def watched(hook: Hook[RequestEvent] | None, method: str, url: str, work: Awaitable[A]) -> A:
-    """Make a request and tell how it went."""
+    """Await a request, then log it and call the `on_request` hook."""
     begun = time.perf_counter()
     try:
         answer = await work
     except TidewireError as error:
-        await _told(hook, RequestEvent(method, url, None, time.perf_counter() - begun, error.what))
+        await _report_request(hook, RequestEvent(method, url, None, time.perf_counter() - begun, error.what))
         raise
     try:
-        await _told(hook, RequestEvent(method, url, answer.status, time.perf_counter() - begun, None))
+        await _report_request(
+            hook, RequestEvent(method, url, answer.status, time.perf_counter() - begun, None)
+        )
     except BaseException:
-        # Cancelled while a hook was waited for: nobody else will close what was opened.
+        # Cancelled while waiting for the hook. The caller never receives the response, so close it here.
         await answer.aclose()
         raise
     return answer
 
 
-async def _told(hook: Hook[RequestEvent] | None, event: RequestEvent) -> None:
+async def _report_request(hook: Hook[RequestEvent] | None, event: RequestEvent) -> None:
     log.debug("%s %s: %s in %.3f s", event.method, event.url, event.status or event.error, event.seconds)
     await tell(hook, event)

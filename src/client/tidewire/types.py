@@ -1,4 +1,4 @@
-"""What a job hands to its reader, and how values are validated."""
+"""Updates that a job yields to its reader, and the validation of values by type."""
 
 import json
 import reprlib
@@ -23,11 +23,11 @@ from tidewire.protocol.problems import Problem
 T = TypeVar("T")
 
 Returns = type[T] | TypeAdapter[T]
-"""What `returns=` takes: a type, or a pydantic TypeAdapter for what is no class (a union, an annotated type)."""
+"""Type of the argument `returns`: a class, or a pydantic TypeAdapter for other types (a union, an annotated type)."""
 
 
 class Unset(Enum):
-    """The type of `UNSET`."""
+    """Type of the sentinel `UNSET`."""
 
     UNSET = "unset"
 
@@ -36,25 +36,25 @@ class Unset(Enum):
 
 
 UNSET: Final[Literal[Unset.UNSET]] = Unset.UNSET
-"""No value was given; None is a JSON value."""
+"""Sentinel for an argument that was not passed. None cannot serve, because it is a JSON value."""
 
 
 class TextDelta(NamedTuple):
-    """How a text changed: its last `deleted` code points are void, then `text` came."""
+    """Change of a text: its last `deleted` code points were removed, then `text` was appended."""
 
     deleted: int
     text: str
 
 
 class Position(NamedTuple):
-    """A place in a job's stream, with the state there."""
+    """Position in a job's event stream, with the job's state at that position."""
 
     view: View
     columns: tuple[str, ...]
     cursor: Cursor
 
     def text(self, pointer: str) -> str | None:
-        """The text at a pointer, None where there is none."""
+        """Return the text at a JSON Pointer, or None if there is no text."""
         try:
             value = self.view.value(pointer)
         except LookupError:
@@ -63,7 +63,7 @@ class Position(NamedTuple):
 
 
 class ResultType(Generic[T]):
-    """What values are validated as; without `returns`, any JSON."""
+    """Validator for the values of a job, created from `returns`. Without `returns`, all JSON values are valid."""
 
     def __init__(self, returns: Any = None) -> None:
         self._adapter: TypeAdapter[T] | None
@@ -71,51 +71,53 @@ class ResultType(Generic[T]):
             self._adapter = returns
         else:
             if isinstance(returns, str):
-                raise TypeError(f"returns is a type, not its name {returns!r}")
+                raise TypeError(f"returns must be a type, not the name of a type: {returns!r}")
             try:
                 self._adapter = TypeAdapter(returns)
             except (PydanticUserError, PydanticUndefinedAnnotation) as error:
-                what = f"returns is a type that pydantic can validate, or a TypeAdapter, not {returns!r}"
+                what = f"returns must be a type that pydantic can validate, or a TypeAdapter, not {returns!r}"
                 raise TypeError(f"{what}: {str(error).partition(chr(10))[0]}") from error
-        # A generic alias answers to the name of its origin: only a class goes by its name.
+        # `list[int].__name__` is just "list", so only plain classes are shown by their name.
         self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 
-    def validate(self, value: JsonValue, *, where: Where = NOWHERE, midway: bool = False) -> T:
-        """Validate a value by the rules for JSON: what JSON cannot say is read from its usual form.
+    def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> T:
+        """Validate a value in pydantic's JSON mode, which for example parses dates from strings.
+
+        Args:
+            value: The value to validate.
+            where: Location for the error message.
+            running: Whether the job is still running, which changes the error message.
 
         Raises:
-            InvalidValueError: It does not fit.
+            InvalidValueError: The value does not match the type.
         """
         if self._adapter is None:
             return value  # type: ignore[return-value]
-        # A long value is let go of as soon as it is written, and a text is written without a copy beside it.
+        # To save memory, drop the value once it is serialized, and serialize a plain text without an extra copy.
         written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else to_json(value)
         del value
         try:
             return self._adapter.validate_json(written)
         except ValidationError as error:
-            what = f"the value is no valid {self._name}: {describe(error)}"
-            if midway:
+            what = f"the value is not a valid {self._name}: {describe(error)}"
+            if running:
                 what = f"at this point {what}"
-                advice = "The job still runs, so its value may not be whole yet: use update.value, or wait for result()."
+                advice = "The job is still running, so its value may be incomplete. Use update.value, or wait for result()."
             else:
-                advice = (
-                    "Give `returns` the type that the endpoint describes: client.describe(name).value_schema."
-                )
+                advice = "Pass a `returns` type that matches the endpoint's schema: client.describe(name).value_schema."
             raise InvalidValueError(what, where=where, advice=advice) from error
 
 
 class ItemChange(Generic[T]):
-    """An item's value at one event and its change since the previous one. The readers of a job pass these on;
-    `Update` shows them.
+    """An item's value at one event, with its change since the previous one. `Update` is a facade over it.
 
     Attributes:
-        place: The event, and the state there.
-        shape: What `parse` validates the value as.
-        first_seq: The seq of the first event that this change covers.
-        deleted: Code points retracted from the end of the text.
-        text: Text that was added after that.
-        index: The item.
+        place: The event and the state after it.
+        shape: The type that `parse` validates the value against.
+        first_seq: Seq of the first event that this change covers.
+        deleted: Number of code points removed from the end of the text.
+        text: Text appended after that.
+        index: Index of the item.
         visible: Whether the item's value or status changed; a loop over a job yields no other changes.
         settles: Whether the reader has received everything up to `place` with this change.
     """
@@ -145,23 +147,23 @@ class ItemChange(Generic[T]):
 
     @property
     def cursor(self) -> Cursor:
-        """The id of the last event that this change covers."""
+        """Id of the last event that this change covers."""
         return self.place.cursor
 
     def member(self, name: str) -> JsonValue:
-        """A member of the item at this event; None where the item does not have it."""
+        """Return a member of the item at this event, or None if the item does not have it."""
         try:
             return self.place.view.value(f"/items/{self.index}/{name}")
         except LookupError:
             return None
 
     def with_text(self, text: str) -> "ItemChange[T]":
-        """The same change with only a part of its text, which is still to be delivered."""
+        """Return this change with only a part of its text, and without deletions."""
         return ItemChange(self.place, self.shape, self.first_seq, text=text, index=self.index)
 
 
 class Update(Generic[T]):
-    """A job's value at one event, and its change since the previous update."""
+    """A job's value at one event, with the change of its text since the previous update."""
 
     __slots__ = ("_change",)
 
@@ -170,52 +172,53 @@ class Update(Generic[T]):
 
     @property
     def text(self) -> str:
-        """What the value's first text column gained, after `deleted` code points were removed from its end."""
+        """Text appended to the value's first text column, after `deleted` code points were removed from its end."""
         return self._change.text
 
     @property
     def deleted(self) -> int:
-        """Code points at the end of the text that were retracted (by a rollback or a new attempt)."""
+        """Number of code points removed from the end of the text, for example by a rollback or a restart."""
         return self._change.deleted
 
     @property
     def first_seq(self) -> int:
-        """The seq of the first event that this update covers: the one after the previous update."""
+        """Seq of the first event that this update covers, directly after the previous update."""
         return self._change.first_seq
 
     @property
     def seq(self) -> int:
-        """The seq of the last event that this update covers."""
+        """Seq of the last event that this update covers."""
         return self._change.place.cursor.seq
 
     @property
     def cursor(self) -> Cursor:
-        """The id of the last event that this update covers, as epoch and seq."""
+        """Id of the last event that this update covers, as epoch and seq."""
         return self._change.place.cursor
 
     @property
     def id(self) -> str:
-        """The id of the last event that this update covers: `epoch-seq`."""
+        """Id of the last event that this update covers, in the form `epoch-seq`."""
         return str(self._change.place.cursor)
 
     @property
     def status(self) -> str:
-        """The status of the item at this event."""
+        """Status of the item at this event, such as `running` or `succeeded`."""
         return str(self._change.member("status"))
 
     @property
     def value(self) -> JsonValue:
-        """The whole value at this event. Each access makes a new copy; a kept update keeps its value."""
+        """The complete value at this event. Each access returns a new copy. Later events do not change it."""
         return self._change.member("value")
 
     def parse(self) -> T:
-        """The value at this event, validated as the type that the job `returns`.
+        """Validate the value at this event against the job's `returns` type.
 
         Raises:
-            InvalidValueError: The value is not valid. While the job runs it may be incomplete.
+            InvalidValueError: The value does not match the type. While the job is running, this may only mean that
+                the value is incomplete.
         """
         where = Where(last_event_id=self.id)
-        return self._change.shape.validate(self.value, where=where, midway=self.status not in ENDED)
+        return self._change.shape.validate(self.value, where=where, running=self.status not in ENDED)
 
     def __repr__(self) -> str:
         if self.text or self.deleted:
@@ -225,18 +228,18 @@ class Update(Generic[T]):
 
 
 class ItemUpdate(Update[T]):
-    """The value of one item of a batch at one event, and its change since the previous update of that item."""
+    """The value of one batch item at one event, with the change of its text since the item's previous update."""
 
     __slots__ = ()
 
     @property
     def index(self) -> int:
-        """Which input, from 0."""
+        """Index of the input in the batch, from 0."""
         return self._change.index
 
     @property
     def error(self) -> Problem | None:
-        """Why the item failed; None if it did not."""
+        """Problem details of a failed item, or None."""
         error: Any = self._change.member("error")
         return None if error is None else Problem.model_validate(error)
 

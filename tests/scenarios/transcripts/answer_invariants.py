@@ -29,7 +29,7 @@ def values_have_at_most_56_levels(run):
 
 
 @checks("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", "TW-DIF-032")
-def json_follows_the_overview(run):
+def all_json_is_valid(run):
     """JSON has finite numbers, exact integers, unique members, whole code points and bounded depth."""
     for exchange in run.exchanges:
         texts = [event.fields["data"] for event in exchange.events]
@@ -60,7 +60,7 @@ def _nulls(value: Any, at: str = "") -> Iterator[str]:
 
 
 @checks("TW-OVR-026")
-def null_occurs_only_where_allowed(run):
+def null_is_used_only_where_allowed(run):
     for exchange in run.exchanges:
         if "/vocabulary" in exchange.path:
             continue
@@ -88,7 +88,7 @@ _SCHEMAS = {
 @checks(
     "TW-DSC-001", "TW-DSC-016", "TW-JOB-018", "TW-JOB-038", "TW-JOB-045", "TW-JOB-051", "TW-BRW-012", "TW-GEN-037"
 )  # fmt: skip
-def bodies_validate_against_their_schemas(run):
+def bodies_match_their_schemas(run):
     for exchange in (
         exchange for exchange in run.exchanges if exchange.status < 300 and exchange.json is not None
     ):
@@ -105,7 +105,7 @@ def job_responses_are_not_cacheable(run):
 
 
 @checks("TW-FRM-001", "TW-FRM-003", "TW-FRM-004")
-def streams_have_the_required_headers(run):
+def streams_have_required_headers(run):
     for exchange in (exchange for exchange in run.exchanges if exchange.is_stream):
         media = exchange.headers["content-type"].lower().replace(" ", "")
         if media not in {"text/event-stream", "text/event-stream;charset=utf-8"}:
@@ -124,7 +124,7 @@ REGISTRY = _registry()
 
 
 @checks("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020")
-def errors_use_registered_codes(run):
+def errors_are_valid_problem_documents(run):
     for exchange in run.exchanges:
         problems = [event.data for event in exchange.events if event.type == "problem"]
         if exchange.status >= 400:
@@ -163,7 +163,7 @@ _INSIDES = re.compile(r'Traceback|File \\?"|site-packages|\.py\b|/(?:home|usr|ro
 
 
 @checks("TW-ERR-008")
-def errors_expose_no_internals(run):
+def errors_do_not_leak_internals(run):
     """Problems contain no stack trace and no path of the server's file system."""
     for exchange in run.exchanges:
         texts = [json.dumps(event.data) for event in exchange.events if event.type == "problem"]
@@ -182,7 +182,7 @@ def unauthorized_responses_have_www_authenticate(run):
 
 
 @checks("TW-BRW-005", "TW-BRW-006", "TW-BRW-007", "TW-BRW-009", "TW-BRW-011")
-def cors_headers_allow_only_configured_origins(run):
+def allowed_origins_can_read_every_response(run):
     """Allowed origins may read every response, including errors. Other origins may read none."""
     for exchange in run.exchanges:
         origin, allowed = (
@@ -206,7 +206,7 @@ def _exposed(exchange: Exchange) -> str:
 
 
 @checks("TW-OVR-013", "TW-OVR-014")
-def links_stay_within_one_root(run):
+def links_point_to_protocol_urls(run):
     """Links stay at the origin of their response and below one root, and contain no raw space."""
     roots = set()
     for exchange in run.exchanges:
@@ -234,7 +234,7 @@ def links_stay_within_one_root(run):
 
 
 @checks("TW-DSC-005")
-def discovery_is_constant(run):
+def discovery_document_does_not_change(run):
     discoveries = [
         exchange.json for exchange in run.exchanges if is_discovery(exchange) and "colour" not in exchange.url
     ]
@@ -244,7 +244,7 @@ def discovery_is_constant(run):
 
 
 @checks("TW-DSC-014", "TW-DSC-015")
-def limits_have_minimum_sizes(run):
+def limits_meet_their_minimum(run):
     limits = (run.discovery or {}).get("limits")
     if limits is not None and (
         limits["max_depth"] != 64 or min(limits["max_event_bytes"], limits["max_state_bytes"]) < 1024
@@ -271,7 +271,7 @@ def _used(exchange: Exchange) -> Iterator[tuple[str, bool]]:
 
 
 @checks("TW-DSC-003", "TW-DSC-011")
-def used_capabilities_are_listed(run):
+def capabilities_match_discovery(run):
     """Capabilities that were used successfully are listed.
 
     Requests for listed capabilities are not refused as unknown.
@@ -289,7 +289,7 @@ def used_capabilities_are_listed(run):
 
 
 @checks("TW-RES-026", "TW-RES-028")
-def jobs_expire_only_when_deleted_or_due(run):
+def jobs_are_kept_until_purged_or_expired(run):
     """A 410 follows a DELETE or `expires_at`, which is at least `state_ttl_s` after the end of the job."""
     ttl = (run.discovery or {}).get("limits", {}).get("state_ttl_s", 0)
     purged: set[str] = set()

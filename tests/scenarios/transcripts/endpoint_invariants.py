@@ -12,7 +12,7 @@ from scenarios.transcripts.record import ENDS, Run, Step, checks, job_bodies, te
 
 
 @checks("TW-DSC-020")
-def values_validate_against_their_schema(run):
+def values_match_value_schema(run):
     for exchange in run.exchanges:
         for body in job_bodies(exchange):
             endpoint = run.endpoints.get(body.get("endpoint", ""))
@@ -30,7 +30,7 @@ def _steps_of_endpoints(run: Run) -> Iterator[tuple[Step, Any]]:
 
 
 @checks("TW-DSC-023")
-def text_is_not_retracted_without_rollback(run):
+def text_is_never_retracted_without_rollback(run):
     for step, capabilities in _steps_of_endpoints(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
         for old, new in pairs if not capabilities.get("rollback") else ():
@@ -41,7 +41,7 @@ def text_is_not_retracted_without_rollback(run):
 
 
 @checks("TW-DSC-024", "TW-BAT-006")
-def non_streaming_values_come_with_the_end(run):
+def value_is_set_once_without_streaming(run):
     """One event sets value, status and error of an item."""
     for step, capabilities in _steps_of_endpoints(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
@@ -65,7 +65,7 @@ _PER_TOKEN = (
 
 
 @checks("TW-GEN-011", "TW-GEN-029", "TW-GEN-030")
-def token_columns_have_equal_lengths(run):
+def token_columns_stay_aligned(run):
     """After each logged event, the columns have equal lengths.
 
     Candidates are ordered, and their probabilities add up to at most 1.
@@ -112,7 +112,7 @@ def text_matches_its_tokens(run):
 
 
 @checks("TW-DIF-004")
-def ephemeral_events_have_only_known_members(run):
+def ephemeral_events_carry_no_results(run):
     """Ephemeral events have only the members of their tables.
 
     Everything that belongs to a result is in the state.

@@ -371,7 +371,7 @@ def wait_for_values(player: Player) -> None:
 
 CUES: Mapping[str, Callable[[Player], None]] = {
     "The job ends.": wait_for_job_end,
-    "The first text is there.": wait_for_values,
-    "Both items run, and have given their first text.": wait_for_values,
+    "The first text has arrived.": wait_for_values,
+    "Both items run and have produced their first text.": wait_for_values,
 }
 """Remarks that every player acts upon. Other remarks are for human readers."""

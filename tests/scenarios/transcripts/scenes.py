@@ -260,7 +260,7 @@ SCENES: Mapping[str, Scene] = {
         settings={"queue_interval": 0},
         concurrency_limit=1,
         before=start_running_and_queued_job,
-        cues={"The job that runs ends.": cancel("first"), "So does the next one.": cancel("second")},
+        cues={"The running job ends.": cancel("first"), "The next job ends as well.": cancel("second")},
     ),
     "resume-after-trimming": Scene(settings={"log_ttl": 0}, before=wait_until_log_is_trimmed),
     "purge": Scene(before=finish_a_job({"append": "x"})),
@@ -270,13 +270,15 @@ SCENES: Mapping[str, Scene] = {
     "behind-a-proxy": Scene(settings={"root_path": "/ai"}),
     "stopping": Scene(
         settings={"shutdown_timeout": PATIENCE},
-        cues={"The server is told to stop.": shut_the_server_down},
+        cues={"The server is asked to stop.": shut_the_server_down},
     ),
     "grace-while-stopping": Scene(
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
         cues={
-            "The server is told to stop.": shut_the_server_down,
-            "Three times that long nobody can come back, and the job runs on.": lambda player: passes(0.6),
+            "The server is asked to stop.": shut_the_server_down,
+            "For three times that long no reader can reconnect, and the job continues.": lambda player: (
+                passes(0.6)
+            ),
         },
     ),
     "two-principals": Scene(settings={"tokens": TOKENS}, names=PRINCIPALS),
@@ -296,24 +298,26 @@ SCENES: Mapping[str, Scene] = {
     "tombstone": Scene(
         settings={"log_ttl": 0, "state_ttl": 0.2, "tombstone_ttl": 0.5},
         before=finish_a_job({"append": "x"}),
-        cues={"Its state is gone, and then its tombstone.": wait_until_state_and_tombstone_expire},
+        cues={"Its state expires, and then its tombstone.": wait_until_state_and_tombstone_expire},
     ),
     "key-in-flight": Scene(
         endpoints=VALIDATOR.endpoint,
         cues={
-            "The first submit is being judged.": lambda player: _set(VALIDATOR.entered),
-            "The first submit is let go.": lambda player: VALIDATOR.gate.set(),
+            "The server is validating the first submit.": lambda player: _set(VALIDATOR.entered),
+            "The validation of the first submit ends.": lambda player: VALIDATOR.gate.set(),
         },
     ),
     "nobody-reads": Scene(
         settings={"min_grace": 0.2},
         cues={
-            "The job is read, again and again, until it has ended: such a read is no reader.": wait_until_cancelled
+            "The job is polled until it has ended: a poll does not count as a reader.": wait_until_cancelled
         },
     ),
     "snapshots-apart": Scene(
         settings={"min_snapshot_interval": 0.02},
-        cues={'The value is "abc". No snapshot tells, since an hour is not over.': wait_until_value_is_abc},
+        cues={
+            'The value is "abc". No snapshot reports it, because less than an hour has passed.': wait_until_value_is_abc
+        },
     ),
     "endpoints-of-several-kinds": Scene(endpoints=add_endpoints_of_several_kinds),
     "what-stays": Scene(endpoints=drafts),
@@ -321,18 +325,18 @@ SCENES: Mapping[str, Scene] = {
     "restart-with-a-new-attempt": Scene(
         server=RESTARTED.serve,
         cues={
-            "One item has given its value.": wait_until_one_item_ended,
-            "The server is killed and started again. Work on the job begins anew.": RESTARTED.kill_and_restart,
+            "One item has produced its value.": wait_until_one_item_ended,
+            "The server is killed and restarted. Work on the job starts again.": RESTARTED.kill_and_restart,
         },
     ),
     "hole-in-the-log": Scene(
         server=WITH_HOLE.serve,
         cues={
-            "The server is killed, the event 1-4 is lost from its log, and the server is started again.": WITH_HOLE.lose_an_event
+            "The server is killed, event 1-4 is lost from its log, and the server is restarted.": WITH_HOLE.lose_an_event
         },
     ),
     "worker-lost": Scene(
-        server=PRINTER.serve, cues={"The server is killed and started again.": PRINTER.kill_and_restart}
+        server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.kill_and_restart}
     ),
     "without-capabilities": Scene(server=appendix_server),
     "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
@@ -340,7 +344,7 @@ SCENES: Mapping[str, Scene] = {
         settings={"tokens": TOKENS, "stream_token_ttl": 1},
         names=PRINCIPALS,
         cues={
-            "The token expires: a new stream is refused in-band, and the one that is open stays.": wait_until_token_expires
+            "The token expires: a new stream is refused in-band, and the open stream stays open.": wait_until_token_expires
         },
     ),
 }

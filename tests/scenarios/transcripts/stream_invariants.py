@@ -12,7 +12,7 @@ _FIELDS = {"id", "event", "data", "retry"}
 
 
 @checks("TW-FRM-009", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016")
-def streams_are_framed_correctly(run):
+def streams_follow_the_grammar(run):
     """Streams are UTF-8 with LF, without a byte order mark or empty ids.
 
     Each event has one data line of JSON and ends with an empty line.
@@ -38,7 +38,7 @@ def streams_are_framed_correctly(run):
 
 
 @checks("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044")
-def events_match_the_event_table(run):
+def events_match_their_schemas(run):
     """Event types are known, data validates against its schema, and only logged events have ids."""
     for exchange in run.exchanges:
         for event in exchange.events:
@@ -56,7 +56,7 @@ _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}")
 
 
 @checks("TW-RES-001", "TW-RES-003", "TW-RES-006", "TW-RES-008")
-def event_ids_are_contiguous(run):
+def ids_are_consecutive(run):
     """Ids within an epoch increase by one, or continue from the base of a merged diff.
 
     A snapshot may skip ids.
@@ -79,7 +79,7 @@ def event_ids_are_contiguous(run):
 
 
 @checks("TW-FRM-007", "TW-FRM-054", "TW-FRM-055", "TW-RES-023")
-def a_final_event_ends_the_stream(run):
+def closing_event_is_last(run):
     """No event follows `done`, `goaway` or `problem`, and a response ends only after one of them."""
     ends = {"done", "goaway", "problem"}
     for exchange in (exchange for exchange in run.exchanges if exchange.is_stream):
@@ -106,7 +106,7 @@ def streams_begin_with_hello(run):
 
 
 @checks("TW-FRM-069")
-def pings_name_a_sent_head(run):
+def ping_heads_were_sent_before(run):
     """The head that a ping names is not newer than the last id of a complete stream."""
     for exchange in (exchange for exchange in run.exchanges if exchange.is_stream and exchange.ended):
         sent = [parse_id(event.id) for event in exchange.events if event.is_logged]
@@ -117,7 +117,7 @@ def pings_name_a_sent_head(run):
 
 
 @checks("TW-FRM-047", "TW-FRM-048", "TW-FRM-049")
-def events_respect_the_size_limits(run):
+def events_stay_within_size_limits(run):
     """A snapshot has at most `max_state_bytes`, any other event at most `max_event_bytes`."""
     limits = (run.discovery or {}).get("limits", {})
     for exchange in run.exchanges:
@@ -132,7 +132,7 @@ def events_respect_the_size_limits(run):
 
 
 @checks("TW-DIF-001", "TW-DIF-012", "TW-DIF-048", "TW-DIF-049", "TW-DIF-055", "TW-DIF-057")
-def diffs_apply_and_checks_match(run):
+def diffs_apply_and_checks_hold(run):
     """Each diff applies, its checks and the digest match, and the resulting state is valid."""
     for step in run.steps:
         if step.why:
@@ -142,7 +142,7 @@ def diffs_apply_and_checks_match(run):
 
 
 @checks("TW-RES-007", "TW-DIF-043", "TW-DIF-066", "TW-JOB-039")
-def equal_ids_have_equal_states(run):
+def each_id_has_one_state(run):
     """Snapshots, diffs, merged diffs and job resources give the same state for the same id."""
     found: dict[tuple[str, str], Any] = {}
     for step in run.steps:
@@ -156,7 +156,7 @@ def equal_ids_have_equal_states(run):
 
 
 @checks("TW-DIF-058", "TW-DIF-059")
-def stable_never_decreases(run):
+def stable_never_decreases_or_exceeds_its_text(run):
     """A number in `stable` is at most the length of its text and never decreases within an epoch."""
     for exchange, steps in run.folded:
         held: dict[tuple[int, int, str], int] = {}
@@ -172,7 +172,7 @@ def stable_never_decreases(run):
 
 
 @checks("TW-DIF-002", "TW-DIF-035")
-def columns_and_item_counts_are_constant(run):
+def columns_and_item_count_are_constant(run):
     """The number of items, and the columns of an epoch, never change."""
     items: dict[str, int] = {}
     columns: dict[tuple[str, int], Any] = {}
@@ -199,7 +199,7 @@ _MOVES = {
 
 
 @checks("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", "TW-DIF-005")
-def status_transitions_are_valid(run):
+def item_status_transitions_are_valid(run):
     """Status transitions follow the table.
 
     Ended items do not change, a job ends as its items say, and failed items have an error.
@@ -231,7 +231,7 @@ def end_of(items: list[str]) -> str:
 
 
 @checks("TW-RES-004", "TW-RES-033", "TW-RES-034", "TW-RES-035", "TW-RES-036", "TW-RES-037", "TW-RES-038")
-def an_epoch_begins_with_a_snapshot(run):
+def new_epoch_begins_with_a_snapshot(run):
     """An epoch begins with a `restart` or `rewound` snapshot, increases by 1 to 10000, and has a greater seq.
 
     Ended items stay, `attempt` increases with a restart, and nothing follows `done`.

@@ -1,4 +1,4 @@
-"""The command line: `tidewire call`, `attach`, `cancel`, `jobs`, `describe`, `codegen`, and what other packages add."""
+"""The `tidewire` command line: `call`, `map`, `attach`, `cancel`, `jobs`, `describe`, `codegen`, and plugin commands."""
 
 import sys
 from collections.abc import Iterator
@@ -28,16 +28,17 @@ from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.sync import Client
 from tidewire.types import UNSET
 
-JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, NO_READER = 1, 3, 4, 141
+JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 1, 3, 4, 141
 
 _EPILOG = (
-    "Exit codes: 0 done, 1 the job failed or was cancelled, 2 wrong usage or input, 3 the server cannot be reached "
-    "or does not take the request now, 4 the other side does not keep to the protocol, 130 interrupted (the job goes on), 141 whoever read the output has gone (so does `| head`)."
+    "Exit codes: 0 success; 1 the job failed or was cancelled; 2 wrong usage or invalid input; 3 the server is "
+    "unreachable or too busy; 4 the server violates the protocol; 130 interrupted (the job keeps running); 141 the "
+    "output pipe was closed, for example by `head`."
 )
 
 
 def _examples(*lines: str) -> str:
-    """Examples below a command's help, one a paragraph, and the exit codes."""
+    """Build the epilog of a command's help: its examples, one per paragraph, and the exit codes."""
     return "\n\n".join(["Examples:", *(f"tidewire {line}" for line in lines), _EPILOG])
 
 
@@ -49,7 +50,7 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Jobs on GPU servers whose results stream, and survive every break of the connection.",
+    help="Run jobs on Tidewire servers and stream their results. Jobs and results survive lost connections.",
     epilog=_EPILOG,
 )
 
@@ -59,20 +60,22 @@ def main() -> None:
     app(prog_name="tidewire")
 
 
-# ---- what the commands share -------------------------------------------------------------------------------------
+# ---- shared arguments and error handling -------------------------------------------------------------------------
 
 Url = Annotated[
-    str, typer.Argument(metavar="URL", help="Where the server is mounted, such as http://127.0.0.1:8000.")
+    str, typer.Argument(metavar="URL", help="Base URL of the server, such as http://127.0.0.1:8000.")
 ]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Lines of JSON, for programs.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print lines of JSON, for use by programs.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(help="Seconds to wait in all; the job goes on when they have passed.", min=0.001),
+    typer.Option(
+        help="Total time to wait, in seconds. The job keeps running on the server after a timeout.", min=0.001
+    ),
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option("--header", metavar="NAME: VALUE", help="Sent with every request; repeatable."),
+    typer.Option("--header", metavar="NAME: VALUE", help="Header to send with every request. Repeatable."),
 ]
 
 
@@ -80,15 +83,15 @@ Headers = Annotated[
 def _client(
     url: str, headers: list[str] | None, timeout: float | None = None
 ) -> Iterator[tuple[Client, display.Screen]]:
-    """A client and a screen; errors become a paragraph and an exit code."""
+    """Open a client and a screen. Errors are printed to standard error and mapped to the exit code."""
     screen = display.Screen()
     try:
         with Client(url, headers=read_headers(headers), timeout=timeout) as client:
             yield client, screen
             sys.stdout.flush()
     except BrokenPipeError:
-        display.let_go_of_output()
-        raise typer.Exit(NO_READER) from None
+        display.discard_output()
+        raise typer.Exit(BROKEN_PIPE) from None
     except TidewireError as error:
         screen.error(str(error))
         raise typer.Exit(_exit_code(error)) from None
@@ -118,7 +121,7 @@ def _exit_code(error: TidewireError) -> int:
 @app.command(
     epilog=_examples(
         f"call {_URL} generate prompt='import ' max_tokens=40",
-        f"call {_URL} generate prompt='import ' top_logprobs=3   (with what else could have come)",
+        f"call {_URL} generate prompt='import ' top_logprobs=3   (also lists alternatives for each token)",
         f"call {_URL} generate -i @input.json --json | jq .text",
         f"call {_URL} generate prompt=hello --detach   (prints the job's id, for `tidewire attach`)",
     )
@@ -129,8 +132,8 @@ def call(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
-            help="The endpoint, which may be left out where there is only one, and members of the input. A value is "
-            "JSON where it reads as JSON, else text: max_tokens=64 'stop=[\"\\n\"]' prompt=hello",
+            help="Name of the endpoint, optional if the server has only one, then members of the input. A value that "
+            "is valid JSON is parsed as JSON, any other value is text: max_tokens=64 'stop=[\"\\n\"]' prompt=hello",
         ),
     ] = None,
     input_: Annotated[
@@ -139,33 +142,38 @@ def call(
             "--input",
             "-i",
             metavar="JSON|@FILE|-",
-            help="The whole input: JSON, a file of it, or standard input.",
+            help="The whole input: JSON text, @ and the name of a JSON file, or - for standard input.",
         ),
     ] = None,
     as_json: AsJson = False,
     timeout: Timeout = None,
     deadline: Annotated[
-        float | None, typer.Option(help="Seconds after which the server ends the job.", min=0.001)
+        float | None, typer.Option(help="Seconds after which the server fails the job.", min=0.001)
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Print the job's id and leave it to itself.")
+        bool, typer.Option("--detach", help="Print the job's id and exit without waiting for the result.")
     ] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Names this call: repeating it with the same key starts nothing new.")
+        str | None,
+        typer.Option(
+            help="Key that identifies this call. Repeating it with the same key starts no second job."
+        ),
     ] = None,
     header: Headers = None,
 ) -> None:
-    """Start a job and show its result as it grows.
+    """Start a job and show its result as it arrives.
 
-    A text goes to standard output as it comes, any other value when it is whole; queue and progress go to standard
-    error. Interrupting leaves the job running and says how to see it again. On a terminal a generation that was
-    asked for log-probabilities is followed by its tokens and what else could have stood in their place.
+    Text is printed to standard output while it arrives, any other value
+    when it is complete. The position in the queue and progress are printed
+    to standard error. Ctrl+C leaves the job running and prints the command
+    to attach to it. On a terminal, a generation with log-probabilities is
+    followed by a table of its tokens and their alternatives.
     """
     with _client(url, header, timeout) as (client, screen):
         endpoint, members = read_words(words or [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
-            raise ValueError("give the input with --input or as KEY=VALUE, not both")
+            raise ValueError("the input was passed twice: use either --input or KEY=VALUE")
         job = client.with_options(deadline=deadline).submit(
             endpoint, members if whole is UNSET else whole, idempotency_key=idempotency_key
         )
@@ -179,32 +187,41 @@ def call(
     "map",
     epilog=_examples(
         f"map {_URL} generate prompts.jsonl max_tokens=20 > results.jsonl",
-        f"jq -c '{{prompt: .title}}' articles.json | tidewire map {_URL} generate > results.jsonl",
-        f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (once more after a "
-        "crash: what ran already is not run again)",
+        f"map {_URL} generate - max_tokens=20 < prompts.jsonl > results.jsonl   (reads standard input)",
+        f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (repeat it after a crash: "
+        "finished inputs are not run again)",
     ),
 )
 def map_(
     url: Url,
-    endpoint: Annotated[str, typer.Argument(help="The endpoint.")],
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")],
     inputs: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="One input a line, as JSON; - is standard input.")
+        str,
+        typer.Argument(metavar="FILE|-", help="File with one JSON input per line, or - for standard input."),
     ] = "-",
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="Members that every input gets unless it has its own."),
+        typer.Argument(
+            metavar="[KEY=VALUE]…", help="Default members, added to each input that does not have them."
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Jobs under way at the same time.", min=1)] = CONCURRENCY,
-    batch_size: Annotated[int, typer.Option(help="Inputs of one job at most.", min=1)] = BATCH_SIZE,
+    concurrency: Annotated[
+        int, typer.Option(help="Maximum number of jobs running at the same time.", min=1)
+    ] = CONCURRENCY,
+    batch_size: Annotated[int, typer.Option(help="Maximum number of inputs per job.", min=1)] = BATCH_SIZE,
     idempotency_key: Annotated[
         str | None,
-        typer.Option(help="Names this run: with the same key and inputs, what ran already is not run again."),
+        typer.Option(
+            help="Key that identifies this run. Inputs that finished in an earlier run with the same key and the "
+            "same inputs are not run again."
+        ),
     ] = None,
     header: Headers = None,
 ) -> None:
-    """Run each line of a file, and write one line each, in the same order.
+    """Run an endpoint on each line of a file, and print the results in order.
 
-    A line of the output has `index` and `value`, or `index` and `error`. On a terminal a bar shows how far it is.
+    Each output line is a JSON object with `index` and either `value` or
+    `error`. On a terminal a progress bar is shown.
     """
     with (
         _client(url, header) as (client, screen),
@@ -238,37 +255,37 @@ def map_(
                 screen.json(line)
                 done += 1
         except KeyboardInterrupt:
-            how = (
-                "what runs goes on: start it once more with the same key"
+            advice = (
+                "running jobs continue on the server: repeat the command with the same key to get their results"
                 if idempotency_key
-                else "what ran is cancelled"
+                else "running jobs were cancelled"
             )
-            screen.note(f"interrupted after {done} inputs; {how}")
+            screen.note(f"interrupted after {done} inputs; {advice}")
             raise typer.Exit(INTERRUPTED) from None
     if failed:
-        screen.error(f"{failed} of {done} inputs failed: see `error` in their lines.")
+        screen.error(f"{failed} of {done} inputs failed: see the member `error` of their output lines.")
         raise typer.Exit(JOB_FAILED)
 
 
-# The id of a job may begin with a dash: what is no option of theirs is an argument to these two.
+# A job's id may begin with a dash. `attach` and `cancel` therefore treat unknown options as arguments.
 _IDS = {"ignore_unknown_options": True}
 
 
 @app.command(
-    epilog=_examples(f"attach {_URL} 5f1c…   (the id that `call --detach` or `jobs` prints)"),
+    epilog=_examples(f"attach {_URL} 5f1c…   (`call --detach` and `jobs` print ids)"),
     context_settings=_IDS,
 )
 def attach(
     url: Url, job: JobId, as_json: AsJson = False, timeout: Timeout = None, header: Headers = None
 ) -> None:
-    """Show a job that runs already, or has ended, from its beginning."""
+    """Show the result of a running or finished job from its beginning."""
     with _client(url, header, timeout) as (client, screen):
         follow(client, client.job(job), screen, as_json)
 
 
 @app.command(epilog=_EPILOG, context_settings=_IDS)
 def cancel(url: Url, job: JobId, as_json: AsJson = False, header: Headers = None) -> None:
-    """Cancel a job; one that has ended stays as it is."""
+    """Cancel a job and print its status. A job that has ended stays as it is."""
     with _client(url, header) as (client, screen):
         status = client.job(job).cancel()
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
@@ -278,7 +295,7 @@ def cancel(url: Url, job: JobId, as_json: AsJson = False, header: Headers = None
 def jobs(
     url: Url,
     as_json: AsJson = False,
-    limit: Annotated[int, typer.Option(help="How many at most.", min=1)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum number of jobs to list.", min=1)] = 50,
     header: Headers = None,
 ) -> None:
     """List your jobs, newest first."""
@@ -300,11 +317,14 @@ def jobs(
 @app.command(epilog=_examples(f"describe {_URL}", f"describe {_URL} generate --json | jq .input_schema"))
 def describe(
     url: Url,
-    endpoint: Annotated[str | None, typer.Argument(help="One endpoint; without it, the server.")] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Argument(metavar="ENDPOINT", help="Name of an endpoint. Without it, the server is described."),
+    ] = None,
     as_json: AsJson = False,
     header: Headers = None,
 ) -> None:
-    """Say what a server offers, or what one endpoint takes and gives."""
+    """Describe a server, or the input and the value of one endpoint."""
     with _client(url, header) as (client, screen):
         found = client.discover() if endpoint is None else client.describe(endpoint)
         if as_json:
@@ -330,16 +350,24 @@ def describe(
 def codegen(
     url: Url,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Written only when all went well.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write instead of standard output. On errors the file is not changed.",
+        ),
     ] = None,
     endpoint: Annotated[
-        list[str] | None, typer.Option(help="Only this one; repeatable. All, if none is named.")
+        list[str] | None, typer.Option(help="Endpoint to include. Repeatable. Default: all endpoints.")
     ] = None,
     header: Headers = None,
 ) -> None:
-    """Write a typed Python module for a server: a model for what each endpoint takes and gives.
+    """Generate a typed Python module for the endpoints of a server.
 
-    Below the models stand TypedClient and TypedAsyncClient, over a client: an editor completes and checks their calls.
+    The module has a pydantic model for the input and the value of each
+    endpoint. Its classes TypedClient and TypedAsyncClient wrap a client with
+    typed methods, for editors and type checkers.
     """
     try:
         import_module("datamodel_code_generator")
@@ -363,7 +391,7 @@ def codegen(
 
 
 def _without_generator(error: ImportError) -> typer.Exit:
-    """Print the line that installs what `codegen` lacks; return the exit to raise."""
+    """Print how to install the missing package. Returns the exception to raise."""
     display.Screen().error(f"`tidewire codegen` needs {error.name or error}: pip install 'tidewire[codegen]'")
     return typer.Exit(USAGE)
 
@@ -371,7 +399,7 @@ def _without_generator(error: ImportError) -> typer.Exit:
 @app.callback(invoke_without_command=True)
 def _root(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     if show_version:

@@ -1,8 +1,8 @@
-"""This client as a program that a conformance suite can test: lines of JSON on standard input and output.
+"""Adapter that lets the conformance suite test this client, with lines of JSON on standard input and output.
 
-`tidewire conformance --client "python -m tidewire.under_test"`; with `--blocking` it is `Client` that is tested, with
-`--backend trio` it is `AsyncClient` on trio. The lines are those of `spec/scenarios/README.md`. It uses nothing but
-the public names, so that it can be read as an example of such a program.
+Run it with `tidewire conformance --client "python -m tidewire.under_test"`. The default is to test `AsyncClient` on
+asyncio. `--backend trio` selects trio, and `--blocking` selects `Client`. `spec/scenarios/README.md` defines the format of
+the lines. The adapter uses only public names, so that it can serve as an example for other clients.
 """
 
 import argparse
@@ -42,10 +42,10 @@ TRAITS: Final = (
     "digests",
 )
 AT_ONCE: Final = 32
-"""Commands that it does at a time."""
+"""Maximum number of commands that run at the same time."""
 HOUR: Final = 3600.0
 
-WORDS: Final[Mapping[type[Exception], str]] = {
+END_NAMES: Final[Mapping[type[Exception], str]] = {
     JobFailedError: "failed",
     JobCancelledError: "cancelled",
     UnsupportedProtocolError: "unsupported",
@@ -54,18 +54,18 @@ WORDS: Final[Mapping[type[Exception], str]] = {
     TransportError: "connection_error",
     CheckpointError: "usage_error",
 }
-"""What an error is called in a report; the first that fits."""
+"""The member `end` of a report by the type of error. The first matching entry applies."""
 
 Command = Mapping[str, Any]
 Report = dict[str, Any]
-Tell = Callable[[Report], None]
+SendReport = Callable[[Report], None]
 
 
-class _Telling:
-    """What the user of a client gets in one command, as reports."""
+class _Reporter:
+    """Reports of one command: the updates that the client's user receives, and the outcome."""
 
-    def __init__(self, command: Command, tell: Tell) -> None:
-        self.command, self.tell = command, tell
+    def __init__(self, command: Command, send: SendReport) -> None:
+        self.command, self.send = command, send
         self.kept: list[Any] = []
 
     def options(self, tls: ssl.SSLContext) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class _Telling:
         return options
 
     def saved(self) -> dict[str, Any]:
-        """What to go on from, as an argument of `client.job`."""
+        """The command's checkpoint as a keyword argument for `client.job`, or no argument."""
         if "checkpoint" not in self.command:
             return {}
         return {"checkpoint": tidewire.Checkpoint.from_json(json.dumps(self.command["checkpoint"]))}
@@ -89,19 +89,19 @@ class _Telling:
         if "inputs" in self.command:
             report["index"] = update.index
         elif update.text or update.deleted or isinstance(update.value, str):
-            # A text column that the value has not, or not yet, is told as an empty change.
+            # An empty change is reported, too, if the value is a text.
             report |= {"deleted": update.deleted, "text": update.text}
-        self.tell(report)
+        self.send(report)
 
     def at(self, update: Any, name: str) -> bool:
         return name in self.command and update.value == self.command[name]
 
-    def end(self, word: str, **members: Any) -> Report:
-        # Read anew: what was handed over must still be what it was.
+    def end(self, name: str, **members: Any) -> Report:
+        # Read the values of all earlier updates again: later events must not have changed them.
         return {
             "id": self.command["id"],
             "kept": [update.value for update in self.kept],
-            "end": word,
+            "end": name,
             **members,
         }
 
@@ -111,14 +111,14 @@ class _Telling:
     def items(self, results: list[Any]) -> Report:
         items = [_item(result) for result in results]
         ends = {item["status"] for item in items}
-        word = "failed" if "succeeded" not in ends else "succeeded" if len(ends) == 1 else "partially_failed"
-        return self.end(word, items=items)
+        name = "failed" if "succeeded" not in ends else "succeeded" if len(ends) == 1 else "partially_failed"
+        return self.end(name, items=items)
 
-    def broken(self, error: Exception, job: Any) -> Report:
-        word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), None)
-        if word is None:
+    def failed(self, error: Exception, job: Any) -> Report:
+        name = next((name for kind, name in END_NAMES.items() if isinstance(error, kind)), None)
+        if name is None:
             raise error
-        end = self.end(word, detail=str(error), incomplete=True)
+        end = self.end(name, detail=str(error), incomplete=True)
         if job is not None and (state := job.checkpoint().state) is not None:
             end["value"] = state["items"][0]["value"]
         if (problem := getattr(error, "problem", None)) is not None:
@@ -137,90 +137,90 @@ def _item(result: Any) -> Report:
 # ---- AsyncClient ---------------------------------------------------------------------------------------------------
 
 
-async def run(command: Command, tell: Tell, tls: ssl.SSLContext) -> None:
-    """Do one command with `AsyncClient`."""
-    telling = _Telling(command, tell)
+async def run(command: Command, send: SendReport, tls: ssl.SSLContext) -> None:
+    """Execute one command with `AsyncClient`."""
+    reporter = _Reporter(command, send)
     job: Any = None
-    async with tidewire.AsyncClient(command["base_url"], **telling.options(tls)) as client:
+    async with tidewire.AsyncClient(command["base_url"], **reporter.options(tls)) as client:
         try:
             if command["do"] == "discover":
                 await client.discover()
-                end = telling.end("discovered")
+                end = reporter.end("discovered")
             else:
                 if "inputs" in command:
                     job = await client.submit_batch(command["endpoint"], command["inputs"])
                 elif command["do"] == "submit":
                     job = await client.submit(command["endpoint"], command["input"])
                 else:
-                    job = client.job(command["job"], **telling.saved())
-                end = await _read(job, telling)
+                    job = client.job(command["job"], **reporter.saved())
+                end = await _read(job, reporter)
                 if "then_job" in command:
                     job = client.job(command["then_job"])
-                    end = await _read(job, telling)
-        except Exception as error:  # noqa: BLE001 - raised again where it is none of ours
-            end = telling.broken(error, job)
-        tell(end)
+                    end = await _read(job, reporter)
+        except Exception as error:  # noqa: BLE001 - `failed` raises unexpected errors again
+            end = reporter.failed(error, job)
+        send(end)
 
 
-async def _read(job: Any, telling: _Telling) -> Report:
+async def _read(job: Any, reporter: _Reporter) -> Report:
     async with job.updates() as updates:
         async for update in updates:
-            telling.saw(update)
-            if telling.at(update, "stop_at"):
+            reporter.saw(update)
+            if reporter.at(update, "stop_at"):
                 await updates.aclose()
-                return telling.stopped(job)
-            if telling.at(update, "cancel_at"):
+                return reporter.stopped(job)
+            if reporter.at(update, "cancel_at"):
                 await job.cancel()
-    if "inputs" in telling.command:
-        return telling.items(await job.results(return_exceptions=True))
-    return telling.end("succeeded", value=await job.result(), incomplete=False)
+    if "inputs" in reporter.command:
+        return reporter.items(await job.results(return_exceptions=True))
+    return reporter.end("succeeded", value=await job.result(), incomplete=False)
 
 
 # ---- Client --------------------------------------------------------------------------------------------------------
 
 
-def run_blocking(command: Command, tell: Tell, tls: ssl.SSLContext, seconds: float = HOUR) -> None:
-    """Do one command with `Client`."""
-    telling = _Telling(command, tell)
+def run_blocking(command: Command, send: SendReport, tls: ssl.SSLContext, seconds: float = HOUR) -> None:
+    """Execute one command with `Client`."""
+    reporter = _Reporter(command, send)
     job: Any = None
-    with tidewire.Client(command["base_url"], timeout=seconds, **telling.options(tls)) as client:
+    with tidewire.Client(command["base_url"], timeout=seconds, **reporter.options(tls)) as client:
         try:
             if command["do"] == "discover":
                 client.discover()
-                end = telling.end("discovered")
+                end = reporter.end("discovered")
             else:
                 if "inputs" in command:
                     job = client.submit_batch(command["endpoint"], command["inputs"])
                 elif command["do"] == "submit":
                     job = client.submit(command["endpoint"], command["input"])
                 else:
-                    job = client.job(command["job"], **telling.saved())
-                end = _read_blocking(job, telling)
+                    job = client.job(command["job"], **reporter.saved())
+                end = _read_blocking(job, reporter)
                 if "then_job" in command:
                     job = client.job(command["then_job"])
-                    end = _read_blocking(job, telling)
-        except Exception as error:  # noqa: BLE001 - raised again where it is none of ours
-            end = telling.broken(error, job)
-    tell(end)
+                    end = _read_blocking(job, reporter)
+        except Exception as error:  # noqa: BLE001 - `failed` raises unexpected errors again
+            end = reporter.failed(error, job)
+    send(end)
 
 
-def _read_blocking(job: Any, telling: _Telling) -> Report:
+def _read_blocking(job: Any, reporter: _Reporter) -> Report:
     for update in job:
-        telling.saw(update)
-        if telling.at(update, "stop_at"):
-            return telling.stopped(job)
-        if telling.at(update, "cancel_at"):
+        reporter.saw(update)
+        if reporter.at(update, "stop_at"):
+            return reporter.stopped(job)
+        if reporter.at(update, "cancel_at"):
             job.cancel()
-    if "inputs" in telling.command:
-        return telling.items(job.results(return_exceptions=True))
-    return telling.end("succeeded", value=job.result(), incomplete=False)
+    if "inputs" in reporter.command:
+        return reporter.items(job.results(return_exceptions=True))
+    return reporter.end("succeeded", value=job.result(), incomplete=False)
 
 
 # ---- the program ---------------------------------------------------------------------------------------------------
 
 
 def commands() -> Iterator[Command]:
-    """What is asked on standard input, until `bye` or its end."""
+    """Yield the commands from standard input until `bye` or the end of the input."""
     for line in sys.stdin:
         command = json.loads(line)
         if command["op"] == "bye":
@@ -228,7 +228,7 @@ def commands() -> Iterator[Command]:
         yield command
 
 
-def _writer() -> Tell:
+def _writer() -> SendReport:
     lock = threading.Lock()
 
     def write(report: Report) -> None:
@@ -240,38 +240,40 @@ def _writer() -> Tell:
     return write
 
 
-async def _serve(tell: Tell, tls: ssl.SSLContext) -> None:
-    asked = commands()
+async def _serve(send: SendReport, tls: ssl.SSLContext) -> None:
+    requested = commands()
     async with anyio.create_task_group() as group:
-        while (command := await anyio.to_thread.run_sync(next, asked, None)) is not None:
-            group.start_soon(run, command, tell, tls)
+        while (command := await anyio.to_thread.run_sync(next, requested, None)) is not None:
+            group.start_soon(run, command, send, tls)
         group.cancel_scope.cancel()
 
 
-def _serve_blocking(tell: Tell, tls: ssl.SSLContext) -> None:
+def _serve_blocking(send: SendReport, tls: ssl.SSLContext) -> None:
     pool = ThreadPoolExecutor(AT_ONCE)
     for command in commands():
-        pool.submit(run_blocking, command, tell, tls)
+        pool.submit(run_blocking, command, send, tls)
     pool.shutdown(wait=False, cancel_futures=True)
 
 
 def main() -> None:
-    """Introduce the client, then do what is asked."""
+    """Print the client's name and capabilities, then execute commands from standard input."""
     parser = argparse.ArgumentParser(prog="python -m tidewire.under_test", description=__doc__)
-    parser.add_argument("--blocking", action="store_true", help="test Client in place of AsyncClient")
-    parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
-    given = parser.parse_args()
-    tell = _writer()
+    parser.add_argument("--blocking", action="store_true", help="test Client instead of AsyncClient")
+    parser.add_argument(
+        "--backend", choices=("asyncio", "trio"), default="asyncio", help="event loop for AsyncClient"
+    )
+    options = parser.parse_args()
+    send = _writer()
     tls = ssl.create_default_context()
-    # The names are imported when they are first used: not while a scenario's clock runs.
+    # `tidewire` imports its modules on first use. Import them now, so that they do not slow down a timed scenario.
     with tidewire.Client("http://127.0.0.1:9", verify=tls):
         pass
-    name = "Client" if given.blocking else f"AsyncClient on {given.backend}"
-    tell({"client": f"tidewire {name}", "can": TRAITS, "at_once": AT_ONCE})
-    if given.blocking:
-        _serve_blocking(tell, tls)
+    name = "Client" if options.blocking else f"AsyncClient on {options.backend}"
+    send({"client": f"tidewire {name}", "can": TRAITS, "at_once": AT_ONCE})
+    if options.blocking:
+        _serve_blocking(send, tls)
     else:
-        anyio.run(_serve, tell, tls, backend=given.backend)
+        anyio.run(_serve, send, tls, backend=options.backend)
 
 
 if __name__ == "__main__":

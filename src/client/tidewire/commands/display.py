@@ -1,6 +1,6 @@
-"""The terminal of one command: results, progress, notes and errors.
+"""Terminal output of the commands: results, progress, notes and errors.
 
-What was asked for goes to standard output, everything else to standard error, so that a pipe carries results only.
+Results go to standard output. Progress, notes and errors go to standard error, so that a pipe carries results only.
 """
 
 import io
@@ -25,24 +25,24 @@ from tidewire.jobs.map_work import MapProgress
 from tidewire.protocol.messages import Progress, Queue
 
 PROGRESS_EVERY: Final = 1.0
-"""Seconds between two lines of progress where standard error is no terminal."""
+"""Minimum seconds between two progress lines if standard error is not a terminal."""
 
 UNSHORTENED: Final = 1000
-"""Columns of a table that is as wide as its cells."""
+"""Console width for tables whose cells must not be shortened."""
 
 
 class _Output(Console):
-    """Standard output. A reader that has gone is the command's to judge, not an exit code of this library's own."""
+    """Console that raises BrokenPipeError on a closed pipe. By default, rich would exit with its own exit code."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class Screen:
-    """Where one command writes."""
+    """Standard output and standard error of one command."""
 
     def __init__(self) -> None:
-        # A result is not lost to a locale: a pipe carries UTF-8, a terminal shows what it can.
+        # Results must not fail on the locale's encoding. Pipes get UTF-8. Terminals get replacement characters.
         if isinstance(sys.stdout, io.TextIOWrapper):
             if sys.stdout.isatty():
                 sys.stdout.reconfigure(errors="replace")
@@ -57,12 +57,12 @@ class Screen:
 
     @property
     def live(self) -> bool:
-        """Whether somebody looks at the output as it comes."""
+        """Whether standard output is a terminal."""
         return self.out.is_terminal
 
     @contextmanager
     def waiting(self, for_what: str) -> Iterator[None]:
-        """Show on a terminal that something is waited for."""
+        """Show a spinner with a text while the block runs, if standard error is a terminal."""
         if not self.err.is_terminal:
             yield
             return
@@ -73,8 +73,8 @@ class Screen:
             finally:
                 self._status = None
 
-    def tell(self, message: Queue | Progress) -> None:
-        """Show a place in the queue, or a progress."""
+    def show_progress(self, message: Queue | Progress) -> None:
+        """Show a queue position or the progress of a job."""
         line = _line(message)
         if self._status is not None:
             self._status.update(line)
@@ -87,34 +87,35 @@ class Screen:
             self.note(line)
 
     def write(self, text: str) -> None:
-        """Write text as it comes."""
+        """Write text to standard output and flush it."""
         if self._status is not None:
             self._status.stop()
         self._open_line = not text.endswith("\n")
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def void(self, count: int) -> None:
-        """Say that the last code points are void: what a terminal shows cannot be taken back."""
+    def note_retraction(self, count: int) -> None:
+        """Print a note that the last code points were retracted, because a terminal cannot erase printed text."""
         self.end_line()
-        self.note(f"[the last {count} characters above are void; it goes on in their place]")
+        self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
 
     def show(self, value: JsonValue) -> None:
-        """Show how a value stands that is no text, where a status line is shown."""
+        """Show an intermediate value in the status line, if there is one."""
         if self._status is not None:
             self._status.update(escape(compact(value)[: max(20, self.err.width - 6)]))
 
     def end_line(self) -> None:
+        """Write a line break unless the output is at the beginning of a line."""
         if self._open_line:
             self.write("\n")
 
     def json(self, value: Any) -> None:
-        """One line of JSON."""
+        """Write a value as one line of compact JSON."""
         sys.stdout.write(compact(value) + "\n")
         sys.stdout.flush()
 
     def value(self, value: JsonValue) -> None:
-        """A whole value: a text as it is, else JSON, indented where somebody looks at it."""
+        """Write a complete value: a text verbatim, any other value as JSON, which is indented on a terminal."""
         if isinstance(value, str):
             self.write(value if value.endswith("\n") else value + "\n")
         elif self.live:
@@ -123,12 +124,12 @@ class Screen:
             self.json(value)
 
     def wide(self, table: Table) -> None:
-        """A table whose cells are to be copied from it, such as ids: never shortened, wherever lines end."""
+        """Print a table without shortening its cells, so that ids can be copied from it."""
         _Output(highlight=False, width=UNSHORTENED).print(table)
 
     @contextmanager
     def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
-        """A progress bar on standard error, where that is a terminal; gives what moves it."""
+        """Show a progress bar if standard error is a terminal. Yields the function that updates the bar."""
         with Bar(
             BarColumn(),
             MofNCompleteColumn(),
@@ -140,23 +141,23 @@ class Screen:
         ) as bar:
             task = bar.add_task("", total=total, failed=0)
 
-            def move(told: MapProgress) -> None:
-                bar.update(task, completed=told.ended, failed=told.failed)
+            def move(progress: MapProgress) -> None:
+                bar.update(task, completed=progress.ended, failed=progress.failed)
 
             yield move
 
     def note(self, text: str) -> None:
-        """A line beside the output."""
+        """Print a line of information to standard error."""
         self.err.print(text, style="dim", markup=False)
 
     def error(self, text: str) -> None:
-        """What went wrong, in one paragraph."""
+        """Print an error message to standard error, as one paragraph."""
         self.end_line()
         self.err.print("tidewire: " + text, style="red" if self.err.is_terminal else "", markup=False)
 
 
-def let_go_of_output() -> None:
-    """Whoever read standard output has gone: what is still to be written goes nowhere, and nothing complains at exit."""
+def discard_output() -> None:
+    """Redirect standard output to the null device after its pipe was closed, so that flushing at exit does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -165,7 +166,7 @@ def let_go_of_output() -> None:
 def _line(message: Queue | Progress) -> str:
     if isinstance(message, Queue):
         soon = "" if message.eta_ms is None else f", about {message.eta_ms / 1000:.0f} s"
-        return f"queued: place {message.position}{soon}"
+        return f"queued: position {message.position}{soon}"
     parts = [message.phase or "running"]
     if message.current is not None:
         whole = "" if message.total is None else f" of {message.total:g}"

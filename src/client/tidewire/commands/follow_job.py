@@ -1,4 +1,4 @@
-"""A job on the screen as it grows: for a person, for a pipe, for a program."""
+"""Follow a job and print its result as it arrives, in a format for a terminal, for a pipe, or as lines of JSON."""
 
 from typing import Any, Final
 
@@ -10,12 +10,12 @@ from tidewire.errors import ItemFailedError, TidewireError, TotalTimeoutError
 from tidewire.sync import Client
 
 INTERRUPTED: Final = 130
-"""Exit code of a command that was interrupted."""
+"""Exit code of a command that was interrupted with Ctrl+C."""
 
 
 def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool) -> None:
-    """Show a job until its end."""
-    job.listener = screen.tell
+    """Print the results of a job until it ends."""
+    job.listener = screen.show_progress
     try:
         if (job.item_count or len((job.read().state or {})["items"])) > 1:
             _follow_items(client.batch_job(job.id), screen, as_json)
@@ -28,16 +28,18 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        screen.note(f"interrupted; the job goes on: tidewire attach {client.url} {job.id}")
+        screen.note(
+            f"interrupted; the job keeps running. Attach to it with: tidewire attach {client.url} {job.id}"
+        )
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = f"The job goes on: tidewire attach {client.url} {job.id}"
+        error.advice = f"The job keeps running. Attach to it with: tidewire attach {client.url} {job.id}"
         raise
 
 
 def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
-    """Several items: each when it has ended, as a line; a failure among them is told, and raised at the end."""
-    batch.listener = screen.tell
+    """Print one line per item as soon as the item ends. Raises the first failure after all items have ended."""
+    batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
     for index, result in batch.as_completed():
         if isinstance(result, ItemFailedError):
@@ -56,7 +58,7 @@ def _follow_live(client: Client, job: Job[Any], screen: display.Screen) -> None:
     with screen.waiting(f"job {job.id}"):
         for update in job:
             if update.deleted:
-                screen.void(update.deleted)
+                screen.note_retraction(update.deleted)
             if update.text:
                 texts = True
                 screen.write(update.text)
@@ -90,7 +92,7 @@ def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
                 "deleted": update.deleted,
                 "text": update.text,
             }
-            # Beside a text the whole value would make the output grow with its square.
+            # Do not add the value to text updates: repeating the whole text makes the output grow quadratically.
             screen.json(line if update.text or update.deleted else line | {"value": update.value})
         screen.json({"type": "result", "job": job.id, "value": job.result()})
     except TidewireError as error:

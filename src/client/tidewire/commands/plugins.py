@@ -1,4 +1,4 @@
-"""Commands that other packages offer: found through entry points, loaded when they are named."""
+"""Plugin commands of other packages, found through entry points and imported when they are used."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -12,31 +12,31 @@ from rich.markup import escape
 from tidewire.commands import display
 
 COMMANDS: Final = "tidewire.commands"
-"""Entry-point group in which other packages offer commands: functions, as typer takes them, or typer apps."""
+"""Entry-point group of plugin commands. An entry is a typer app, or a function that typer can turn into a command."""
 USAGE: Final = 2
-"""Exit code of wrong usage, or of what is not installed."""
+"""Exit code for wrong usage, invalid input, or a command that is not installed."""
 
 _EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "conformance"}
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands of a typer app, and those that were found."""
+    """Command group with the commands of a typer app and the plugin commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *sorted(set(_others()) - set(super().list_commands(ctx)))]
+        return [*super().list_commands(ctx), *sorted(set(_plugins()) - set(super().list_commands(ctx)))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
-        other = _others().get(cmd_name)
-        return own if own is not None or other is None else _load(other)
+        plugin = _plugins().get(cmd_name)
+        return own if own is not None or plugin is None else _load(plugin)
 
 
-def _others() -> dict[str, EntryPoint]:
+def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=COMMANDS)}
 
 
 def _load(point: EntryPoint) -> Any:
-    """The command behind an entry point; where its package lacks a requirement, one that says what to install."""
+    """Load the command of an entry point. If an import fails, return a command that names the package to install."""
     try:
         found = point.load()
     except ImportError as error:
@@ -50,13 +50,13 @@ def _load(point: EntryPoint) -> Any:
 
 def _missing(point: EntryPoint, error: ImportError) -> Any:
     extra = _EXTRAS.get(point.module.partition(".")[0])
-    wanted = f"'tidewire[{extra}]'" if extra else (error.name or "what it needs")
+    wanted = f"'tidewire[{extra}]'" if extra else (error.name or "the missing package")
 
     def command() -> NoReturn:
         display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: pip install {wanted}")
         raise typer.Exit(USAGE)
 
-    # The help is markup: unescaped, the name of the extra would be lost.
+    # Help texts are rich markup. Without escaping, rich would drop the extra's name as an unknown tag.
     command.__doc__ = escape(f"Not installed: pip install {wanted}")
     return _command(point.name, command, ignore_unknown_options=True, allow_extra_args=True)
 

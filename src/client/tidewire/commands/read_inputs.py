@@ -1,4 +1,4 @@
-"""What stands on the command line, as inputs: KEY=VALUE words, JSON, files of JSON lines, headers."""
+"""Parsers for command-line arguments: KEY=VALUE members, JSON inputs, files of JSON lines, and headers."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from tidewire.protocol.strict_json import StrictJsonError, loads
 
 
 def read_headers(given: list[str] | None) -> dict[str, str]:
-    """Headers of the form NAME: VALUE."""
+    """Parse headers of the form NAME: VALUE."""
     headers = {}
     for header in given or []:
         name, colon, value = header.partition(":")
@@ -21,7 +21,10 @@ def read_headers(given: list[str] | None) -> dict[str, str]:
 
 
 def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """An endpoint, which may be left out, and members of the form KEY=VALUE; a value is JSON where it reads so."""
+    """Parse an optional endpoint name, followed by members of the form KEY=VALUE.
+
+    A value that is valid JSON is parsed as JSON. Any other value is a string.
+    """
     endpoint = words[0] if words and "=" not in words[0] else None
     members: dict[str, Any] = {}
     for word in words[0 if endpoint is None else 1 :]:
@@ -29,7 +32,7 @@ def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
         if not equals or not key:
             raise ValueError(f"{word!r} is not of the form KEY=VALUE")
         if key in members:
-            raise ValueError(f"{key!r} is given twice")
+            raise ValueError(f"{key!r} was passed twice")
         try:
             members[key] = loads(text)
         except StrictJsonError:
@@ -39,7 +42,7 @@ def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
 
 @contextmanager
 def read_lines(source: str) -> Iterator[tuple[Iterator[Any], int | None]]:
-    """The inputs in a file of JSON lines, read as they are needed, and how many they are where that can be told."""
+    """Open a file of JSON lines. Yields a lazy iterator of inputs, and their number (None for standard input)."""
     if source == "-":
         yield _parse(sys.stdin, "standard input"), None
         return
@@ -65,7 +68,7 @@ def _parse(lines: Iterable[str], source: str) -> Iterator[Any]:
 
 
 def read_input(given: str) -> Any:
-    """A whole input: JSON, @FILE, or - for standard input."""
+    """Parse the value of `--input`: JSON text, @FILE, or - for standard input."""
     if given == "-":
         text = sys.stdin.read()
     elif given.startswith("@"):

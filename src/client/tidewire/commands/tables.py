@@ -1,4 +1,4 @@
-"""Tables for the terminal: jobs, tokens, a server's discovery, one endpoint's schema."""
+"""Terminal tables of jobs, of tokens, of a server's discovery document, and of an endpoint's schemas."""
 
 import json
 import math
@@ -13,11 +13,12 @@ from tidewire.protocol.resources import Discovery, EndpointDescription, JobResou
 
 
 def compact(value: Any) -> str:
+    """Serialize a value as JSON on one line, without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def jobs(found: Iterable[JobResource]) -> Table:
-    """Jobs, newest first."""
+    """Table of jobs, in the order in which they are passed."""
     table = Table(box=None, pad_edge=False)
     for name in ("job", "endpoint", "status", "created", "ended"):
         table.add_column(name, no_wrap=True, overflow="ignore")
@@ -29,9 +30,14 @@ def jobs(found: Iterable[JobResource]) -> Table:
 
 
 def tokens(found: Iterable[Token]) -> Table:
-    """Tokens, one a line, with their probabilities and what else could have stood there."""
+    """Table of tokens with their probabilities, ranks and alternatives."""
     table = Table(box=None, pad_edge=False)
-    for name, justify in (("token", "left"), ("probability", "right"), ("rank", "right"), ("or", "left")):
+    for name, justify in (
+        ("token", "left"),
+        ("probability", "right"),
+        ("rank", "right"),
+        ("alternatives", "left"),
+    ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for token in found:
         others = [one for one in token.alternatives if one.id != token.id]
@@ -49,12 +55,12 @@ def _time(stamp: str) -> str:
 
 
 def server(discovery: Discovery) -> Iterator[Any]:
-    """What a server is and offers."""
-    yield f"[bold]{escape(discovery.server)}[/bold], {discovery.protocol}, what was seen survives: {discovery.durability}"
-    endpoints = Table("endpoint", "what it does", box=None, pad_edge=False)
+    """Description of a server: its name, its endpoints and its limits."""
+    yield f"[bold]{escape(discovery.server)}[/bold], {discovery.protocol}, durability: {discovery.durability}"
+    endpoints = Table("endpoint", "description", box=None, pad_edge=False)
     for endpoint in discovery.endpoints:
-        runs = " [dim](runs without input)[/dim]" if endpoint.defaults else ""
-        endpoints.add_row(escape(endpoint.name), escape(endpoint.summary) + runs)
+        optional = " [dim](input optional)[/dim]" if endpoint.defaults else ""
+        endpoints.add_row(escape(endpoint.name), escape(endpoint.summary) + optional)
     yield endpoints
     limits = Table("limit", "", box=None, pad_edge=False)
     for name, value in discovery.limits.model_dump().items():
@@ -63,12 +69,12 @@ def server(discovery: Discovery) -> Iterator[Any]:
 
 
 def endpoint(description: EndpointDescription, url: str) -> Iterator[Any]:
-    """One endpoint: what goes in, what comes out, how to call it."""
+    """Description of an endpoint: its input members, its value type, its capabilities and example calls."""
     yield f"[bold]{escape(description.name)}[/bold]  {escape(description.summary)}"
     if description.description:
         yield escape(description.description)
     schema = description.input_schema
-    members = Table("member", "type", "default", "what it is", box=None, pad_edge=False)
+    members = Table("member", "type", "default", "description", box=None, pad_edge=False)
     properties: Any = schema.get("properties") or {}
     required: Any = schema.get("required") or []
     for name, member in properties.items():
@@ -79,17 +85,17 @@ def endpoint(description: EndpointDescription, url: str) -> Iterator[Any]:
             if "default" in member
             else ""
         )
-        members.add_row(escape(name), escape(type_of(member, schema)), default, escape(_told(member)))
+        members.add_row(escape(name), escape(type_of(member, schema)), default, escape(_summary(member)))
     yield members if properties else f"input: {escape(type_of(schema, schema))}"
     yield f"value: {escape(type_of(description.value_schema, description.value_schema))}"
-    able = [name for name, value in description.capabilities.model_dump().items() if value]
-    yield f"can: {', '.join(able) or 'nothing special'}"
+    supported = [name for name, value in description.capabilities.model_dump().items() if value]
+    yield f"capabilities: {', '.join(supported) or 'none'}"
     for example in description.examples[:2]:
         yield f"[dim]tidewire call {url} {escape(description.name)} --input '{escape(compact(example))}'[/dim]"
 
 
 def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
-    """A JSON Schema in a few words."""
+    """Short text for the type that a JSON Schema describes, such as `array of integer`."""
     if not isinstance(schema, dict) or depth > 3:
         return "any"
     if "$ref" in schema:
@@ -110,7 +116,8 @@ def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
     return kind if isinstance(kind, str) else " | ".join(kind)
 
 
-def _told(member: Any) -> str:
+def _summary(member: Any) -> str:
+    """A member's description or title, followed by its limits in parentheses."""
     bounds = {
         "minimum": "≥ {}",
         "maximum": "≤ {}",
@@ -120,6 +127,6 @@ def _told(member: Any) -> str:
         "maxLength": "at most {} characters",
         "maxItems": "at most {} elements",
     }
-    said = [words.format(member[name]) for name, words in bounds.items() if name in member]
+    limits = [form.format(member[name]) for name, form in bounds.items() if name in member]
     text = str(member.get("description") or member.get("title") or "")
-    return f"{text} ({', '.join(said)})" if said else text
+    return f"{text} ({', '.join(limits)})" if limits else text

@@ -1,15 +1,18 @@
 """Four repairs of httpx and httpcore, each with the upstream report; drop one when its report is fixed in a release.
 
+`Pool` also does less per request than httpx: it parses a URL once, and looks for cookies only in a response that sets one.
+
 | repair | what goes wrong without it | upstream |
 |---|---|---|
 | `OnePiece` | a request body is an async generator that a broken connection leaves open; trio warns about it | encode/httpx#3597, encode/httpx#3686 |
 | `Opening`, `Pool` | `AsyncClient.stream` nests two async generators; an event loop that ends while a stream is open closes both at once and prints an error | encode/httpx#3593, encode/httpcore#1019 |
 | `TlsCleanup` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
-| `repair` | installs the first and the third on every request; it is an httpx request hook | |
+| `repair`, `clean_up_tls` | httpx request hooks that install the first and the third | |
 """
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import anyio
@@ -56,9 +59,35 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
             await self._response.aclose()
 
 
+class _Cookies(httpx.Cookies):
+    """Cookies, looked for where there are some: to look, httpx parses the request's URL twice more."""
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        if "set-cookie" in response.headers:
+            super().extract_cookies(response)
+
+
 class Pool(httpx.AsyncClient):
+    """httpx's pool, with what this file is about. A URL is parsed once: most requests of a client go to the same few."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(**members)
+        self._own_cookies = _Cookies()
+
+    @property  # type: ignore[misc] # its setter would make them plain ones
+    def cookies(self) -> httpx.Cookies:
+        return self._own_cookies
+
+    def build_request(self, method: str, url: httpx.URL | str, **members: Any) -> httpx.Request:
+        return super().build_request(method, _parsed(url) if isinstance(url, str) else url, **members)
+
     def stream(self, method: str, url: httpx.URL | str, **members: Any) -> Opening:  # type: ignore[override]
         return Opening(self, self.build_request(method, url, **members))
+
+
+@lru_cache(maxsize=64)
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 class TlsCleanup:
@@ -77,5 +106,7 @@ class TlsCleanup:
 
 async def repair(request: httpx.Request) -> None:
     request.stream = OnePiece(request.content)
-    # Of plain HTTP, too: the handshake may be one with a proxy.
+
+
+async def clean_up_tls(request: httpx.Request) -> None:
     request.extensions["trace"] = TlsCleanup()

@@ -9,11 +9,13 @@ import ssl
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import anyio
 import httpx
 import httpx_sse
+from anyio import to_thread
 
 from tidewire.errors import (
     ClientClosedError,
@@ -32,7 +34,7 @@ from tidewire.http.connection_diagnosis import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.httpx_fixes import Pool, repair
+from tidewire.http.httpx_fixes import Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
@@ -68,6 +70,8 @@ class Transport:
         self._verify = verify
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
+        self._making: anyio.Lock | None = None
+        """Held while the pool is made. Made on the event loop that uses it: a lock belongs to one kind of these."""
         self._closed = False
 
     async def request(
@@ -99,7 +103,7 @@ class Transport:
             NotATidewireServerError: What answered does not speak HTTP.
             ProtocolError: The body is larger than allowed.
         """
-        client = await self._ready()
+        client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
         with self._errors(method, url, connect_timeout), _in_all(whole_timeout, method, url):
             request = client.build_request(
@@ -129,7 +133,7 @@ class Transport:
             TransportError: No connection, it broke, or no answer came in time.
             NotATidewireServerError: What answered does not speak HTTP.
         """
-        client = await self._ready()
+        client = await self._ready(url)
         timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
         with self._errors("GET", url, connect_timeout):
             async with contextlib.AsyncExitStack() as stack:
@@ -156,7 +160,7 @@ class Transport:
 
         Arguments and errors are those of `request`.
         """
-        client = await self._ready()
+        client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
         with self._errors("POST", url, connect_timeout), _in_all(whole_timeout, "POST", url):
             async with contextlib.AsyncExitStack() as stack:
@@ -216,25 +220,53 @@ class Transport:
             if self._client is not None:
                 await self._client.aclose()
 
-    async def _ready(self) -> httpx.AsyncClient:
-        if self._closed:
-            raise ClientClosedError("this client was closed")
+    async def _ready(self, url: str) -> httpx.AsyncClient:
+        self._check_open()
         self.loop.check()
         if self._client is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
-            try:
-                self._client = Pool(
-                    verify=self._verify,
-                    proxy=self._proxy,
-                    limits=limits,
-                    follow_redirects=False,
-                    mounts=_MOUNTED,
-                    event_hooks={"request": [repair]},
-                )
-            except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
-                # What the caller gave was looked at when it was given.
-                raise unusable_environment(error) from error
+            self._making = self._making or anyio.Lock()
+            async with self._making:
+                # Closed or made while this waited.
+                self._check_open()
+                if self._client is None:
+                    self._client = await self._pool(url)
         return self._client
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("this client was closed")
+
+    async def _pool(self, url: str) -> httpx.AsyncClient:
+        # All requests go to one origin, so its scheme tells whether certificates are needed. To load these takes as
+        # long as a tenth of all imports; a context without any refuses every server.
+        scheme, host, port = origin(url)
+        secure = scheme == "https"
+        proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
+        verify = (
+            self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        )
+        make = partial(
+            Pool,
+            verify=verify,
+            proxy=self._proxy,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
+            follow_redirects=False,
+            mounts=_MOUNTED,
+            # A proxy may be one with TLS.
+            event_hooks={"request": [repair, clean_up_tls] if secure or proxied else [repair]},
+        )
+        try:
+            if not secure and "httpcore" in sys.modules:
+                return make()
+            # httpx imports httpcore, and that every event loop that it finds, when it makes the first pool; that and the
+            # certificates would hold the event loop for a tenth of a second. Do not use the common limiter: its threads
+            # may all wait for this request.
+            client = await to_thread.run_sync(make, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
+            # What the caller gave was looked at when it was given.
+            raise unusable_environment(error) from error
+        self._check_open()
+        return client
 
     def __del__(self) -> None:
         if self._client is None or self._closed or self.loop.forked or sys.is_finalizing():

@@ -6,9 +6,9 @@
 """
 
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import VERSION, BaseModel, ConfigDict, Field, model_validator
 
 # Strict member by member: a model that is strict as a whole takes no JSON object for a model inside it.
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -17,10 +17,16 @@ Flag = Annotated[bool, Field(strict=True)]
 Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
+DEFERRED: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
+"""Whether a model's validator is built when it is first used: to build all of them takes a twentieth of the CPU up to the
+first response (`bench/start.py`). Before 2.14, pydantic let two threads build a model at once, and one of them could then
+validate as the base class."""
+
+
 class WireModel(BaseModel):
     """A JSON object of the protocol."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,8 +1,9 @@
-"""Event ids: `Cursor`, its text form and its order.
+"""Event ids (`Cursor`): their text form and their order.
 
-An id is `epoch "-" seq`, both decimal without leading zeros. Ids are ordered by epoch, then seq. Inside an epoch seq
-grows by exactly 1, and goes on growing over epochs. Two ids never name an event: `0-0` asks for everything the log
-still holds, `0-1` ends an event stream for good after a fatal in-band problem.
+An id is `epoch "-" seq`, two decimal numbers without leading zeros. Ids are ordered by epoch, then by seq. Within an
+epoch, seq increases by exactly 1 per event. A new epoch does not restart seq. Two reserved ids never belong to a logged
+event: `0-0` requests everything that the log still holds, and `0-1` permanently ends an event stream after a fatal
+in-band problem.
 """
 
 import re
@@ -14,11 +15,11 @@ MAX_SEQ = 10**15 - 1
 
 
 class CursorError(ValueError):
-    """A text that should be an event id is none; says which text and what an id looks like."""
+    """Malformed event id. The message quotes the text and shows the expected form."""
 
 
 class Cursor(NamedTuple):
-    """The id of an event, and by it a place in a job's log. Compares as the protocol orders ids."""
+    """Id of an event, which is also a position in the job's log. Compares by epoch, then by seq."""
 
     epoch: int
     seq: int
@@ -28,20 +29,20 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Read the id of an event.
+        """Parse the id of an event.
 
         Raises:
-            CursorError: The text is not `epoch "-" seq` with 1…10 and 1…15 digits and no leading zero. The
-                reserved `0-0` and `0-1` name no event and are refused here as well.
+            CursorError: The text is not `epoch "-" seq`, with 1 to 10 and 1 to 15 digits and no leading zero. The
+                reserved ids `0-0` and `0-1` are rejected as well, because no event has them.
         """
         match = _ID.fullmatch(text)
         if match is None:
-            raise CursorError(f"{text[:40]!r} is no event id: expected EPOCH-SEQ, such as 1-17")
+            raise CursorError(f"{text[:40]!r} is not an event id: expected EPOCH-SEQ, such as 1-17")
         return cls(int(match[1]), int(match[2]))
 
 
 BEGINNING = Cursor(0, 0)
-"""As a cursor: everything that the log still holds."""
+"""Reserved cursor `0-0`, which requests everything that the log still holds."""
 
 ENDED_BY_PROBLEM = Cursor(0, 1)
-"""The id of a fatal in-band problem; a request with this cursor is answered 204."""
+"""Reserved id `0-1` of a fatal in-band problem. The server responds with 204 to a request that has this cursor."""

@@ -1,15 +1,17 @@
-"""Finding the diff between two JSON values, and applying one.
+"""Find the diff between two JSON values, and apply a diff.
 
-`apply(a, diff(a, b))` is `b` for any two JSON values, types included: `1`, `1.0` and `true` differ, and so do `-0.0`
-and `0.0`. The order of an object's members is not kept.
+`apply(a, diff(a, b))` equals `b` for any two JSON values, including their types: `1`, `1.0` and `true` differ, and so
+do `-0.0` and `0.0`. The order of an object's members is not preserved.
 
-How a diff is found:
-- what is the same object is the same value, and is not looked into;
-- a text that only grew is one `a`; one that lost its end is `t`, then `a`; one that shares little is `s`;
-- in an object, members are compared by name;
-- in an array, what is the same at both ends is set aside. The rest is compared place by place if most of it stayed
-  where it was, else aligned (see `alignment`); what lies between two elements that are the same is paired in order;
-- what differs in depth is addressed in depth, unless setting the whole takes fewer bytes.
+How `diff` compares:
+- Two references to the same Python object are equal and are not compared further.
+- A text that only grew becomes one `a` op. A text with a new ending becomes `t`, then `a`. A text that shares little
+  with its predecessor becomes `s`.
+- Members of objects are compared by name.
+- In arrays, the common elements at both ends are skipped. If both remainders have the same length and at least half of
+  their elements kept their index, elements are compared index by index. Otherwise `match_list_elements` aligns the two
+  lists. Elements between two matches are paired in order.
+- A nested difference becomes ops on the nested path, unless setting the whole value takes fewer bytes.
 """
 
 import json
@@ -30,14 +32,16 @@ from tidewire.protocol.strict_json import StrictJsonError, check
 __all__ = ["DiffError", "IntegrityError", "JsonValue", "Op", "StableError", "UnknownOpError", "apply", "diff"]
 
 _OP_BYTES: Final = 10
-"""What an op costs beside its path and its value: `["s","",],`."""
+"""Bytes of an op apart from its path and its value: `["s","",],`."""
 
 
 def diff(old: JsonValue, new: JsonValue) -> list[Op]:
-    """Find ops that turn one JSON value into another. Neither is changed, and the ops share nothing with them.
+    """Find ops that turn one JSON value into another.
+
+    Neither value is modified, and the ops share no objects with them.
 
     Raises:
-        DiffError: A value is not JSON as the protocol takes it, or nested too deep.
+        DiffError: A value is nested too deep, or is not valid I-JSON (see `strict_json`).
     """
     try:
         return _between(old, new, "", MAX_STATE_DEPTH).ops
@@ -46,7 +50,7 @@ def diff(old: JsonValue, new: JsonValue) -> list[Op]:
 
 
 class _Change:
-    """Ops in order, and about how many bytes they take on the wire."""
+    """A list of ops in order, with an estimate of their size on the wire in bytes."""
 
     __slots__ = ("ops", "size")
 
@@ -63,26 +67,27 @@ class _Change:
         self.size += other.size
 
 
-def _between(old: Any, new: Any, path: str, room: int) -> _Change:
-    """The change of the place at `path`, at which a value may be nested `room` levels deep."""
+def _between(old: Any, new: Any, path: str, max_depth: int) -> _Change:
+    """Return the change from `old` to `new` at `path`. The new value may be nested at most `max_depth` levels deep."""
     change = _Change()
     kind = type(new)
     if old is new:
         return change
     if kind is type(old):
         if kind is dict or kind is list:
-            if room <= 0:
+            if max_depth <= 0:
                 raise DiffError(f"nested deeper than {MAX_STATE_DEPTH} levels", path=path)
-            (_members if kind is dict else _elements)(change, old, new, path, room - 1)
+            (_members if kind is dict else _elements)(change, old, new, path, max_depth - 1)
         elif kind is str:
             _text(change, old, new, path)
         elif not same(old, new):
             change.add("s", path, admit(new))
-        spared = change.size - _OP_BYTES - len(path)
-        if _size(new, spared) >= spared:
+        # Bytes that a single `s` op may spend on its value and still be smaller than the ops found.
+        limit = change.size - _OP_BYTES - len(path)
+        if _size(new, limit) >= limit:
             return change
     whole = _Change()
-    whole.add("s", path, admit(new, room))
+    whole.add("s", path, admit(new, max_depth))
     return whole
 
 
@@ -94,42 +99,42 @@ def _text(change: _Change, old: str, new: str, path: str) -> None:
         change.add("a", path, admit(new[kept:]))
 
 
-def _members(change: _Change, old: dict[str, Any], new: dict[str, Any], path: str, room: int) -> None:
+def _members(change: _Change, old: dict[str, Any], new: dict[str, Any], path: str, max_depth: int) -> None:
     for name in old:
         if name not in new:
             change.add("d", f"{path}/{_token(name)}")
     for name, value in new.items():
         if name not in old:
-            change.add("s", f"{path}/{_token(name)}", admit(value, room))
+            change.add("s", f"{path}/{_token(name)}", admit(value, max_depth))
         elif value is not old[name]:
-            change.include(_between(old[name], value, f"{path}/{_token(name)}", room))
+            change.include(_between(old[name], value, f"{path}/{_token(name)}", max_depth))
 
 
-def _elements(change: _Change, old: list[Any], new: list[Any], path: str, room: int) -> None:
-    head, tail = _alike_at_ends(old, new)
+def _elements(change: _Change, old: list[Any], new: list[Any], path: str, max_depth: int) -> None:
+    head, tail = _common_ends(old, new)
     old, new = old[head : len(old) - tail], new[head : len(new) - tail]
     at, i, j = head, 0, 0
-    # Each match closes a gap; the one beyond both ends closes the last.
-    for i_match, j_match in [*_matches(old, new, room), (len(old), len(new))]:
+    # Each match ends a gap between matches. The extra match past both ends closes the last gap.
+    for i_match, j_match in [*_matches(old, new, max_depth), (len(old), len(new))]:
         while i < i_match and j < j_match:
-            change.include(_between(old[i], new[j], f"{path}/{at}", room))
+            change.include(_between(old[i], new[j], f"{path}/{at}", max_depth))
             at, i, j = at + 1, i + 1, j + 1
         if j_match == len(new) and not tail:
             if i < i_match:
                 change.add("t", path, i_match - i)
             if j < j_match:
-                change.add("a", path, admit(new[j:], room + 1))
+                change.add("a", path, admit(new[j:], max_depth + 1))
             return
         for _ in range(i, i_match):
             change.add("d", f"{path}/{at}")
         for value in new[j:j_match]:
-            change.add("i", f"{path}/{at}", admit(value, room))
+            change.add("i", f"{path}/{at}", admit(value, max_depth))
             at += 1
         at, i, j = at + 1, i_match + 1, j_match + 1
 
 
-def _alike_at_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
-    """How many elements are the same at the beginning, and of the others at the end."""
+def _common_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
+    """Lengths of the common prefix and of the common suffix of two lists. The two never overlap."""
     shorter = min(len(old), len(new))
     head = 0
     for one, other in zip(old, new, strict=False):
@@ -142,32 +147,34 @@ def _alike_at_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
     return head, tail
 
 
-def _matches(old: list[Any], new: list[Any], room: int) -> Matches:
+def _matches(old: list[Any], new: list[Any], max_depth: int) -> Matches:
     if len(old) * len(new) <= 1:
         return []
     if len(old) == len(new):
-        stayed = [(i, i) for i, (one, other) in enumerate(zip(old, new, strict=True)) if same(one, other)]
-        if 2 * len(stayed) >= len(old):
-            return stayed
-    return align([_key(element, room) for element in old], [_key(element, room) for element in new])
+        unmoved = [(i, i) for i, (one, other) in enumerate(zip(old, new, strict=True)) if same(one, other)]
+        if 2 * len(unmoved) >= len(old):
+            return unmoved
+    return align([_key(element, max_depth) for element in old], [_key(element, max_depth) for element in new])
 
 
-def _key(element: Any, room: int) -> Hashable:
-    """What is equal for two elements exactly if they are the same."""
+def _key(element: Any, max_depth: int) -> Hashable:
+    """Hashable key of an element. Two elements have equal keys exactly if they are the same JSON value."""
     if type(element) is str:
         return element
-    check(element, max_depth=room)
+    check(element, max_depth=max_depth)
     return (json.dumps(element, sort_keys=True),)
 
 
 def _token(name: str) -> str:
     if type(name) is not str or not is_text(name):
-        raise DiffError(f"{name!r:.80} is no name of a member")
+        raise DiffError(
+            f"{name!r:.80} is not a valid member name: it must be a string without lone surrogates"
+        )
     return escape(name)
 
 
 def _size(value: Any, limit: float = math.inf) -> int:
-    """About how many bytes a value takes as JSON; anything above `limit` once that is passed."""
+    """Estimate the bytes of a value as JSON. Counting stops once the estimate exceeds `limit`."""
     kind = type(value)
     if kind is str:
         return len(value) + 2

@@ -1,4 +1,4 @@
-"""Whether a logged event continues from the cursor that a reader holds: the next one, a repeat, or a break."""
+"""Classification of a logged event against the reader's cursor: next event, repeat, or break in the sequence."""
 
 from enum import Enum
 
@@ -6,17 +6,17 @@ from tidewire.protocol.cursor import Cursor
 
 
 class Continuity(Enum):
-    """Where an event stands to what its reader holds."""
+    """Relation of an event to the state that the reader holds."""
 
     NEXT = "next"
-    """It continues exactly from here: apply it."""
+    """The event directly follows the reader's cursor. The reader applies it."""
     REPEAT = "repeat"
-    """It is known already: drop it and count it."""
+    """The reader's state already includes the event. The reader drops it and counts it."""
     BROKEN = "broken"
-    """It does not continue from here: nothing of it may be used; ask for a snapshot."""
+    """The event does not follow the reader's cursor. The reader must not use it and requests a snapshot."""
 
 
-# What an id means to a reader that holds `mine` (None: it holds nothing).
+# Decision table. `mine` is the reader's cursor, None if the reader holds no state.
 #
 #   event                          | mine is None | id <= mine        | id > mine
 #   -------------------------------+--------------+-------------------+--------------------------------------------
@@ -29,19 +29,19 @@ class Continuity(Enum):
 
 
 def continuity_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Continuity:
-    """Judge a snapshot by the table above."""
+    """Classify a snapshot by its id. A snapshot with the reason `rewound` is always `NEXT`, even below the cursor."""
     if mine is None or rewound or event > mine:
         return Continuity.NEXT
     return Continuity.REPEAT
 
 
 def continuity_of_change(mine: Cursor | None, event: Cursor, *, on: int | None = None) -> Continuity:
-    """Judge a diff or `done` by the table above.
+    """Classify a diff or a `done` event by its id and its base.
 
     Args:
-        mine: The id up to which the reader holds the state, or None.
-        event: The event's own id.
-        on: The seq that the event says it applies on, where it says so.
+        mine: The reader's cursor, or None if the reader holds no state.
+        event: The id of the event.
+        on: The event's `on` member, which is the seq that the event applies to. None means the seq before `event`.
     """
     if mine is None:
         return Continuity.BROKEN

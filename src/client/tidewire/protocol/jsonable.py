@@ -1,8 +1,9 @@
-"""From Python values to JSON's own types by pydantic, without a loss that nobody hears of.
+"""Convert Python values to JSON types with pydantic, without losing data silently.
 
-Where a model stands deep inside a container, pydantic makes null of a NaN in it; and of two members whose names are the
-same text in JSON (`{1: 2, "1": 3}`) it makes one. So what it makes is compared with what it keeps in Python. A number
-or name that was lost is put back, as what it was: `strict_json` then refuses it, and says where it stands.
+pydantic's JSON mode loses data in two cases. A NaN in a model nested inside a container becomes null. Two members whose
+names are the same text in JSON (`{1: 2, "1": 3}`) become one member. This module therefore compares the output of
+JSON mode with the output of Python mode. It restores lost numbers and names, which `strict_json` then rejects with
+their location, and it raises an error for merged members.
 """
 
 import math
@@ -18,34 +19,38 @@ from tidewire.protocol.strict_json import StrictJsonError
 
 
 def rows_of(given: Any) -> TypeAdapter[list[Any]]:
-    """What makes JSON of a list of values of a type. A model by itself would not take this configuration."""
+    """Return an adapter that serializes a list of values of a type.
+
+    The adapter takes a list because pydantic does not accept `config` for a bare model class.
+    """
     return TypeAdapter(list[given], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any], Any] | None = None) -> Any:
-    """JSON's own Python types of a value, and what is no JSON as it was given.
+    """Convert a value to dicts, lists and scalars. NaN, infinities and lone surrogates are kept as they are.
 
     Args:
-        rows: From `rows_of`.
-        value: Anything that pydantic can write; an array (of numpy, of torch) as its list.
-        fallback: Makes something that pydantic knows of what it does not.
+        rows: An adapter from `rows_of`.
+        value: A value that pydantic can serialize, or one that `fallback` can convert.
+        fallback: Converts an object that pydantic cannot serialize to one that it can.
 
     Raises:
-        StrictJsonError: Two members of one object have the same name.
-        ValueError: There is no JSON for it, in pydantic's words.
-        TypeError: Likewise.
+        StrictJsonError: Two members of one object have the same name in JSON.
+        ValueError: pydantic cannot serialize the value. The message is pydantic's.
+        TypeError: pydantic cannot serialize the value. The message is pydantic's.
     """
     made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=fallback)[0]
     if made is not None and type(made) is not list and type(made) is not dict:
-        return made  # nothing is lost of a text or a number
+        return made  # JSON mode loses nothing in a scalar
     kept = rows.dump_python([value], by_alias=True, warnings=False)[0]
-    return _with_what_was_lost(kept, made, "")
+    return _restore_losses(kept, made, "")
 
 
 _Rows: Final = list | tuple | set | frozenset | deque
 
 
-def _with_what_was_lost(kept: Any, made: Any, pointer: str) -> Any:
+def _restore_losses(kept: Any, made: Any, pointer: str) -> Any:
+    """Return `made` (JSON mode) with lost numbers and names taken from `kept` (Python mode)."""
     kind = type(made)
     if made is not None and kind is not list and kind is not dict:
         return made
@@ -58,7 +63,7 @@ def _with_what_was_lost(kept: Any, made: Any, pointer: str) -> Any:
     if kind is list:
         if isinstance(kept, _Rows) and len(kept) == len(made):
             return [
-                _with_what_was_lost(one, other, f"{pointer}/{index}")
+                _restore_losses(one, other, f"{pointer}/{index}")
                 for index, (one, other) in enumerate(zip(kept, made, strict=True))
             ]
     elif isinstance(kept, dict):
@@ -66,7 +71,7 @@ def _with_what_was_lost(kept: Any, made: Any, pointer: str) -> Any:
             _refuse_merged(kept, pointer)
         if len(made) == len(kept):
             return {
-                _name(known, name): _with_what_was_lost(kept[known], member, f"{pointer}/{escape(name)}")
+                _name(known, name): _restore_losses(kept[known], member, f"{pointer}/{escape(name)}")
                 for known, (name, member) in zip(kept, made.items(), strict=True)
             }
     return made
@@ -75,28 +80,31 @@ def _with_what_was_lost(kept: Any, made: Any, pointer: str) -> Any:
 def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001 - an array compares in its own way; the exact look tells
+    except Exception:  # noqa: BLE001 - numpy arrays raise here; the element-wise comparison decides
         return False
 
 
 def _name(known: Any, name: str) -> str:
-    """The name that was made, unless it replaces a lone surrogate."""
+    """Member name to use: the original if it holds a lone surrogate (JSON mode replaces those), else the converted one."""
     try:
         known.encode()
     except UnicodeEncodeError:
         return str(known)
-    except Exception:  # noqa: BLE001 - it was no text
+    except Exception:  # noqa: BLE001 - the original name is not a string
         return name
     return name
 
 
 def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
-    """Raise `StrictJsonError` if members of an object have the same name; else a model left some out on purpose."""
+    """Raise `StrictJsonError` if two keys have the same name in JSON.
+
+    If all names differ, a model excluded members on purpose, which is allowed.
+    """
     named: dict[str, Any] = {}
     for known in kept:
         (name,) = to_jsonable_python({known: None})
         if name in named:
             raise StrictJsonError(
-                f"at {pointer!r}: {named[name]!r} and {known!r} are both the member {name!r}"
+                f"at {pointer!r}: the keys {named[name]!r} and {known!r} both become the JSON member {name!r}"
             )
         named[name] = known

@@ -5,7 +5,7 @@ Diffs have no model: they are JSON that `tidewire.protocol.diff` judges, one per
 
 from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.base_model import Count, Number, Positive, WireModel
@@ -139,8 +139,6 @@ EPHEMERAL: Final[dict[str, type[BaseModel]]] = {
 }
 """The events without an id, which may be lost, and their models."""
 
-_STATE = TypeAdapter(State)
-
 
 def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
     """Read the JSON of one event or body as its model.
@@ -168,7 +166,7 @@ def check_state(state: JsonValue, *, what: str) -> State:
         MessageError: The state has not the shape that the protocol gives it.
     """
     try:
-        return _STATE.validate_python(state)
+        return State.model_validate(state)
     except ValidationError as error:
         raise MessageError(f"{what}: {describe(error)}") from None
 

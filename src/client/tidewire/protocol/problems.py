@@ -1,6 +1,7 @@
-"""Problem details (RFC 9457) and the registry of their codes.
+"""Problem details (RFC 9457) and the registry of problem codes.
 
-One shape for every error: bodies of HTTP answers, the `problem` event, an item's `error`, the `error` of `done`.
+All errors have this shape: the bodies of HTTP error responses, the `problem` event, the `error` of an item, and the
+`error` of a `done` event.
 """
 
 from types import MappingProxyType
@@ -14,27 +15,29 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(WireModel):
-    """A problem details object. Members beyond these travel along (`model_extra`)."""
+    """A problem details object. Additional members are kept in `model_extra`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+    # Built when this is imported: pydantic looks for plugins in all installed packages when it builds a first model, and
+    # would hold the event loop for that in a first call.
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", defer_build=False)
 
     code: str
-    """What went wrong, for programs: a key of `REGISTRY`, a name that holds a dot, or an absolute URI."""
+    """Machine-readable kind of the problem: a key of `REGISTRY`, a name that contains a dot, or an absolute URI."""
     title: str
     status: Annotated[int, Field(strict=True, ge=400, le=599)]
     type: str | None = None
-    """A URI reference; None is `about:blank`: what a problem is, `code` says."""
+    """A URI reference. None means `about:blank`, as `code` already identifies the kind of problem."""
     detail: str | None = None
-    """What went wrong here, where, and what to do; for people."""
+    """Human-readable explanation: what went wrong, where, and what to do."""
     instance: str | None = None
     pointer: str | None = None
-    """JSON Pointer into the request's body: the member that is wrong."""
+    """JSON Pointer to the invalid member of the request's body."""
     retryable: Flag = False
     retry_after_ms: Count | None = None
 
 
 class Kind(NamedTuple):
-    """What the registry says of a code."""
+    """Registry entry of a problem code. `retry_after_ms` is the default wait, None where a wait does not apply."""
 
     status: int
     retryable: bool
@@ -42,8 +45,8 @@ class Kind(NamedTuple):
     title: str
 
 
-# `retry_after_ms` is the wait that is named where the server knows no better; every 409, 429 and 503 carries one,
-# as Retry-After (whole seconds, rounded up) as well.
+# `retry_after_ms` is the wait that the server sends unless it computed a better one. Every 409, 429 and 503 response
+# carries a wait, also as the Retry-After header in whole seconds, rounded up.
 REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
     {
         # code                          status retryable wait    title
@@ -82,12 +85,12 @@ REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
 
 
 def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
-    """Make a problem of the registry.
+    """Create a problem with the status, title and defaults that the registry lists for its code.
 
     Args:
         code: A key of `REGISTRY`.
-        detail: What went wrong here, and what to do.
-        members: `pointer`, `instance`, `retry_after_ms`, or members of the caller's own (a limit, a list of names).
+        detail: Explanation of this occurrence, and what to do about it.
+        members: `pointer`, `instance`, `retry_after_ms`, or additional members such as a limit or a list of names.
 
     Raises:
         KeyError: The code is not in the registry.
@@ -105,5 +108,5 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
 
 
 def to_json(value: Problem) -> dict[str, Any]:
-    """The problem as JSON members; what is not known is left out."""
+    """Return the problem as JSON members, without those that are None."""
     return value.model_dump(mode="json", exclude_none=True)

@@ -1,22 +1,22 @@
-"""The framing of an event stream: bytes in, events out (`Decoder`), and back (`encode`).
+"""Server-sent events: an incremental decoder (`Decoder`) and an encoder (`encode`).
 
-The rules are those of the HTML standard, "Server-sent events", sections "Parsing an event stream" and
-"Interpreting an event stream" (https://html.spec.whatwg.org/multipage/server-sent-events.html):
+The decoder follows the HTML standard, "Server-sent events", sections "Parsing an event stream" and "Interpreting an
+event stream" (https://html.spec.whatwg.org/multipage/server-sent-events.html):
 
-- The stream is UTF-8, whatever its headers say. One byte order mark at its very start is no part of it;
-  an invalid sequence becomes U+FFFD.
-- CR, LF and CRLF end a line, and nothing else does. A line that begins with a colon is a comment.
-- A line is `name:value`, or a name alone; one space after the first colon is no part of the value.
-- `data` lines are joined by LF, `event` names the type, `id` the last event ID (ignored if it holds NUL),
-  `retry` the reconnection time (ASCII digits only; it takes effect when its line ends). Other names mean nothing.
-- A blank line commits the id and dispatches the event, if it has a data line. The type does not outlive the
-  blank line; the id does. What no blank line has ended when the stream ends is dropped.
+- The stream is UTF-8, whatever its headers say. One byte order mark at the start of the stream is skipped. Invalid
+  sequences become U+FFFD.
+- Lines end with CR, LF or CRLF only. A line that begins with a colon is a comment.
+- A line is `name:value`, or a name alone. One space after the first colon is not part of the value.
+- `data` lines are joined by LF. `event` sets the type. `id` sets the last event ID, and is ignored if it holds NUL.
+  `retry` sets the reconnection time when its line ends, and may only hold ASCII digits. Other names are ignored.
+- A blank line commits the id, and dispatches the event if it has a data line. The type is reset at each blank line. The
+  id is not. An event without a final blank line is dropped when the stream ends.
 
-Where the standard leaves room:
+The standard leaves some cases open. This decoder handles them as follows:
 
-- An event without an `id` carries the last event ID, also the one a `Decoder` was created with.
-- An empty `retry` is ignored, and a huge one is clamped to `MAX_RETRY_MS`.
-- The bytes held for an unfinished event are bounded; passing the bound is an error, `EventTooLargeError`.
+- An event without an `id` carries the last event ID, which may be the one that the `Decoder` was created with.
+- An empty `retry` is ignored. A `retry` above `MAX_RETRY_MS` is clamped to it.
+- The memory for an unfinished event is bounded. Exceeding the bound raises `EventTooLargeError`.
 """
 
 import re
@@ -27,27 +27,27 @@ from typing import Final, NamedTuple
 
 DEFAULT_MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 MAX_RETRY_MS: Final = 2**31 - 1
-"""The longest reconnection time that is reported or written, in milliseconds: what a 32-bit timer holds."""
+"""Maximum reconnection time that is decoded or encoded, in milliseconds: the range of a 32-bit timer."""
 
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR, _COLON = 0x0A, 0x0D, 0x3A
 _LONG_LINE = 2**12
-"""Bytes of a line beyond which a copy of it costs more than not to make one."""
+"""Size in bytes above which an unfinished line is parsed in place instead of being copied to `bytes`."""
 _MAX_RETRY_DIGITS = len(str(MAX_RETRY_MS))
 
-# The shape that nearly every event has: at most one id and one type, then one data line. Each match begins where
-# the last one ended, because the second branch takes all that is left where the first one fails. No quantifier
-# gives back characters that it took, so a hostile line costs one pass.
+# Matches the shape of nearly every event: at most one id and one type, then one data line. Each match begins where the
+# previous match ended, because the second branch consumes the remaining text if the first branch fails. All quantifiers
+# are possessive, so a hostile line is scanned only once.
 _COMMON_EVENTS = re.compile(r"(?:id: ?+([^\n\0]*+)\n|)(?:event: ?+(.*+)\n|)data: ?+(.*+)\n\n|(?s:.++)")
 
 
 class Event(NamedTuple):
-    """One event of a stream.
+    """A decoded event.
 
     Attributes:
-        type: The event's type; `"message"` where the stream names none.
+        type: The event type. `"message"` if the event has no `event` line.
         data: The data lines, joined by LF.
-        id: The last event ID when this event was dispatched; empty where the stream has named none yet.
+        id: The last event ID when this event was dispatched. Empty if the stream has not sent an id yet.
     """
 
     type: str
@@ -55,17 +55,17 @@ class Event(NamedTuple):
     id: str
 
 
-# What `Event._make` does, without the Python frame that it costs per event.
+# Equivalent to `Event._make`. `tuple.__new__` skips its Python-level frame, which would cost time per event.
 _event_from: Callable[[Iterable[str]], Event] = partial(tuple.__new__, Event)
 
 
 class EventTooLargeError(ValueError):
-    """An event passed the decoder's `max_event_bytes`, or the decoder was fed after that.
+    """An event exceeded the decoder's `max_event_bytes`, or `feed` was called again after that error.
 
     Attributes:
-        limit: The bound that was passed, in bytes.
-        events: The events that the refused chunk completed before the bound was passed, oldest first. They are
-            good, and no call has returned them.
+        limit: The limit that was exceeded, in bytes.
+        events: Valid events that the rejected chunk completed before the limit was exceeded, oldest first. `feed` has
+            not returned these events.
     """
 
     def __init__(self, message: str, *, limit: int = 0, events: Iterable[Event] = ()) -> None:
@@ -75,20 +75,20 @@ class EventTooLargeError(ValueError):
 
 
 class Decoder:
-    """Decodes one event stream; a new connection needs a new decoder.
+    """Incremental decoder for one event stream. Create a new decoder for each connection.
 
-    Feed it the bytes as they come: where the chunks are cut changes nothing, neither the events nor, at any byte,
-    when they are delivered. An event is delivered with the byte that completes it. Time is linear in the
-    bytes fed, and memory is bounded by `max_event_bytes` and the largest chunk.
+    Pass the received bytes to `feed` in chunks of any size. Chunk boundaries do not affect the events: each event is
+    returned by the call that receives its last byte. Decoding takes time linear in the number of bytes. Memory is bounded
+    by `max_event_bytes` and the largest chunk.
 
     Args:
-        max_event_bytes: How many bytes an unfinished event may have: its lines so far without their line ends,
-            the one that has not ended included. A comment counts only until it ends.
-        last_event_id: The last event ID of the connection before this one, for events that come without an id.
+        max_event_bytes: Maximum size of an unfinished event in bytes. Counts all of its lines without their line ends,
+            including the unfinished line. A comment counts only until its line ends.
+        last_event_id: The last event ID of the previous connection. Events without an id carry it.
 
     Attributes:
-        last_event_id: The last event ID, as of the last blank line: what a reconnection sends.
-        retry_ms: The reconnection time in milliseconds, or None while the stream has named none.
+        last_event_id: The last event ID, updated at each blank line. Send it as `Last-Event-ID` on reconnection.
+        retry_ms: The reconnection time in milliseconds, or None if the stream has not sent a `retry` line.
 
     Raises:
         ValueError: `max_event_bytes` is less than 1.
@@ -110,14 +110,19 @@ class Decoder:
 
     last_event_id: str
     retry_ms: int | None
-    _start: bytes | None  # the first bytes, until they are known to be a BOM or not
-    _after_cr: bool  # a CR ended the last chunk: if an LF comes next, the two are one line end
-    _line: bytearray  # the line that has not ended
-    _size: int  # bytes of the lines of this event that have ended, comments apart
+    _start: bytes | None
+    """First bytes of the stream while they could be part of a byte order mark, then None."""
+    _after_cr: bool
+    """Whether the previous chunk ended with CR. An LF at the start of the next chunk is then skipped."""
+    _line: bytearray
+    """The unfinished line at the end of the bytes fed so far."""
+    _size: int
+    """Size of the finished lines of the current event in bytes, without comments."""
     _data: bytes | bytearray | None
     _type: bytes | bytearray
     _id: bytes | bytearray | None
-    _stopped: bool  # an event passed the limit
+    _stopped: bool
+    """Whether an event has exceeded the limit."""
     _limit: int
 
     def __init__(self, *, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES, last_event_id: str = "") -> None:
@@ -132,22 +137,22 @@ class Decoder:
         self._limit = max_event_bytes
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Event]:
-        """Take the next bytes of the stream and return the events that they complete, oldest first.
+        """Decode the next bytes of the stream and return the events that they complete, oldest first.
 
         Args:
-            chunk: Any number of bytes, cut anywhere. An empty chunk does nothing.
+            chunk: The next bytes of the stream. Events and lines may span chunks. An empty chunk has no effect.
 
         Raises:
-            EventTooLargeError: An event passed `max_event_bytes`. The decoder has let go of what it held and
-                refuses every further chunk with the same error.
+            EventTooLargeError: An event exceeded `max_event_bytes`. The decoder drops the unfinished event and raises
+                this error on every later call.
             TypeError: `chunk` is not bytes-like.
         """
         if type(chunk) is not bytes:
             chunk = bytes(memoryview(chunk))
         if self._stopped:
             raise EventTooLargeError(
-                f"this decoder stopped at an event of more than max_event_bytes={self._limit} bytes and takes no more "
-                f"input; open a new connection after event id {self.last_event_id!r}, with a new decoder",
+                f"this decoder stopped at an event larger than max_event_bytes={self._limit} bytes and cannot decode more "
+                f"input; reconnect with Last-Event-ID {self.last_event_id!r} and a new decoder",
                 limit=self._limit,
             )
         if self._start is not None:
@@ -160,20 +165,20 @@ class Decoder:
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        if _CR in chunk:  # an int, since `in` with bytes costs several times as much
+        if _CR in chunk:  # searching an int is several times faster than searching a bytes object
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-        # From here on LF is the only line end.
+        # All line ends are LF from here on.
         events: list[Event] = []
         if _LF in chunk:
-            under_way = bool(self._line or self._size)
-            if not under_way and chunk.endswith(b"\n\n"):
-                # Whole events and no more: what comes from a server that sends each at once.
+            unfinished = bool(self._line or self._size)
+            if not unfinished and chunk.endswith(b"\n\n"):
+                # The chunk holds only complete events, as from a server that sends each event by itself.
                 self._take_events(chunk, events)
                 return events
             begin, end = 0, chunk.rfind(b"\n") + 1
-            if under_way:
+            if unfinished:
                 blank = chunk.find(b"\n\n", 0, end)
                 begin = blank + 2 if blank >= 0 else end
                 self._take_lines(chunk[:begin], events)
@@ -190,16 +195,16 @@ class Decoder:
         return events
 
     def _take_events(self, block: bytes, events: list[Event]) -> None:
-        """Interpret events from first to last byte: in one call if all have the common shape, else line by line."""
+        """Decode complete events: with one regular expression if all have the common shape, otherwise line by line."""
         if len(block) > self._limit:
             self._take_lines(block, events)
             return
-        # ["", id, event, data, "", id, event, data, …, ""]: None for a line that an event does not have.
+        # ["", id, event, data, "", id, event, data, …, ""], with None for each line that an event lacks.
         fields = _COMMON_EVENTS.split(block.decode("utf-8", "replace"))
         if fields[-2] is None:
             self._take_lines(block, events)
             return
-        if len(fields) == 5:  # one event alone
+        if len(fields) == 5:  # a single event
             _, id_, type_, data, _ = fields
             if id_ is not None:
                 self.last_event_id = id_
@@ -214,14 +219,14 @@ class Decoder:
         events += map(_event_from, zip(named, datas, ids, strict=False))
 
     def _take_lines(self, block: bytes, events: list[Event]) -> None:
-        """Interpret lines of any kind, the last one ended; the line under way is the beginning of the first."""
+        """Decode complete lines of any kind. The unfinished line `_line` is the beginning of the first line in `block`."""
         ended = block.split(b"\n")
         del ended[-1]
         lines: Iterable[bytes | bytearray] = ended
         if self._line:
             self._line += ended[0]
-            # A line may be as long as an event may be: a long one is not copied, and nothing holds it longer than it
-            # is looked at. Short ones cost less as bytes.
+            # A line can be as long as the event limit. Long lines are neither copied nor referenced after they are
+            # parsed, to bound memory. Short lines are faster as bytes.
             first = self._line if len(self._line) > _LONG_LINE else bytes(self._line)
             lines = chain(iter((first,)), ended[1:])
             self._line = bytearray()
@@ -251,7 +256,7 @@ class Decoder:
                 if data is None:
                     data = value
                 else:
-                    # A list of values would hold several times the bytes that the limit counts.
+                    # A list of many short values would need several times the memory that the limit allows.
                     if type(data) is bytes:
                         data = bytearray(data)
                     data += b"\n"
@@ -266,10 +271,10 @@ class Decoder:
         self._data, self._type, self._id, self._size = data, type_, id_, size
 
     def _set_retry(self, value: bytes | bytearray) -> None:
-        if not value.isdigit():  # of bytes: ASCII digits, and at least one
+        if not value.isdigit():  # for bytes: at least one character, and only ASCII digits
             return
         digits = value.lstrip(b"0") or b"0"
-        # int() refuses thousands of digits, and they come from the other side.
+        # `int` raises ValueError for thousands of digits, which a faulty server could send.
         self.retry_ms = min(int(digits), MAX_RETRY_MS) if len(digits) <= _MAX_RETRY_DIGITS else MAX_RETRY_MS
 
     def _forget_event(self) -> None:
@@ -282,14 +287,14 @@ class Decoder:
         self._forget_event()
         return EventTooLargeError(
             f"an event has more than max_event_bytes={self._limit} bytes (the last event ID before it is "
-            f"{self.last_event_id!r}); raise the limit, or drop the connection and resume after that id",
+            f"{self.last_event_id!r}); raise the limit, or close the connection and resume after that id",
             limit=self._limit,
             events=events,
         )
 
 
 def _take_name(line: bytearray) -> tuple[bytes, bytearray]:
-    """A line's name and value. The line becomes the value: what stands before it is taken off in place."""
+    """Split a line into its name and its value. The name is removed from `line` in place, which leaves the value."""
     colon = line.find(b":")
     end = colon if colon >= 0 else len(line)
     field = bytes(line[:end])
@@ -304,21 +309,21 @@ def encode(
     event: str | None = None,
     retry_ms: int | None = None,
 ) -> bytes:
-    """Write one event, so that a decoder reads back the same data, id and type.
+    """Encode one event. A decoder reads back the same data, id and type.
 
-    A space follows a colon only where the value begins with one. Data of several lines, parted by LF, takes a
-    `data` line for each.
+    The encoder adds a space after a colon only if the value begins with a space. It writes one `data` line for each
+    line of the data.
 
     Args:
-        data: The event's data.
-        id: The last event ID from this event on; an empty one resets it. None leaves it as it is.
-        event: The event's type. None leaves it `"message"`.
-        retry_ms: The reconnection time from this event on, in milliseconds.
+        data: The event's data. Lines are separated by LF.
+        id: The new last event ID. An empty string resets the id. None keeps the current one.
+        event: The event type. None means the default type, `"message"`.
+        retry_ms: The new reconnection time in milliseconds.
 
     Raises:
-        ValueError: A value that no event stream can carry: data with CR (alone or before LF), which would arrive
-            as LF; an id with NUL, CR or LF; a type with CR or LF, or an empty one, which would arrive as
-            `"message"`; a `retry_ms` below 0 or above `MAX_RETRY_MS`; a lone surrogate (`UnicodeEncodeError`).
+        ValueError: A value cannot be carried by an event stream. That is the case for data with CR (which would be
+            decoded as LF), an id with NUL, CR or LF, a type that is empty (which would be decoded as `"message"`) or
+            holds CR or LF, a `retry_ms` outside 0 to `MAX_RETRY_MS`, and lone surrogates (`UnicodeEncodeError`).
     """
     frame = ""
     if retry_ms is not None:
@@ -336,7 +341,7 @@ def encode(
     if "\r" in data:
         index = data.index("\r")
         raise ValueError(
-            f"an event's data cannot hold CR (index {index}); send LF, or the text as a JSON string"
+            f"an event's data cannot hold CR (found at index {index}); use LF, or send the text as a JSON string"
         )
     if "\n" in data:
         frame += "".join([_line("data", line) for line in data.split("\n")])

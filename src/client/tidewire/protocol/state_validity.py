@@ -1,6 +1,7 @@
-"""What a diff does to a job's state as a state: which of its parts it touches, and whether it leaves it whole.
+"""Check that a diff leaves a job's state valid, and find out whether it changed an item's value.
 
-The models of a state stand in `messages`; the ops of a diff, whatever value they change, in `document`.
+`messages` defines the models of a state. `document` applies the ops of a diff to any JSON value, without regard to the
+shape of a state.
 """
 
 from typing import Any
@@ -16,65 +17,65 @@ from tidewire.protocol.problems import Problem
 
 
 def _ops(diff: JsonValue) -> Any:
-    """The ops of a diff that was applied; a bare string has none that could touch more than a text."""
+    """Return the ops of an applied diff. A bare string yields no ops, because it only appends to a text."""
     if type(diff) is str:
         return ()
     return diff["ops"] if type(diff) is dict else diff
 
 
 def changes_value(diff: JsonValue) -> bool:
-    """Whether a diff that was applied touched an item's value."""
-    return type(diff) is str or any(op[0] == "r" or _below_value(op[1]) for op in _ops(diff))
+    """Whether an applied diff changed the value of an item."""
+    return type(diff) is str or any(op[0] == "r" or _touches_value(op[1]) for op in _ops(diff))
 
 
-def _below_value(path: str) -> bool:
-    """Whether a path is at, above or below an item's value."""
+def _touches_value(path: str) -> bool:
+    """Whether a path leads to an item's value, to one of its ancestors, or to a place inside it."""
     tokens = path.split("/", 4)
     return (len(tokens) < 4 and tokens[1:2] in ([], ["items"])) or tokens[3:4] == ["value"]
 
 
 def check_shape(document: Document, diff: JsonValue) -> None:
-    """Refuse what a diff has made of the state where that is no state any more, or an end that only `done` may set.
+    """Raise an error if an applied diff made the state invalid, or set a final status, which only `done` may set.
 
-    What lies below an item's value is its endpoint's own: it is never looked at. Of the common ops only what they bring
-    is judged, so that neither a long job nor one of many items makes them cost more.
+    The content of an item's value is never checked, because the endpoint defines it. For common ops only the value in the
+    op is checked, so their cost does not grow with the length of the job or the number of items.
 
     Raises:
-        MessageError: Says what the state lacks.
+        MessageError: The state is invalid. The message names the member at fault.
     """
     if not all(_keeps_shape(op) for op in _ops(diff)):
         state = messages.check_state(_without_values(document), what="the state after a diff")
         if state.status in ENDED:
-            raise MessageError("a diff ends the job: only done may")
+            raise MessageError("a diff sets a final job status, which only a done event may do")
 
 
 def _keeps_shape(op: Any) -> bool:
-    """Whether an op that was applied cannot have harmed the state: the common ones, told without reading the state."""
+    """Whether an applied op certainly left the state valid, judged from the op alone. Covers the common ops."""
     if op[0] == "r":
         return True
-    letter, path, *given = op
+    letter, path, *arguments = op
     _, *tokens = path.split("/", 4)
     match tokens:
         case ["items", _, "value", *_] | ["usage", _, *_]:
             return True
         case ["items", _, "stable", _]:
-            # What is promised there was judged when the diff was applied: see `stable_prefix`.
+            # `check_stable_prefix` validated the number when the diff was applied.
             return bool(letter == "s")
         case ["notes"]:
-            return letter == "a" and all(_is(Note, note) for note in given[0])
+            return letter == "a" and all(_is(Note, note) for note in arguments[0])
     if letter != "s":
         return False
     match tokens:
         case ["status"]:
-            return given[0] in ("queued", "running")
+            return arguments[0] in ("queued", "running")
         case ["items", _, "status"]:
-            return str(given[0]) in messages.ITEM_STATUSES
+            return str(arguments[0]) in messages.ITEM_STATUSES
         case ["items", _, "stable"]:
-            return type(given[0]) is dict
+            return type(arguments[0]) is dict
         case ["items", _, "error"]:
-            return _is(Problem, given[0])
+            return _is(Problem, arguments[0])
         case ["items", _, "batch"]:
-            return _is(BatchPlace, given[0])
+            return _is(BatchPlace, arguments[0])
     return False
 
 
@@ -87,7 +88,7 @@ def _is(model: type[BaseModel], value: Any) -> bool:
 
 
 def _without_values(document: Document) -> JsonValue:
-    """The state but for the values of its items, which may be anything and of any size."""
+    """Return the state without the values of its items, which can be large and are not validated."""
     view = document.view()
     root, items = view.node(()), view.node(("items",))
     if type(root) is not dict or type(items) not in ARRAYS:

@@ -1,11 +1,11 @@
-"""JSON as the protocol takes it: I-JSON (RFC 7493) with a bound on depth.
+"""Strict JSON parser, writer and validator for I-JSON (RFC 7493) with a limit on nesting.
 
-Refused: NaN and infinities (also numbers that overflow to one, `1e400`), integers beyond ±2^53, members that stand
-twice in an object, lone surrogates, and nesting deeper than the limit. A number with neither fraction nor exponent
-is an integer.
+Rejected are NaN and infinities (also numbers that overflow to infinity, such as `1e400`), integers beyond ±2^53,
+duplicate member names in an object, lone surrogates, and nesting deeper than the limit. A number with neither fraction
+nor exponent is an integer.
 
-Nearly every event is a short string or a row of numbers. A few searches tell whether a text could break any rule; only
-those that could take the exact path. Words are looked for one by one: that runs at the speed of memory, and one regular
+Nearly every event is a short string or a row of numbers. A few substring searches find out whether a text could break a
+rule. Only such texts take the slower exact parser. Each substring is searched by itself, because a single regular
 expression for all of them took a hundred times as long.
 """
 
@@ -19,22 +19,22 @@ import pydantic_core
 from pydantic import JsonValue
 
 MAX_DEPTH = 64
-"""Nesting of arrays and objects in one body or event."""
+"""Maximum nesting of arrays and objects in one body or event."""
 
 MAX_INTEGER = 2**53
-"""Largest magnitude of an integer, inclusive: what a double holds exactly."""
+"""Largest magnitude of an integer, inclusive. A double represents all integers up to this one exactly."""
 
-# No quantifier gives back what it took: one that could would remember each character of a long text.
+# Possessive quantifiers avoid backtracking, which would store a position for each character of a long text.
 _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{\]}]', re.DOTALL)
 
 _PART = 2**16
-"""Characters of a long text that are looked at in a copy of their own."""
+"""Characters per slice when a long text is encoded for inspection, so that memory stays bounded."""
 
 _SUSPECT_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
 
 class StrictJsonError(ValueError):
-    """A text is no JSON, or JSON that the protocol refuses; says what and, where known, where."""
+    """Invalid JSON, or JSON that breaks a rule of the protocol. The message names the rule and, if known, the location."""
 
 
 def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
@@ -42,10 +42,11 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
 
     Args:
         text: UTF-8 bytes or a string.
-        max_depth: Nesting that is still accepted.
+        max_depth: Maximum nesting of arrays and objects.
 
     Raises:
-        StrictJsonError: The text is no JSON, or breaks a rule named at the top of this file.
+        StrictJsonError: The text is not JSON, or holds NaN, an infinity, an integer beyond ±2^53, a duplicate member
+            name, a lone surrogate, or too deep nesting.
     """
     if isinstance(text, bytes):
         try:
@@ -65,29 +66,30 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
         if text.startswith("\ufeff"):
             raise StrictJsonError("not JSON: a byte order mark at character 0") from None
         raise StrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
-    # One character is found much faster than two, and a long text in base64 has no backslash at all.
+    # Searching one character is much faster than searching two, and long base64 texts hold no backslash.
     if ("\\" in text and "\\u" in text) or not text.isascii():
         refuse_lone_surrogates(value)
     return value  # type: ignore[no-any-return]
 
 
 def dumps(value: JsonValue, *, max_depth: int = MAX_DEPTH) -> str:
-    """Write compact JSON on one line, characters beyond ASCII as themselves.
+    """Serialize a value as compact JSON on one line, without escaping non-ASCII characters.
 
     Raises:
-        StrictJsonError: The value breaks a rule named at the top of this file.
+        StrictJsonError: The value is not valid I-JSON, or is nested too deep (see `check`).
     """
     check(value, max_depth=max_depth)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
-    """Refuse a Python value that is not JSON as the protocol takes it.
+    """Validate a Python value as I-JSON.
 
     Raises:
-        StrictJsonError: Names the first breach and its JSON Pointer.
+        StrictJsonError: The value is not valid I-JSON, or is nested too deep. The message names one violation and, except
+            for the nesting, its JSON Pointer.
     """
-    # An explicit stack: a value nested a hundred thousand deep must be refused, not overflow the interpreter.
+    # Recursion would overflow the interpreter's stack on hostile nesting, so the stack is explicit.
     pending: list[tuple[Any, str, int]] = [(value, "", 0)]
     while pending:
         node, pointer, depth = pending.pop()
@@ -119,7 +121,7 @@ def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
 
 
 def refuse_lone_surrogates(value: JsonValue) -> None:
-    """Raise `StrictJsonError` if any text in the value holds half of a surrogate pair."""
+    """Raise `StrictJsonError` if a string or member name in the value holds a lone surrogate."""
     pending: list[Any] = [value]
     while pending:
         node = pending.pop()
@@ -133,7 +135,10 @@ def refuse_lone_surrogates(value: JsonValue) -> None:
 
 
 def lone_surrogate(text: str) -> int | None:
-    """Where a text holds half of a surrogate pair, if it does. Its form in UTF-8 is never held as a whole."""
+    """Return the index of the first lone surrogate in a text, or None.
+
+    Long texts are encoded slice by slice, so memory does not double.
+    """
     if text.isascii():
         return None
     for start in range(0, len(text), _PART):
@@ -145,7 +150,7 @@ def lone_surrogate(text: str) -> int | None:
 
 
 def _is_suspect(text: str) -> bool:
-    """Whether a text might break a rule, so that it must be read exactly."""
+    """Whether a JSON text might break a rule and therefore needs the exact parser."""
     return (
         "{" in text
         or ("\\" in text and ("\\ud" in text or "\\uD" in text))
@@ -182,7 +187,10 @@ def _nests_deeper_than(most: int, text: str) -> bool:
 
 
 def _opens_more_than(most: int, text: str) -> bool:
-    """Whether there are more opening brackets. Found one by one: to count them would look at each character of a megabyte."""
+    """Whether a text has more than `most` opening brackets.
+
+    `str.find` stops at the limit, whereas `str.count` would scan the whole text.
+    """
     found = 0
     for bracket in "[{":
         at = text.find(bracket)
@@ -197,17 +205,17 @@ def _opens_more_than(most: int, text: str) -> bool:
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        # By what was seen: to count each name in a body of many would hold a server for minutes.
+        # A set keeps this linear. Counting each name in a large body would block the server for minutes.
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise StrictJsonError(f"member {name!r} stands twice in one object")
+                raise StrictJsonError(f"duplicate member {name!r} in one object")
             seen.add(name)
     return members
 
 
 def _bounded_integer(digits: str) -> int:
-    # Python refuses to convert more than 4,300 digits with an error of its own: judge the length first.
+    # `int` raises its own error for more than 4,300 digits, so the length is checked first.
     if len(digits) > 17 or not -MAX_INTEGER <= int(digits) <= MAX_INTEGER:
         raise StrictJsonError(f"integer {digits[:20]} is beyond ±2^53; send it as a string")
     return int(digits)
@@ -224,7 +232,7 @@ def _no_constant(name: str) -> Any:
     raise StrictJsonError(f"{name} is not JSON")
 
 
-# Made once: `json.loads` with hooks makes one for each text.
+# Defined at module level, because `json.loads` with hooks creates a decoder per call.
 _EXACT = json.JSONDecoder(
     object_pairs_hook=_unique_members,
     parse_int=_bounded_integer,

@@ -1,4 +1,4 @@
-"""A fake server for the tests of programs that use this client: no socket, no process, no waiting.
+"""Fake server for testing programs that use the client, without sockets, processes or waiting.
 
     with FakeServer() as server:
         server.endpoint("generate").streams(["Hel", "lo"]).cuts_after(1)
@@ -6,11 +6,11 @@
             assert "".join(client.submit("generate", prompt="…").iter_text()) == "Hello"
         assert (server.cuts, server.resumes) == (1, 1)
 
-It speaks the real protocol: states, diffs, checks and digests are made by `tidewire.protocol`, and the client reads
-them as it reads those of any server. While it is entered, every client in this process that is given its `url`
-talks to it, also one that the program under test makes itself.
+The fake server implements the real protocol: `tidewire.protocol` creates its states, diffs, checks and digests, and the
+client cannot distinguish them from those of a real server. Inside the `with` block, every client of this process with the
+server's `url` is connected to the fake server, including clients that the program under test creates.
 
-`pytest_plugins = ["tidewire.testing.pytest_plugin"]` gives tests the fixture `tidewire_server`.
+`pytest_plugins = ["tidewire.testing.pytest_plugin"]` provides the fixture `tidewire_server`.
 """
 
 from tidewire.testing.endpoint_script import Answer, FakeToken

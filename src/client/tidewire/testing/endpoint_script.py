@@ -1,4 +1,4 @@
-"""What a fake endpoint does for one input: steps, in order."""
+"""Script of a fake endpoint for one input (`Answer`): a list of steps that the fake job executes in order."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from tidewire.protocol.problems import Problem, problem
 
 
 class FakeToken(NamedTuple):
-    """A token that a fake generation gives.
+    """A token of a fake text generation.
 
     Attributes:
-        text: Its text, which is appended to that of the value.
-        logprob: Its log-probability, None for a probability of 0.
-        top: Candidates, most probable first: text and log-probability.
-        rank: Its rank.
+        text: Text of the token, which is appended to the text of the value.
+        logprob: Log-probability of the token, or None for a probability of 0.
+        top: Candidates as pairs of text and log-probability, most probable first.
+        rank: Rank of the token, from 1.
     """
 
     text: str
@@ -27,136 +27,137 @@ class FakeToken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Text that is appended to the value."""
+class AppendText:
+    """Step that appends text to the value."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The value from now on."""
+class SetValue:
+    """Step that replaces the value."""
 
     value: JsonValue
 
 
 @dataclass(frozen=True, slots=True)
-class Fails:
-    """The item ends with a problem."""
+class FailItem:
+    """Step that fails the item with a problem."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
-    """A message that changes nothing."""
+class SendEvent:
+    """Step that sends a queue or progress event, which does not change the value."""
 
     message: Queue | Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Restarts:
-    """The job is started again: what came before is void."""
+class RestartJob:
+    """Step that restarts the job, which retracts the value so far."""
 
 
 @dataclass(slots=True)
-class Fault:
-    """What happens once to the connection, in the middle of the event that comes next."""
+class ConnectionFault:
+    """Step that breaks or stalls the connection once, in the middle of the next event."""
 
     stalls: bool = False
-    """Whether it falls silent, instead of breaking."""
+    """Whether the connection stays open without sending data, instead of breaking."""
     fired: bool = False
+    """Whether the fault has already occurred."""
 
 
-Step = Piece | Whole | FakeToken | Fails | Says | Restarts | Fault
-_CHANGES = (Piece, Whole, FakeToken)
+Step = AppendText | SetValue | FakeToken | FailItem | SendEvent | RestartJob | ConnectionFault
+_CHANGES = (AppendText, SetValue, FakeToken)
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a fake endpoint does for one input. The methods add to it and give it back, so that they can be chained."""
+    """Script of a fake endpoint for one input. The methods add steps and return the script, so calls can be chained."""
 
     steps: list[Step] = field(default_factory=list)
     columns: tuple[str, ...] = ()
-    """JSON Pointers within the value to the texts and arrays that grow, the first of them to the text."""
+    """JSON Pointers within the value to the texts and arrays that grow. The first one points to the text."""
     initial: JsonValue = None
-    """The value before anything happened; None: there is none."""
+    """Value before the first step, or None if there is no value yet."""
     finish_reason: str | None = None
-    """Of a generation: set in its value at the end."""
+    """Finish reason of a text generation, set at its end. None if the script is not a generation."""
 
     def streams(self, pieces: Iterable[str]) -> Self:
-        """The value is a text that comes in these pieces, each an event of its own."""
+        """Stream a text in pieces, with one event per piece."""
         self.columns, self.initial = ("",), ""
-        self.steps += [Piece(piece) for piece in pieces]
+        self.steps += [AppendText(piece) for piece in pieces]
         return self
 
     def returns(self, value: JsonValue) -> Self:
-        """The value comes at once."""
-        self.steps.append(Whole(value))
+        """Set the whole value in one event."""
+        self.steps.append(SetValue(value))
         return self
 
     def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Self:
-        """The value is each of these in turn; the differences are sent.
+        """Set the value to each of these values in turn. The events carry the diffs between them.
 
         Args:
-            values: What a function of the server would yield.
-            columns: JSON Pointers within the value to the texts that grow, so that `update.text` and `iter_text` see
-                them; a text itself is `""`.
+            values: The successive values, as a server's generator function would yield them.
+            columns: JSON Pointers within the value to the texts that grow, which `update.text` and `iter_text` read.
+                Use `""` if the value is a text.
         """
         self.columns = tuple(columns)
-        self.steps += [Whole(value) for value in values]
+        self.steps += [SetValue(value) for value in values]
         return self
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Self:
-        """The value is that of a text generation, one event for each token, with the columns that the input asks for."""
+        """Stream a text generation, with one event per token and with the columns that the input requests."""
         self.finish_reason = finish_reason
         self.steps += tokens
         return self
 
     def fails(self, code: str = "internal", detail: str | None = None, **members: Any) -> Self:
-        """Then the item fails.
+        """Fail the item.
 
         Args:
-            code: One of the registry: `internal`, `item_refused`, `deadline_exceeded`, `worker_lost`, …
-            detail: What went wrong.
-            members: Further members of the problem.
+            code: Problem code from the registry: `internal`, `item_refused`, `deadline_exceeded`, `worker_lost`, …
+            detail: Human-readable explanation.
+            members: Additional members of the problem.
         """
-        self.steps.append(Fails(problem(code, detail, **members)))
+        self.steps.append(FailItem(problem(code, detail, **members)))
         return self
 
     def queued(self, *positions: int) -> Self:
-        """Before it begins, the client is told of these places in the queue; 1 is next."""
-        self.steps[:0] = [Says(Queue(position=position)) for position in positions]
+        """Send these queue positions before the item starts. Position 1 is next."""
+        self.steps[:0] = [SendEvent(Queue(position=position)) for position in positions]
         return self
 
     def progresses(self, current: float, total: float | None = None, unit: str | None = None) -> Self:
-        """Then a progress is reported."""
-        self.steps.append(Says(Progress(current=current, total=total, unit=unit)))
+        """Send a progress event."""
+        self.steps.append(SendEvent(Progress(current=current, total=total, unit=unit)))
         return self
 
     def cuts_after(self, changes: int) -> Self:
-        """The connection breaks once, in the middle of the event that follows so many changes of the value."""
-        self.steps.insert(self._behind(changes), Fault())
+        """Break the connection once, in the middle of the event after the given number of changes of the value."""
+        self.steps.insert(self._behind(changes), ConnectionFault())
         return self
 
     def stalls_after(self, changes: int) -> Self:
-        """The connection falls silent once, in the middle of the event that follows so many changes of the value."""
-        self.steps.insert(self._behind(changes), Fault(stalls=True))
+        """Stall the connection once, in the middle of the event after the given number of changes of the value."""
+        self.steps.insert(self._behind(changes), ConnectionFault(stalls=True))
         return self
 
     def restarts_after(self, changes: int) -> Self:
-        """After so many changes the server starts the job again: they are void, and all comes anew."""
+        """Restart the job after the given number of changes of the value. These changes are retracted, then repeated."""
         at = self._behind(changes)
-        self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), Restarts()]
+        self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), RestartJob()]
         return self
 
     def _behind(self, changes: int) -> int:
-        """The index in the steps behind so many changes."""
+        """Index of the step after the given number of changes of the value."""
         seen = 0
         for at, step in enumerate(self.steps):
             if seen == changes:
                 return at
             seen += isinstance(step, _CHANGES)
         if seen < changes:
-            raise ValueError(f"after {changes} changes, but this answer has {seen}: give it the value first")
+            raise ValueError(f"the script has only {seen} changes, not {changes}: add its values first")
         return len(self.steps)

@@ -1,4 +1,4 @@
-"""`FakeEndpoint`: what an endpoint of a fake server answers, in the order in which a test has said it."""
+"""Endpoint of a fake server (`FakeEndpoint`), which answers inputs with the scripts that a test defines."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,48 +19,50 @@ class _Refusal:
 
 @dataclass(slots=True)
 class FakeEndpoint:
-    """An endpoint of a fake server. Answers are given in the order in which they were scripted, one for each input;
-    the last one is given from then on.
+    """An endpoint of a fake server.
+
+    Each method adds an answer. The endpoint uses one answer per input, in the order in which they were added, and repeats
+    the last answer for all further inputs.
     """
 
     name: str
     capabilities: EndpointCapabilities
     _answers: list[Answer | Callable[[Any], JsonValue]] = field(default_factory=list)
-    _given: int = 0
+    _answered: int = 0
     _refusals: list[_Refusal] = field(default_factory=list)
 
     def streams(self, pieces: Iterable[str]) -> Answer:
-        """The next input is answered with a text in these pieces."""
+        """Answer the next input with a text that is streamed in pieces."""
         return self._add().streams(pieces)
 
     def returns(self, value: JsonValue) -> Answer:
-        """The next input is answered with this value, at once."""
+        """Answer the next input with this value, in one event."""
         return self._add().returns(value)
 
     def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Answer:
-        """The next input is answered with each of these values in turn; see `Answer.yields`."""
+        """Answer the next input with these successive values. See `Answer.yields`."""
         return self._add().yields(values, columns=columns)
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Answer:
-        """The next input is answered with a text generation, with the columns that it asks for."""
+        """Answer the next input with a text generation that has the columns requested by the input."""
         return self._add().generates(tokens, finish_reason=finish_reason)
 
     def fails(self, code: str = "internal", detail: str | None = None, **members: Any) -> Answer:
-        """The next input fails; see `Answer.fails`."""
+        """Fail the next input. See `Answer.fails`."""
         return self._add().fails(code, detail, **members)
 
     def calls(self, function: Callable[[Any], JsonValue]) -> None:
-        """From here on the value of an input is what this function makes of it."""
+        """Answer inputs with the return value of a function, which is called with the input."""
         self._answers.append(function)
 
     def refuses(self, code: str, detail: str | None = None, *, times: int = 1, **members: Any) -> None:
-        """The next submits are refused, before any answer is used up.
+        """Reject the next submits. A rejected submit does not use up an answer.
 
         Args:
-            code: One of the registry: `queue_full`, `unavailable`, `invalid_input`, …
-            detail: Why.
-            times: How many of them.
-            members: Further members of the problem, such as `pointer`.
+            code: Problem code from the registry: `queue_full`, `unavailable`, `invalid_input`, …
+            detail: Human-readable explanation.
+            times: Number of submits to reject.
+            members: Additional members of the problem, such as `pointer`.
         """
         self._refusals.append(_Refusal(code, members | {"detail": detail}, times))
 
@@ -79,10 +81,11 @@ class FakeEndpoint:
     def _next(self, value: Any) -> Answer:
         if not self._answers:
             raise AssertionError(
-                f"a submit to {self.name!r}, which has no answer: script one, as with .returns(value)"
+                f"the fake endpoint {self.name!r} received a submit but has no answer: add one, for example with "
+                f".returns(value)"
             )
-        found = self._answers[min(self._given, len(self._answers) - 1)]
-        self._given += 1
+        found = self._answers[min(self._answered, len(self._answers) - 1)]
+        self._answered += 1
         if isinstance(found, Answer):
             return found
         return Answer().returns(found(value))

@@ -1,4 +1,4 @@
-"""`FakeServer`: the protocol's resources over scripted answers."""
+"""Fake server (`FakeServer`), which implements the resources of the protocol with scripted answers."""
 
 import base64
 import json
@@ -31,24 +31,24 @@ from tidewire.testing.generation_values import TokenIds
 from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 URL: Final = "http://tidewire.test"
-"""Where a fake server is, by default. The name leads nowhere: nothing leaves the process."""
+"""Default URL of a fake server. The host does not exist, and no request leaves the process."""
 HEARTBEAT: Final = 0.2
-"""Seconds: a stream that has stalled is found out after 2.5 of these."""
+"""Default heartbeat interval in seconds. The client detects a stalled stream after 2.5 heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A submit that a fake server took or refused.
+    """A submit that a fake server accepted or rejected.
 
     Attributes:
-        endpoint: The endpoint's name.
-        inputs: The inputs, shared members led in; one where `input` was given.
-        batch: Whether `inputs` was given.
-        body: The whole body, as it came.
-        idempotency_key: The header of that name.
-        headers: All headers, names in lower case.
-        job_id: The job that it started or found; None where it was refused.
-        replayed: Whether its key had come before: it started nothing.
+        endpoint: Name of the endpoint.
+        inputs: All inputs with the shared members merged in. A submit of one `input` has one element.
+        batch: Whether the request had the member `inputs` instead of `input`.
+        body: Parsed body of the request.
+        idempotency_key: Value of the Idempotency-Key header, or None.
+        headers: All headers of the request, with names in lower case.
+        job_id: Id of the job that was started or replayed, or None if the submit was rejected.
+        replayed: Whether the idempotency key was known, so that no new job was started.
     """
 
     endpoint: str
@@ -62,28 +62,28 @@ class Submit:
 
     @property
     def input(self) -> Any:
-        """The only input.
+        """The single input of the submit.
 
         Raises:
-            ValueError: There are several.
+            ValueError: The submit has several inputs.
         """
         (only,) = self.inputs
         return only
 
 
 class FakeServer:
-    """A server of the protocol in this process, without a socket, whose endpoints answer as a test scripts them.
+    """A Tidewire server inside the test process, whose endpoints return scripted answers.
 
-    While it is entered, every client that is made for its `url` talks to it. Nothing is random and nothing waits: a
-    job goes on while it is read, and a cut or a stall happens once.
+    Inside its `with` block, every client that is created with its `url` is connected to it. The server is deterministic and
+    never waits: a job advances only while a client reads it, and each scripted fault occurs once.
 
     Attributes:
-        url: Where clients find it.
-        submits: The submits that came, in order, repetitions among them.
+        url: Base URL for clients.
+        submits: All submits in order, including retries.
         requests: Method and path of every request.
-        cuts: Connections that were broken or stalled on purpose.
-        cancels: Ids of the jobs that a cancel was asked for.
-        vocabularies_sent: How often a vocabulary was sent whole.
+        cuts: Number of connections that were broken or stalled by a scripted fault.
+        cancels: Ids of the jobs for which a cancel was requested.
+        vocabularies_sent: Number of times that a complete vocabulary was sent.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class FakeServer:
         limits: Limits | None = None,
         token: str | None = None,
     ) -> None:
-        """Make a server; `with` puts it in its place.
+        """Create a server. Clients can reach it inside its `with` block.
 
         Args:
-            url: An origin, such as `http://127.0.0.1:8000` where the program under test insists on that.
-            heartbeat: Seconds; see `HEARTBEAT`.
-            limits: What discovery says; `max_inputs` is kept to.
-            token: Requests need `Authorization: Bearer` and this; None: they need nothing.
+            url: Base URL. Pass the URL that the program under test connects to, such as `http://127.0.0.1:8000`.
+            heartbeat: Heartbeat interval in seconds. A stalled stream is detected after 2.5 heartbeats.
+            limits: Limits for the discovery document. Only `max_inputs` is enforced.
+            token: Bearer token that requests must send. None disables authentication.
         """
         self.url: str = url.rstrip("/")
         self.submits: list[Submit] = []
@@ -109,7 +109,7 @@ class FakeServer:
         self.cancels: list[str] = []
         self.vocabularies_sent: int = 0
         self._opened: list[str] = []
-        """For each stream, its job."""
+        """Job id of each opened stream."""
         self._heartbeat_ms = max(1, round(heartbeat * 1000))
         self._limits = limits or Limits()
         self._token = token
@@ -128,18 +128,18 @@ class FakeServer:
     ) -> None:
         unmount(self.url)
 
-    # ---- for a test --------------------------------------------------------------------------------------------
+    # ---- interface for tests -----------------------------------------------------------------------------------
 
     def endpoint(
         self, name: str, *, batch: int | None = 1024, max_top: int = 20, rollback: bool = False
     ) -> FakeEndpoint:
-        """The endpoint of a name, made when it is first asked for.
+        """Return the endpoint with this name. Creates the endpoint on the first call.
 
         Args:
-            name: Its name.
-            batch: Inputs of one job at most; None: it takes no batches.
-            max_top: Candidates of a token at most.
-            rollback: Whether it says that text may become void; then `iter_text` waits for the end.
+            name: Name of the endpoint.
+            batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
+            max_top: Maximum number of candidates per token.
+            rollback: Whether the endpoint announces that it may retract text. `iter_text` then waits for the end.
         """
         if name not in self._endpoints:
             capabilities = EndpointCapabilities(
@@ -153,20 +153,20 @@ class FakeServer:
 
     @property
     def streams(self) -> int:
-        """Streams that were opened."""
+        """Number of streams that were opened."""
         return len(self._opened)
 
     @property
     def resumes(self) -> int:
-        """Streams among them that were not the first of their job."""
+        """Number of streams that resumed a job, that is, all except the first stream of each job."""
         return len(self._opened) - len(set(self._opened))
 
     def job_status(self, job_id: str) -> str:
-        """How far a job is: it goes on while it is read."""
+        """Status of a job. A job advances only while a client reads it."""
         return self._jobs[job_id].status
 
     def forget(self, job_id: str) -> None:
-        """Let a job expire: it is answered with 410 from here on."""
+        """Expire a job. Requests for it are answered with 410 from now on."""
         del self._jobs[job_id]
         self._expired.add(job_id)
 
@@ -175,20 +175,20 @@ class FakeServer:
 
     # ---- the protocol ------------------------------------------------------------------------------------------
 
-    def _answer(self, asked: FakeRequest) -> FakeResponse:
-        parts = urlsplit(asked.target)
-        self.requests.append((asked.method, parts.path))
-        if self._token is not None and asked.headers.get("authorization") != f"Bearer {self._token}":
+    def _answer(self, request: FakeRequest) -> FakeResponse:
+        parts = urlsplit(request.target)
+        self.requests.append((request.method, parts.path))
+        if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
             return _problem("unauthorized")
-        match asked.method, *parts.path.strip("/").split("/"):
+        match request.method, *parts.path.strip("/").split("/"):
             case ["GET", "v1"]:
                 return _json(200, to_json(self._discovery()))
             case ["GET", "v1", "endpoints", name] if name in self._endpoints:
                 return _json(200, to_json(self._description(self._endpoints[name])))
             case ["GET", "v1", "endpoints", name, "vocabulary"] if name in self._endpoints:
-                return self._vocabulary(asked.headers.get("if-none-match"))
+                return self._vocabulary(request.headers.get("if-none-match"))
             case ["POST", "v1", "endpoints", name, "jobs"] if unquote(name) in self._endpoints:
-                return self._submit(self._endpoints[unquote(name)], asked)
+                return self._submit(self._endpoints[unquote(name)], request)
             case [_, "v1", "endpoints", name, *_]:
                 names = ", ".join(self._endpoints) or "none"
                 return _problem("endpoint_not_found", f"no endpoint {unquote(name)!r}; there are: {names}")
@@ -196,7 +196,7 @@ class FakeServer:
                 newest = reversed(self._jobs.values())
                 return _json(200, {"jobs": [job.resource(state=False) for job in newest]})
             case [method, "v1", "jobs", job_id, *rest] if job_id in self._jobs:
-                return self._job(self._jobs[job_id], method, rest, asked)
+                return self._job(self._jobs[job_id], method, rest, request)
             case [_, "v1", "jobs", job_id, *_] if job_id in self._expired:
                 return _problem("job_expired")
             case [_, "v1", "jobs", job_id, *_]:
@@ -232,21 +232,21 @@ class FakeServer:
         self.vocabularies_sent += 1
         return _json(200, {"hash": name, "tokens": tokens, "special": []}, ETag=f'"{name}"')
 
-    def _submit(self, endpoint: FakeEndpoint, asked: FakeRequest) -> FakeResponse:
-        body: Any = strict_json.loads(asked.body)
+    def _submit(self, endpoint: FakeEndpoint, request: FakeRequest) -> FakeResponse:
+        body: Any = strict_json.loads(request.body)
         batch = "inputs" in body
         shared = body.get("shared", {})
         given = body["inputs"] if batch else [body["input"]]
         inputs = [{**shared, **one} if isinstance(one, dict) else one for one in given]
-        key = asked.headers.get("idempotency-key")
+        key = request.headers.get("idempotency-key")
 
         def note(job_id: str | None, *, replayed: bool = False) -> None:
-            seen = Submit(endpoint.name, inputs, batch, body, key, asked.headers, job_id, replayed)
+            seen = Submit(endpoint.name, inputs, batch, body, key, request.headers, job_id, replayed)
             self.submits.append(seen)
 
         known = self._keys.get((endpoint.name, key or ""))
         if known is not None:
-            if known[0] != asked.body:
+            if known[0] != request.body:
                 note(None)
                 return _problem("idempotency_key_reused")
             note(known[1].id, replayed=True)
@@ -273,18 +273,18 @@ class FakeServer:
         )
         self._jobs[job.id] = job
         if key is not None:
-            self._keys[endpoint.name, key] = (asked.body, job)
+            self._keys[endpoint.name, key] = (request.body, job)
         note(job.id)
         return _job_reply(201, job)
 
-    def _job(self, job: FakeJob, method: str, rest: list[str], asked: FakeRequest) -> FakeResponse:
+    def _job(self, job: FakeJob, method: str, rest: list[str], request: FakeRequest) -> FakeResponse:
         match method, *rest:
             case ["GET"]:
                 return _job_reply(200, job)
             case ["GET", "events"]:
-                return self._events(job, asked)
+                return self._events(job, request)
             case ["POST", "cancel"]:
-                body: Any = strict_json.loads(asked.body) if asked.body else {}
+                body: Any = strict_json.loads(request.body) if request.body else {}
                 self.cancels.append(job.id)
                 job.cancel(body.get("items"))
                 return _job_reply(202, job)
@@ -294,12 +294,12 @@ class FakeServer:
             case _:
                 return _problem("method_not_allowed")
 
-    def _events(self, job: FakeJob, asked: FakeRequest) -> FakeResponse:
-        query = parse_qs(urlsplit(asked.target).query)
-        text = asked.headers.get("last-event-id") or query.get("after", [None])[0]
+    def _events(self, job: FakeJob, request: FakeRequest) -> FakeResponse:
+        query = parse_qs(urlsplit(request.target).query)
+        text = request.headers.get("last-event-id") or query.get("after", [None])[0]
         self._opened.append(job.id)
         cursor = None if text is None else BEGINNING if text == str(BEGINNING) else Cursor.parse(text)
-        if job.over_at(cursor):
+        if job.ended_at(cursor):
             return FakeResponse(204, {}, b"")
         frames: Iterator[bytes | Signal] = job.frames(cursor, self._heartbeat_ms)
         return FakeResponse(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)

@@ -1,4 +1,4 @@
-"""A job of a fake server: its log, made as far as somebody reads it."""
+"""Job of a fake server (`FakeJob`), whose log is generated lazily while it is read."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,25 @@ from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Done, Hello, SnapshotReason
 from tidewire.protocol.problems import Problem, to_json
 from tidewire.testing import generation_values
-from tidewire.testing.endpoint_script import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
+from tidewire.testing.endpoint_script import (
+    Answer,
+    AppendText,
+    ConnectionFault,
+    FailItem,
+    FakeToken,
+    RestartJob,
+    SendEvent,
+    SetValue,
+)
 from tidewire.testing.generation_values import TokenIds
 
 CREATED = "2026-01-01T00:00:00Z"
 RETRY_MS = 1
-"""Milliseconds: a test does not wait to reconnect."""
+"""Reconnection time in milliseconds. Short, so that tests do not wait."""
 
 
 class Signal(Enum):
-    """What happens to a connection, instead of bytes."""
+    """Fault of a connection, which a stream yields instead of bytes."""
 
     CUT = "cut"
     STALL = "stall"
@@ -32,7 +41,7 @@ class Signal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An event of the log, and the state after it."""
+    """A logged event, with the state after it."""
 
     cursor: Cursor
     frame: bytes
@@ -42,21 +51,21 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An event that is not logged."""
+class Ephemeral:
+    """An ephemeral event, which is not part of the log."""
 
     frame: bytes
 
 
 class FakeJob:
-    """One job. It runs while it is read: where nobody has read further, nothing has happened yet."""
+    """A fake job. It advances only while it is read."""
 
     def __init__(
         self,
         job_id: str,
         endpoint: str,
         items: Sequence[Answer],
-        asked: Sequence[Any],
+        inputs: Sequence[Any],
         *,
         batch: bool,
         ids: TokenIds,
@@ -65,25 +74,25 @@ class FakeJob:
         self.endpoint = endpoint
         self.batch = batch
         self.cancelled: set[int] = set()
-        """Items that are to end as cancelled before their next step."""
+        """Indexes of the items that end as cancelled before their next step."""
         self._answers = items
-        self._asked = asked
+        self._inputs = inputs
         self._ids = ids
         for token in [step for answer in items for step in answer.steps if isinstance(step, FakeToken)]:
-            # The vocabulary is asked for before the first token comes.
-            ids.know(token)
-        self._document = Document(self._fresh("queued"), self._columns)
+            # Clients may request the vocabulary before the first token, so assign all ids now.
+            ids.assign(token)
+        self._document = Document(self._initial_state("queued"), self._columns)
         self._cursor = Cursor(1, 0)
         self._lock = threading.Lock()
-        self._script: list[Logged | Said | Fault] = []
-        self._rest = self._run()
-        self._more()
+        self._script: list[Logged | Ephemeral | ConnectionFault] = []
+        self._entries = self._run()
+        self._advance()
 
-    # ---- what is asked of it -----------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------
 
     @property
     def latest(self) -> Logged:
-        """The last event that was made."""
+        """The last logged event that was generated."""
         return next(entry for entry in reversed(self._script) if isinstance(entry, Logged))
 
     @property
@@ -92,7 +101,7 @@ class FakeJob:
         return str(self.latest.view.value("/status")) if done is None else done.status
 
     def resource(self, *, state: bool = True) -> dict[str, Any]:
-        """The job as `GET /v1/jobs/{id}` answers it."""
+        """Body of the response to `GET /v1/jobs/{id}`. Without `state`, an entry of `GET /v1/jobs`."""
         latest = self.latest
         root = f"/v1/jobs/{self.id}"
         body: dict[str, Any] = {
@@ -110,19 +119,19 @@ class FakeJob:
         return body | {"state": latest.view.value()} if state else body
 
     def cancel(self, items: Sequence[int] | None) -> None:
-        """End items that have not ended; None: all, at once."""
+        """Cancel unfinished items. None cancels all items and runs the job to its end."""
         everyone = range(len(self._answers))
         self.cancelled.update(everyone if items is None else items)
         if items is None:
-            while self._more():
+            while self._advance():
                 pass
 
-    def over_at(self, cursor: Cursor | None) -> bool:
-        """Whether nothing follows a cursor."""
+    def ended_at(self, cursor: Cursor | None) -> bool:
+        """Whether the cursor is at the end of the log of an ended job."""
         return self.latest.done is not None and cursor == self.latest.cursor
 
     def frames(self, cursor: Cursor | None, heartbeat_ms: int) -> Iterator[bytes | Signal]:
-        """A stream from a cursor on: bytes, or what happens to the connection."""
+        """Frames of an event stream after a cursor, and the signals of scripted faults."""
         hello = Hello(
             protocol=messages.PROTOCOL,
             job=self.id,
@@ -133,11 +142,11 @@ class FakeJob:
         yield messages.ephemeral_frame("hello", hello, retry_ms=RETRY_MS)
         at, opening = self._after(cursor)
         yield opening
-        fault: Fault | None = None
-        while at < len(self._script) or self._more():
+        fault: ConnectionFault | None = None
+        while at < len(self._script) or self._advance():
             entry = self._script[at]
             at += 1
-            if isinstance(entry, Fault):
+            if isinstance(entry, ConnectionFault):
                 fault = None if entry.fired else entry
                 entry.fired = True
                 continue
@@ -147,7 +156,7 @@ class FakeJob:
             yield entry.frame
 
     def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
-        """Where a stream goes on, and with which snapshot it opens."""
+        """Return the index from which to send events, and the frame of the opening snapshot (empty if none is needed)."""
         if cursor == BEGINNING:
             return 0, b""
         for at, entry in enumerate(self._script):
@@ -162,10 +171,10 @@ class FakeJob:
         state: Any = latest.view.value()
         return at + 1, messages.snapshot_frame(latest.cursor, state, [*latest.columns], reason)
 
-    def _more(self) -> bool:
-        """Make the next entry; False where there is none."""
+    def _advance(self) -> bool:
+        """Generate the next entry of the log. Returns False at the end of the job."""
         with self._lock:
-            made = next(self._rest, None)
+            made = next(self._entries, None)
             if made is None:
                 return False
             self._script.append(made)
@@ -173,7 +182,7 @@ class FakeJob:
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    def _run(self) -> Iterator[Logged | Said | Fault]:
+    def _run(self) -> Iterator[Logged | Ephemeral | ConnectionFault]:
         yield self._snapshot("start")
         for index in range(len(self._answers)):
             yield from self._item(index)
@@ -197,27 +206,27 @@ class FakeJob:
             done,
         )
 
-    def _item(self, index: int) -> Iterator[Logged | Said | Fault]:
+    def _item(self, index: int) -> Iterator[Logged | Ephemeral | ConnectionFault]:
         root = f"/items/{index}"
         begun = False
         for step in self._answers[index].steps:
             if index in self.cancelled:
                 break
-            if isinstance(step, Fault):
+            if isinstance(step, ConnectionFault):
                 yield step
                 continue
-            if isinstance(step, Says):
+            if isinstance(step, SendEvent):
                 kind = type(step.message).__name__.lower()
-                yield Said(messages.ephemeral_frame(kind, step.message))
+                yield Ephemeral(messages.ephemeral_frame(kind, step.message))
                 continue
             if not begun:
                 begun = True
                 yield self._diff([["s", f"{root}/status", "running"], *self._job_runs()])
-            if isinstance(step, Restarts):
+            if isinstance(step, RestartJob):
                 yield self._restart()
                 begun = False
                 continue
-            if isinstance(step, Fails):
+            if isinstance(step, FailItem):
                 status = [["s", f"{root}/status", "failed"], ["s", f"{root}/error", to_json(step.problem)]]
                 yield self._diff(status)
                 return
@@ -236,17 +245,17 @@ class FakeJob:
             ops.insert(0, ["s", f"/items/{index}/value/finish_reason", answer.finish_reason])
         view = self._document.view()
         pointers = [column for column in self._document.columns if column.startswith(f"/items/{index}/")]
-        texts = [(pointer, view.value(pointer)) for pointer in pointers if _there(view, pointer)]
+        texts = [(pointer, view.value(pointer)) for pointer in pointers if _exists(view, pointer)]
         checks = [text_check(pointer, text) for pointer, text in texts if isinstance(text, str)]
         return self._diff({"ops": ops, "check": checks})
 
-    def _change(self, index: int, step: Piece | Whole | FakeToken) -> Any:
+    def _change(self, index: int, step: AppendText | SetValue | FakeToken) -> Any:
         root = f"/items/{index}/value"
-        if isinstance(step, Piece):
+        if isinstance(step, AppendText):
             return step.text if len(self._answers) == 1 else [["a", root, step.text]]
         if isinstance(step, FakeToken):
-            names = generation_values.columns(self._asked[index])
-            row = generation_values.row(names, step, self._asked[index], self._ids)
+            names = generation_values.columns(self._inputs[index])
+            row = generation_values.row(names, step, self._inputs[index], self._ids)
             if len(self._answers) == 1:
                 return [["r", *row]]
             return [
@@ -254,13 +263,13 @@ class FakeJob:
                 for name, x in zip(names, row, strict=True)
             ]
         view = self._document.view()
-        if not _there(view, root):
+        if not _exists(view, root):
             return [["s", root, step.value]]
         changes: list[Any] = diff(view.value(root), step.value)
         return [[op, root + path, *rest] for op, path, *rest in changes]
 
     def _restart(self) -> Logged:
-        self._document = Document(self._fresh("running"), self._columns)
+        self._document = Document(self._initial_state("running"), self._columns)
         self._cursor = Cursor(self._cursor.epoch + 1, self._cursor.seq)
         return self._snapshot("restart")
 
@@ -285,14 +294,14 @@ class FakeJob:
         running = self._document.value("/status") == "running"
         return [] if running else [["s", "/status", "running"]]
 
-    def _fresh(self, status: str) -> dict[str, Any]:
+    def _initial_state(self, status: str) -> dict[str, Any]:
         items: list[dict[str, Any]] = []
         for index, answer in enumerate(self._answers):
             item: dict[str, Any] = {"status": "queued"}
             initial = (
                 answer.initial
                 if answer.finish_reason is None
-                else generation_values.initial(generation_values.columns(self._asked[index]))
+                else generation_values.initial(generation_values.columns(self._inputs[index]))
             )
             items.append(item if initial is None else item | {"value": initial})
         return {"status": status, "items": items, "usage": {}, "notes": []}
@@ -305,12 +314,12 @@ class FakeJob:
             for column in (
                 answer.columns
                 if answer.finish_reason is None
-                else [f"/{name}" for name in generation_values.columns(self._asked[index])]
+                else [f"/{name}" for name in generation_values.columns(self._inputs[index])]
             )
         ]
 
 
-def _there(view: View, pointer: str) -> bool:
+def _exists(view: View, pointer: str) -> bool:
     try:
         view.value(pointer)
     except LookupError:

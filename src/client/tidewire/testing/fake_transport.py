@@ -1,4 +1,4 @@
-"""The seam between a fake server and httpx: a transport that asks the server in this process, without a socket."""
+"""httpx transport that passes requests to a fake server in the same process, without a socket."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -10,7 +10,7 @@ from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 
 class FakeTransport(httpx.AsyncBaseTransport):
-    """Hands requests to a function, and gives its reply as an answer."""
+    """Transport that calls a function for each request and converts its result to an httpx response."""
 
     def __init__(self, answer: Callable[[FakeRequest], FakeResponse], on_cut: Callable[[], None]) -> None:
         self._answer = answer
@@ -26,7 +26,7 @@ class FakeTransport(httpx.AsyncBaseTransport):
 
 
 class _Stream(httpx.AsyncByteStream):
-    """No generator: one that is left open would complain to whoever runs under trio."""
+    """Response body. A class, because trio warns about async generators that are not closed."""
 
     def __init__(self, frames: Iterator[bytes | Signal], on_cut: Callable[[], None]) -> None:
         self._frames = frames
@@ -37,7 +37,7 @@ class _Stream(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        # A server takes turns with its clients.
+        # Let other tasks run between events, as reading from a socket would.
         await anyio.lowlevel.checkpoint()
         frame = b""
         while frame == b"":

@@ -1,4 +1,4 @@
-"""A request and its answer, as a fake server sees them."""
+"""HTTP requests and responses of a fake server."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from tidewire.testing.fake_server_job import Signal
 
 @dataclass(frozen=True, slots=True)
 class FakeRequest:
-    """A request that was read whole."""
+    """An HTTP request, with its complete body."""
 
     method: str
     target: str
-    """Path and query."""
+    """Path and query of the URL."""
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Headers, with names in lower case."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FakeResponse:
-    """An answer: its body whole, or a stream's frames as they are asked for."""
+    """An HTTP response. The body is either bytes, or a lazy iterator of a stream's frames and signals."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,7 +1,7 @@
-"""Fixtures for pytest: `pytest_plugins = ["tidewire.testing.pytest_plugin"]` in a conftest.
+"""pytest plugin with the fixture `tidewire_server`.
 
-No entry point announces it: that would load this client in every test run of everybody who has it installed, before
-their own configuration is read. One line says who wants it.
+Enable it with `pytest_plugins = ["tidewire.testing.pytest_plugin"]` in a conftest. It is not registered as an entry point,
+because pytest would then import the client in every test run of every project that has it installed.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,6 @@ from tidewire.testing.fake_server import FakeServer
 
 @pytest.fixture
 def tidewire_server() -> Iterator[FakeServer]:
-    """A fake server that clients find at its `url` as long as the test runs."""
+    """A `FakeServer` that is reachable at its `url` for the duration of the test."""
     with FakeServer() as server:
         yield server

@@ -7,7 +7,7 @@ from typing import Final
 from tidewire_conformance.judging.grade import Report
 
 LABEL: Final = "tidewire"
-GREEN, YELLOW, RED, GREY = "#1a7f37", "#8a6300", "#b42318", "#57606a"
+GREEN, YELLOW, RED, GRAY = "#1a7f37", "#8a6300", "#b42318", "#57606a"
 """Background colors. White text on any of them has a contrast of at least 4.5 to 1."""
 _WIDTH, _PADDING = 6.7, 9
 """Average character width at a font size of 11 pixels, and horizontal padding, in pixels."""
@@ -23,9 +23,9 @@ def summary(report: Report) -> tuple[str, str]:
 
     result of the run                                           | text                          | color
     ------------------------------------------------------------+-------------------------------+-------
-    nothing ran, the run was cut short, or the suite failed     | not judged                    | grey
+    nothing ran, the run was cut short, or the suite failed     | not judged                    | gray
     a MUST fails or cannot be judged, or the baseline is stale  | core · 201/201 · 3 broken     | red
-    only a part of the suite was run                            | part · 12/12                  | grey
+    only a part of the suite was run                            | part · 12/12                  | gray
     every failure is listed in the baseline                     | no profile · 201/204          | yellow
     nothing fails, but untested requirements leave no profile   | no profile · 201/204          | yellow
     otherwise                                                   | core+durable · 58/58          | green
@@ -36,11 +36,11 @@ def summary(report: Report) -> tuple[str, str]:
         case 0 if report.failures or profiles == "no profile":
             return f"{profiles} · {numbers}", YELLOW
         case 0:
-            return f"{profiles} · {numbers}", GREY if report.part else GREEN
+            return f"{profiles} · {numbers}", GRAY if report.part else GREEN
         case 1:
             count = len(report.unexpected)
             return f"{profiles} · {numbers} · {f'{count} broken' if count else 'unclear'}", RED
-    return "not judged", GREY
+    return "not judged", GRAY
 
 
 def badge(text: str, color: str) -> str:

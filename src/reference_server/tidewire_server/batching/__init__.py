@@ -1,5 +1,7 @@
-"""Request batching: items of many jobs run in one call of a function.
+"""Dynamic batching: one call of a function processes items of many jobs.
 
-batch_queue.py decides which items go together and when, without a clock; batch_results.py which result belongs to which item;
-generator_yields.py what a generator's yields mean for its rows. batch_call.py runs one batch.
+- `batch_queue` decides which items form a batch, and when.
+- `batch_call` runs one batch.
+- `batch_results` assigns the results of a call to its rows.
+- `generator_yields` applies the values that a batched generator yields to its rows.
 """

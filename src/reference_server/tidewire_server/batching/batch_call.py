@@ -1,14 +1,14 @@
-"""One call of a batched function, from its rows to their ends.
+"""Execution of one batched call (`BatchCall`): start the function, and end each row with its result.
 
-  the function is | runs                | when all its rows have ended early      | a row of it
+  function        | where it runs       | if all rows were cancelled              | when a row ends
   ----------------+---------------------+-----------------------------------------+-----------------------------------
-  async def       | on the event loop   | it is cancelled as a task               | ends with the call
-  async generator | on the event loop   | it is cancelled, then closed            | ends by `Last`, or with the call
-  def             | in a worker thread  | it sees `ctx.cancelled` if it asks      | ends with the call
-  generator       | in a worker thread  | it is closed between two yields         | ends by `Last`, or with the call
+  async def       | on the event loop   | its task is cancelled                   | when the call returns
+  async generator | on the event loop   | its task is cancelled, then it is closed | at `Last`, or when the call returns
+  def             | in a worker thread  | it must check `ctx.cancelled`           | when the call returns
+  generator       | in a worker thread  | it is closed between two yields         | at `Last`, or when the call returns
 
-A row that is cancelled, or whose time is over, ends at once; what the function gives for it later is dropped. The
-worker is free for the next batch as soon as the function has ended, before the ends of the rows are written.
+A row that is cancelled or exceeds its deadline ends at once, and later results for it are dropped. The worker is released
+for the next batch as soon as the function has ended, before the ends of the rows are written to the log.
 """
 
 import asyncio
@@ -32,17 +32,20 @@ from tidewire_server.batching.batch_row_types import BatchRow, Outcome, QueuedIt
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import as_value, held_back, in_thread, keep_what_was_yielded
+from tidewire_server.endpoints.invocation import as_value, exit_replacement, in_thread, keep_what_was_yielded
 from tidewire_server.errors import InvalidValueError
 
 _log = logging.getLogger(__name__)
 
 _TURN: Final = 0.0005
-"""Seconds after which the ends of rows give way to the rest of the event loop."""
+"""Seconds after which the loop that ends rows must yield control to the event loop."""
 
 
 class BatchCall:
-    """Rows by their number. Lives on the event loop; a generator's yields are taken in its own thread."""
+    """One call of a batched function with its rows.
+
+    Used on the event loop, except that the values of a synchronous generator are applied in the thread that runs it.
+    """
 
     def __init__(
         self,
@@ -52,16 +55,16 @@ class BatchCall:
         may_join: Callable[[], bool],
         free: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Begin without rows.
+        """Create a call without rows.
 
         Args:
-            endpoint: A batched one.
-            join: Takes items out of the queue that may join; given how many rows run and what they cost.
-            may_join: Whether it is worth asking; from any thread.
-            free: Told that the function has ended.
+            endpoint: A batched endpoint.
+            join: Takes late joiners from the queue. Called with the number of running rows and their total cost.
+            may_join: Whether calling `join` could return items. May be called from any thread.
+            free: Releases the worker. Called when the function has ended.
         """
         self._endpoint = endpoint
-        assert endpoint.batching is not None  # noqa: S101 - whoever calls this has looked
+        assert endpoint.batching is not None  # noqa: S101 - guaranteed by the caller
         self._batching = endpoint.batching
         self._join = join
         self._may_join = may_join
@@ -71,18 +74,18 @@ class BatchCall:
         self._context = Context(rows=self._contexts)
         self._work: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
-        """The author's coroutine, which can be cancelled."""
+        """Task of an async function, which can be cancelled. None for functions in threads."""
         self._joining = False
         self._ends: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     @property
     def rows(self) -> int:
-        """How many have not ended."""
+        """Number of rows that have not ended."""
         return sum(not row.over for row in self._rows.values())
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
-        """Call the function for these items, before anything else can happen; `run` must follow."""
+        """Start the function for these items. Does not await anything. The caller must call `run` afterwards."""
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
@@ -90,15 +93,16 @@ class BatchCall:
             self._begin(rows)
         try:
             self._work = self._launch(rows)
-        except Exception as error:  # noqa: BLE001 - no thread is left, or whatever it was: the rows must end
+        except Exception as error:  # noqa: BLE001 - on any failure to start, such as no free thread, the rows must end
             self._work = self._loop.create_future()
             self._work.set_exception(error)
         if not self._endpoint.is_generator:
-            # It runs while their beginning is written: nothing of its value can come before.
+            # The function already runs while the rows are marked as running. That is safe, because it has no results
+            # before it returns.
             self._begin(rows)
 
     async def run(self) -> None:
-        """Wait until the function has ended, and the rows."""
+        """Wait until the function and all rows have ended."""
         try:
             if self._work is None:
                 return
@@ -108,7 +112,7 @@ class BatchCall:
                     await self._generated(self._work)
                 else:
                     await self._attempt(rows, self._work)
-            except Exception as error:  # noqa: BLE001 - the rows must end, whatever it was
+            except Exception as error:  # noqa: BLE001 - on any error the rows must end
                 await self._fail(list(self._rows.values()), error)
         finally:
             await self._free()
@@ -118,7 +122,7 @@ class BatchCall:
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
-        """Give items their rows: the lowest that are free."""
+        """Assign items to rows, lowest free row number first. Items that no longer wait are skipped."""
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
         assigned: dict[int, BatchRow] = {}
@@ -127,8 +131,8 @@ class BatchCall:
             while number in self._rows and not self._rows[number].over:
                 number += 1
             job, index = arrival.job, arrival.index
-            told = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
-            row = BatchRow(job, index, arrival.cost, job.input(index), job.writer(index), told)
+            place = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
+            row = BatchRow(job, index, arrival.cost, job.input(index), job.writer(index), place)
             assigned[number] = self._rows[number] = row
             self._contexts[number] = RowContext(row.writer)
         return assigned
@@ -136,14 +140,14 @@ class BatchCall:
     def _begin(self, rows: Iterable[BatchRow]) -> None:
         for row in rows:
             try:
-                row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
-            except Exception as error:  # noqa: BLE001 - of one row: the others run
-                _log.exception("job %s item %d: it could not be run", row.job.id, row.index)
+                row.job.begin(row.index, batch=row.place, leave=partial(self._leave, row))
+            except Exception as error:  # noqa: BLE001 - fails only this row
+                _log.exception("job %s item %d: could not mark the item as running", row.job.id, row.index)
                 row.over = True
                 self._end_soon([(row, error)])
 
     def _leave(self, row: BatchRow) -> None:
-        """Nobody waits for a row any more."""
+        """Mark a row as over after a cancellation. If it was the last one, stop the function."""
         row.over = True
         self._stop_if_empty()
 
@@ -156,7 +160,7 @@ class BatchCall:
         await row.job.settle(row.index, outcome, told=told)
 
     async def _fail(self, rows: Iterable[BatchRow], error: BaseException) -> None:
-        """Fail what has not ended, each with this error; the log tells of it once."""
+        """End all unfinished rows with this error. The error is logged only once."""
         told = False
         for row in rows:
             if not row.over:
@@ -166,7 +170,7 @@ class BatchCall:
     # ---- functions ---------------------------------------------------------------------------------------------
 
     def _launch(self, rows: list[BatchRow]) -> asyncio.Future[Any]:
-        """Call the function for these rows."""
+        """Start the function for these rows, with padding, and return the future of its result."""
         endpoint, batching = self._endpoint, self._batching
         values = [row.value for row in rows]
         padding = batching.padded(len(values)) - len(values)
@@ -181,28 +185,27 @@ class BatchCall:
             return in_thread(self._call, arguments, len(values), padding)
         work = self._drain if endpoint.is_generator else self._call_async
         rest = (len(filled),) if endpoint.is_generator else (len(values), padding)
-        self._task = self._loop.create_task(_held(work, arguments, *rest))
+        self._task = self._loop.create_task(_replacing_exits(work, arguments, *rest))
         return self._task
 
     async def _attempt(self, rows: list[BatchRow], work: asyncio.Future[Any]) -> None:
-        """Take the results; where the function raised and may be called again, call it for each half."""
+        """End the rows with their results. If the function failed and bisecting is allowed, call it for each half again."""
         outcomes: list[Outcome] = []
         error: Exception | None = None
         try:
             outcomes = await self._result(work)
-        except Exception as raised:  # noqa: BLE001 - whatever the function raised
+        except Exception as raised:  # noqa: BLE001 - the function can raise any exception
             error = raised
         alive = [row for row in rows if not row.over]
-        # Not where its results are wrong: then the function is at fault, and not one of its inputs.
-        if error is not None and self._may_part(alive, error):
+        if error is not None and self._may_bisect(alive, error):
             middle = len(alive) // 2
             for half in (alive[:middle], alive[middle:]):
-                # Some may have ended while the other half ran.
+                # Rows of the second half may have been cancelled while the first half ran.
                 waiting = [row for row in half if not row.over]
                 if waiting:
                     await self._attempt(waiting, self._launch(waiting))
             return
-        if len(rows) == len(self._rows):  # else this is a part, and another may have to run
+        if len(rows) == len(self._rows):  # during a bisect, other parts may still have to run
             await self._free()
         if error is not None:
             await self._fail(alive, error)
@@ -211,22 +214,23 @@ class BatchCall:
         for row, outcome in zip(rows, outcomes, strict=True):
             if not row.over:
                 await self._end(row, outcome)
-                # The ends of many rows must not keep the next batch from beginning, or ending.
+                # Ending many rows without a pause would delay the start and the end of other batches.
                 if self._loop.time() >= turn_ends:
                     await asyncio.sleep(0)
                     turn_ends = self._loop.time() + _TURN
 
-    def _may_part(self, rows: list[BatchRow], error: Exception) -> bool:
+    def _may_bisect(self, rows: list[BatchRow], error: Exception) -> bool:
+        # InvalidValueError means that the function returned invalid results. Then no single input is the cause.
         return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
 
     async def _result(self, work: asyncio.Future[Any]) -> Any:
-        """What the function gave.
+        """Wait for the function's result.
 
         Raises:
-            Exception: Whatever it raised.
+            Exception: The function raised an exception.
         """
         if work is not self._task:
-            return await _held(lambda: work)
+            return await _replacing_exits(lambda: work)
         self._stop_if_empty()
         try:
             await asyncio.wait({work})
@@ -240,13 +244,13 @@ class BatchCall:
         return work.result()
 
     async def _call_async(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
-        return self._sorted(await self._endpoint.function(**arguments), rows, padding)
+        return self._outcomes(await self._endpoint.function(**arguments), rows, padding)
 
     def _call(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
-        # What came is JSON before the next call begins: it may stand in a buffer that the next call writes anew.
-        return self._sorted(self._endpoint.function(**arguments), rows, padding)
+        # Convert the results to JSON before the next call starts, because the function may reuse its output buffers.
+        return self._outcomes(self._endpoint.function(**arguments), rows, padding)
 
-    def _sorted(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
+    def _outcomes(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
         results = by_row(returned, rows, padding, self._endpoint.outputs)
         return [self._outcome(result) for result in results]
 
@@ -264,13 +268,17 @@ class BatchCall:
         error: BaseException | None = None
         try:
             await self._result(work)
-        except Exception as raised:  # noqa: BLE001 - whatever the function raised
+        except Exception as raised:  # noqa: BLE001 - the function can raise any exception
             error = raised
         await self._free()
         left = [row for row in self._rows.values() if not row.over]
         if error is not None:
             if not left:
-                _log.info("endpoint %r: a batch ended late: %r", self._endpoint.name, error)
+                _log.info(
+                    "endpoint %r: the generator raised after all rows had ended: %r",
+                    self._endpoint.name,
+                    error,
+                )
             await self._fail(left, error)
             return
         for row in left:
@@ -289,14 +297,14 @@ class BatchCall:
                     return
                 for row, outcome in take(yielded, self._rows, known, self._endpoint):
                     await self._end(row, outcome)
-                sent = await self._late_joiners() if self._wants_late_joiners else self._none_new
+                sent = await self._late_joiners() if self._wants_late_joiners else self._no_late_joiners
                 if not sent and self.rows == 0:
                     return
-                # A generator that never waits must not keep the loop from the rest.
+                # A generator that never awaits would block the event loop without this.
                 await asyncio.sleep(0)
 
     def _drive(self, arguments: dict[str, Any], known: int) -> None:
-        """The same in a worker thread."""
+        """Run a synchronous generator in a worker thread, like `_drain` does for an async generator."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
         _check_generator(isinstance(generator, Generator), generator)
         with closing(generator):
@@ -313,7 +321,7 @@ class BatchCall:
                 ended = take(yielded, self._rows, known, self._endpoint)
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)
-                sent = self._none_new
+                sent = self._no_late_joiners
                 if self._wants_late_joiners:
                     sent = asyncio.run_coroutine_threadsafe(self._late_joiners(), self._loop).result()
                 if not sent and self.rows == 0:
@@ -331,7 +339,7 @@ class BatchCall:
     # ---- late joiners ---------------------------------------------------------------------------------------------
 
     @property
-    def _none_new(self) -> Any:
+    def _no_late_joiners(self) -> Any:
         return {} if self._endpoint.takes_late_joiners else None
 
     @property
@@ -339,7 +347,7 @@ class BatchCall:
         return self._endpoint.takes_late_joiners and self._may_join()
 
     async def _late_joiners(self) -> dict[int, Any]:
-        """Let waiting items into free rows: what each is, by its row."""
+        """Take late joiners from the queue, assign them to rows, and return their inputs by row number."""
         self._joining = True
         try:
             running = [row for row in self._rows.values() if not row.over]
@@ -354,14 +362,16 @@ class BatchCall:
 def _check_generator(is_one: bool, returned: Any) -> None:
     if not is_one:
         found = type(returned).__name__
-        raise InvalidValueError(f"it returned a {found}, and its annotation says a generator: it yields rows")
+        raise InvalidValueError(
+            f"the function returned a {found}, but its annotation declares a generator that yields rows"
+        )
 
 
-async def _held(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """Begin some work, and keep what would end the server from travelling on."""
+async def _replacing_exits(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    """Await a call, and replace exceptions that would end the server, such as SystemExit."""
     try:
         return await begin(*args)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
-        raise held_back(error) from error
+        raise exit_replacement(error) from error

@@ -1,26 +1,29 @@
-"""Who goes into which batch, and when. Pure: times come in as arguments, and nothing waits or runs here.
+"""Batch formation (`BatchQueue`, `BatchBuilder`): which items go into which batch, and when.
 
-  a key's items are | when                                                  | then
-  ------------------+-------------------------------------------------------+------------------------------------------
-  ready             | there are `max_size`, their costs reach `max_cost`,    | they go as soon as a worker is idle
-                    |   or the oldest has waited `timeout`                   |
-  not ready         | else                                                  | they wait for more, until the oldest has
-                    |                                                       |   waited `timeout` since it arrived
+This module is pure. Callers pass in the current time, and nothing here waits or runs.
 
-Who is next is the queue's business (it is fair among principals). It offers items in its order to a `BatchBuilder`, which
-takes what fits:
+Waiting items are grouped by key. A group is either ready or not:
 
-  an item is offered          | the draft
-  ----------------------------+---------------------------------------------------------------------
-  first of a ready key        | takes it, and from then on only its key
-  of another key, or not ready| passes it over
-  when the batch is full      | passes it over
-  whose cost passes `max_cost`| passes it over, and all later ones of its principal: order is kept
-  else                        | takes it
-  to join a batch that runs   | the same, unless an item of another key is older and ready: then the batch runs out
+  group of a key | condition                                              | effect
+  ---------------+--------------------------------------------------------+-----------------------------------------
+  ready          | it has `max_size` items, their cost reaches `max_cost`, | a batch starts when a worker is idle
+                 |   or its oldest item has waited `timeout`               |
+  not ready      | otherwise                                              | the group waits for more items
 
-The first item goes whatever its cost: one that could never go was refused at the submit. Every operation is O(1) in
-what waits.
+The scheduler's queue, which is fair among principals, determines the order. It offers the items in that order to a
+`BatchBuilder`, which accepts an item or skips it:
+
+  offered item                     | decision of the builder
+  ---------------------------------+----------------------------------------------------------------
+  first item whose key is ready    | accepted; the batch is now limited to this key
+  another key, or key not ready    | skipped
+  the batch is full                | skipped
+  cost would exceed `max_cost`     | skipped, with all later items of its principal, to preserve their order
+  any other item                   | accepted
+  late joiner of a running batch   | same rules; but if an older item of another key is ready, none may join
+
+The first item of a batch is accepted whatever its cost, because a submit with a cost above `max_cost` is rejected. The cost
+of every operation is independent of the number of waiting items.
 """
 
 import math
@@ -36,7 +39,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An item that waits."""
+    """Queue entry of a waiting item."""
 
     place: BatchSlot
     principal: str
@@ -45,14 +48,14 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Group(Generic[T]):
-    """The waiting items of one key, the oldest first."""
+    """Waiting items with the same key, oldest first."""
 
     items: "OrderedDict[T, Waiting]" = field(default_factory=OrderedDict)
     cost: float = 0.0
 
 
 class BatchQueue(Generic[T]):
-    """The waiting items of one endpoint."""
+    """Waiting items of one batched endpoint, grouped by key."""
 
     def __init__(self, bounds: Batching) -> None:
         self._bounds = bounds
@@ -64,16 +67,16 @@ class BatchQueue(Generic[T]):
         return len(self._items)
 
     def add(self, item: T, place: BatchSlot, principal: str, arrived: float) -> None:
-        """An item waits from now on; `arrived` never goes back from one call to the next."""
+        """Add a waiting item. The values of `arrived` must not decrease from call to call."""
         waiting = Waiting(place, principal, arrived)
         self._items[item] = waiting
         group = self._groups.setdefault(place.key, _Group())
         group.items[item] = waiting
         group.cost += place.cost
-        self._weigh(place.key, group)
+        self._update_full(place.key, group)
 
     def remove(self, items: Iterable[T]) -> None:
-        """Items were taken, or will never run. Those that are not here are passed over."""
+        """Remove items that were taken or cancelled. Unknown items are ignored."""
         smaller: dict[Hashable, _Group[T]] = {}
         for item in items:
             waiting = self._items.pop(item, None)
@@ -82,19 +85,19 @@ class BatchQueue(Generic[T]):
             key = waiting.place.key
             smaller[key] = group = self._groups[key]
             del group.items[item]
-            # Not by subtraction alone: what rounding leaves behind must not add up.
+            # Reset the cost of an empty group to 0, so that rounding errors cannot accumulate.
             group.cost = group.cost - waiting.place.cost if group.items else 0.0
         for key, group in smaller.items():
-            self._weigh(key, group)
+            self._update_full(key, group)
             if not group.items:
                 del self._groups[key]
 
     def find(self, item: T) -> Waiting | None:
-        """What is known of an item; None where it does not wait."""
+        """Return the entry of an item, or None if the item is not waiting."""
         return self._items.get(item)
 
     def due(self) -> float:
-        """The time from which a batch may go: minus infinity at once, infinity where nothing waits."""
+        """Earliest time at which a batch may start: minus infinity for immediately, infinity if no item is waiting."""
         if not self._items:
             return math.inf
         if self._full:
@@ -102,30 +105,31 @@ class BatchQueue(Generic[T]):
         return next(iter(self._items.values())).arrived + self._bounds.timeout
 
     def draft(self, now: float) -> "BatchBuilder[T]":
-        """Begin a batch."""
+        """Start building a new batch."""
         return BatchBuilder(self, self._bounds, now)
 
     def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
-        """Look for items to join a batch that runs: they wait for nothing but room.
+        """Build the set of late joiners for a running batch. Late joiners do not wait for `timeout`.
 
         Args:
-            now: The time.
-            key: The key of the batch.
-            rows: How many run in it.
-            cost: What they cost.
+            now: Current time.
+            key: Key of the running batch.
+            rows: Number of its running rows.
+            cost: Total cost of its running rows.
         """
         if self._items:
             oldest = next(iter(self._items.values())).place.key
             if oldest != key and self.is_ready(oldest, now):
-                rows = self._bounds.max_size  # it is full, so that it ends, and the others have their turn
+                # Treat the batch as full. It then runs to its end, and the older items of the other key can start.
+                rows = self._bounds.max_size
         return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
-        """Whether items of a key need not wait for more."""
+        """Whether a batch with this key may start without waiting for more items."""
         oldest = next(iter(self._groups[key].items.values()))
         return key in self._full or oldest.arrived + self._bounds.timeout <= now
 
-    def _weigh(self, key: Hashable, group: _Group[T]) -> None:
+    def _update_full(self, key: Hashable, group: _Group[T]) -> None:
         if len(group.items) >= self._bounds.max_size or group.cost >= self._bounds.max_cost:
             self._full.add(key)
         else:
@@ -133,17 +137,17 @@ class BatchQueue(Generic[T]):
 
 
 class BatchBuilder(Generic[T]):
-    """One batch while it is put together. Called with an item: whether it goes in."""
+    """A batch under construction. Calling it with an item adds the item if it fits, and returns whether it was added."""
 
     def __init__(
         self,
-        former: BatchQueue[T],
+        queue: BatchQueue[T],
         bounds: Batching,
         now: float,
         *,
         begun: tuple[Hashable, int, float] | None = None,
     ) -> None:
-        self._former = former
+        self._queue = queue
         self._bounds = bounds
         self._now = now
         self._begun = begun is not None
@@ -152,17 +156,17 @@ class BatchBuilder(Generic[T]):
 
     @property
     def room(self) -> int:
-        """Rows that are free."""
+        """Number of free rows."""
         return max(0, self._bounds.max_size - self.rows)
 
     def __call__(self, item: T) -> bool:
-        """Take an item in, if it fits."""
-        waiting = self._former.find(item)
+        """Add an item if it fits. Returns whether it was added."""
+        waiting = self._queue.find(item)
         if waiting is None or self.rows >= self._bounds.max_size or waiting.principal in self._closed:
             return False
         key, cost = waiting.place
         if not self._begun:
-            if not self._former.is_ready(key, self._now):
+            if not self._queue.is_ready(key, self._now):
                 return False
             self.key, self._begun = key, True
         elif key != self.key:

@@ -1,4 +1,4 @@
-"""Which result belongs to which input of a batched call."""
+"""Assignment of a batched call's results to its inputs."""
 
 from typing import Any
 
@@ -6,26 +6,26 @@ from tidewire_server.errors import InvalidValueError
 
 
 def by_row(returned: Any, rows: int, padding: int, columns: int | None) -> list[Any]:
-    """The result of each row; those of padding are dropped.
+    """Split the return value of a batched call into one result per row. Results of padding are dropped.
 
     Args:
-        returned: What the function returned: a value per input; or, with `columns`, one list per output.
-        rows: Inputs of callers in the call.
-        padding: Inputs after them that fill the batch up.
-        columns: How many outputs each have a list of their own; None for one list of whole values.
+        returned: Return value of the function: a list of values or, with `columns`, one list per output.
+        rows: Number of inputs, without padding.
+        padding: Number of padding inputs at the end of the batch.
+        columns: Number of outputs if each output has a separate list, or None for one list of whole values.
 
     Returns:
-        A value per row, or an exception where the function put one in the row's place.
+        One value per row, or an exception where the function returned an exception for a row.
 
     Raises:
-        InvalidValueError: There are not as many results as inputs; names both numbers.
+        InvalidValueError: The return value is not a list, or the number of results differs from the number of inputs.
     """
     if columns is None:
         return _sized(returned, rows, padding, "values")[:rows]
     outputs = _listed(returned)
     if len(outputs) != columns:
         raise InvalidValueError(
-            f"the function returned {len(outputs)} lists, and its annotation says {columns}"
+            f"the function returned {len(outputs)} lists, but its annotation declares {columns}"
         )
     names = [f"values in list {number} of {columns}" for number in range(1, columns + 1)]
     lists = [_sized(output, rows, padding, name) for output, name in zip(outputs, names, strict=True)]
@@ -50,7 +50,7 @@ def _sized(returned: Any, rows: int, padding: int, what: str) -> list[Any]:
 
 
 def _listed(returned: Any) -> list[Any]:
-    # A text and a mapping can be iterated over, and would pass for results if their length happened to be right.
+    # Strings and mappings are iterable too. With a matching length, they would be taken for a list of results.
     if isinstance(returned, str | bytes | dict | set | frozenset) or not hasattr(returned, "__len__"):
-        raise InvalidValueError(f"a batched function returns a list, not {type(returned).__name__}")
+        raise InvalidValueError(f"a batched function must return a list, not {type(returned).__name__}")
     return list(returned)

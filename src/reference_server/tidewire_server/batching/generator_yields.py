@@ -1,11 +1,11 @@
-"""What a batched generator yields, `{row: value or step}`, as values and ends of its rows."""
+"""Apply the mappings that a batched generator yields to its rows. A mapping has values, `Append`, `Last` or exceptions."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tidewire_server.batching.batch_row_types import BatchRow, Outcome
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import held_back, take_whole
+from tidewire_server.endpoints.invocation import exit_replacement, take_whole
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last
 from tidewire_server.errors import InvalidValueError, StreamClosedError
 
@@ -13,16 +13,19 @@ from tidewire_server.errors import InvalidValueError, StreamClosedError
 def take(
     yielded: Any, rows: Mapping[int, BatchRow], known: int, endpoint: Endpoint
 ) -> list[tuple[BatchRow, Outcome]]:
-    """Bring what was yielded into the rows' values; those that end by it, and how.
+    """Apply a yielded mapping to the values of the rows.
+
+    Returns:
+        The rows that end with this mapping, each with its outcome.
 
     Raises:
-        InvalidValueError: It is no mapping from row to value.
+        InvalidValueError: The yielded object is not a mapping, or names a row that does not exist.
     """
     if yielded is None:
         return []
     if not isinstance(yielded, Mapping):
         raise InvalidValueError(
-            f"a batched generator yields {{row: value}}, and this one yielded {type(yielded).__name__}"
+            f"a batched generator must yield {{row: value}}, but this one yielded a {type(yielded).__name__}"
         )
     ended: list[tuple[BatchRow, Outcome]] = []
     for number, step in yielded.items():
@@ -30,14 +33,16 @@ def take(
         if row is None:
             if isinstance(number, int) and 0 <= number < known:
                 continue  # padding
-            raise InvalidValueError(f"it yielded row {number!r:.40}, and the rows are 0 to {max(rows)}")
+            raise InvalidValueError(
+                f"the generator yielded row {number!r:.40}, but the rows are 0 to {max(rows)}"
+            )
         if row.over:
             continue
         try:
             ends = _step(row, step, endpoint)
         except StreamClosedError:
             row.over = True
-        except Exception as error:  # noqa: BLE001 - of this row alone
+        except Exception as error:  # noqa: BLE001 - fails only this row
             row.over = True
             ended.append((row, error))
         else:
@@ -48,9 +53,9 @@ def take(
 
 
 def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
-    """Take one row's step; whether it is its last."""
+    """Apply one yielded value to a row. Returns whether the row ends."""
     if isinstance(step, BaseException):
-        raise step if isinstance(step, Exception) else held_back(step)
+        raise step if isinstance(step, Exception) else exit_replacement(step)
     if isinstance(step, Last):
         if step.value is not UNSET:
             _step(row, step.value, endpoint)
@@ -64,7 +69,7 @@ def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
 
 
 def final(row: BatchRow, endpoint: Endpoint) -> Outcome:
-    """How a row ends with the value that it has."""
+    """Return the outcome of a row that ends with its current value, after validating that value."""
     try:
         endpoint.value.check(row.writer.value)
     except InvalidValueError as error:

@@ -1,1 +1,1 @@
-"""A function as an endpoint: its signature, its schemas, and calling it for one input."""
+"""Endpoints: Python functions with schemas derived from their signatures, and the code that calls them."""

@@ -1,4 +1,4 @@
-"""How an endpoint's items are batched: the options, checked when they are given."""
+"""Options of batched endpoints and their validation."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable
@@ -8,24 +8,24 @@ from typing import Any, Final, NamedTuple
 DEFAULT_BATCH_SIZE: Final = 16
 
 MAX_BATCH_SIZE: Final = 65_536
-"""The largest `max_batch_size`."""
+"""Upper bound of `max_batch_size`."""
 
 MAX_BATCH_TIMEOUT: Final = 3600.0
-"""The longest `batch_timeout`, in seconds."""
+"""Upper bound of `batch_timeout`, in seconds."""
 
 
 class BatchSlot(NamedTuple):
-    """What forming a batch needs to know of one item."""
+    """Properties of an item that decide which batches it fits into."""
 
     key: Hashable = None
-    """Only items of equal keys share a batch."""
+    """Grouping key. Only items with equal keys share a batch."""
     cost: float = 0.0
-    """What the item takes of `max_cost`."""
+    """Cost of the item. The costs in a batch may add up to `max_cost`."""
 
 
 @dataclass(frozen=True)
 class Batching:
-    """The options of a batched endpoint; see `Server.endpoint` for each."""
+    """Validated options of a batched endpoint. `Server.endpoint` documents each option."""
 
     max_size: int
     timeout: float
@@ -37,34 +37,38 @@ class Batching:
     bisect: bool
 
     @property
-    def judges(self) -> bool:
-        """Whether it looks into the inputs."""
+    def depends_on_inputs(self) -> bool:
+        """Whether batching depends on the inputs, through a `key` or a `cost` function."""
         return self.key is not None or self.cost is not None
 
     @property
-    def takes_sizes(self) -> bool:
-        """Whether calls are of certain sizes only."""
+    def has_fixed_sizes(self) -> bool:
+        """Whether batches are padded to one of the sizes in `sizes`."""
         return bool(self.sizes)
 
     def padded(self, rows: int) -> int:
-        """The size of the call for so many rows: the smallest of `sizes` that holds them."""
+        """Size of a call for this number of rows, including padding: the smallest of `sizes` that fits."""
         return next((size for size in self.sizes if size >= rows), rows)
 
-    def place(self, given: Any) -> BatchSlot:
-        """The key and the cost of one input.
+    def place(self, value: Any) -> BatchSlot:
+        """Compute the key and the cost of one input.
 
         Raises:
-            ValueError: The cost is no finite number of 0 or more, or the key cannot be compared.
-            Exception: Whatever the endpoint's own functions raise.
+            ValueError: The cost is negative or not finite, or the key is not hashable.
+            Exception: The endpoint's `key` or `cost` function raised an exception.
         """
-        key = None if self.key is None else self.key(given)
+        key = None if self.key is None else self.key(value)
         try:
             hash(key)
         except TypeError:
-            raise ValueError(f"its key is no key of a dictionary: {type(key).__name__}") from None
-        cost = 0.0 if self.cost is None else float(self.cost(given))
+            raise ValueError(
+                f"the endpoint's key function returned an unhashable {type(key).__name__}"
+            ) from None
+        cost = 0.0 if self.cost is None else float(self.cost(value))
         if not (math.isfinite(cost) and cost >= 0):
-            raise ValueError(f"its cost is {cost}: a finite number, 0 at least")
+            raise ValueError(
+                f"the endpoint's cost function returned {cost}, which is not a finite number ≥ 0"
+            )
         return BatchSlot(key, cost)
 
 
@@ -79,34 +83,40 @@ def read_batching(
     key: Callable[[Any], Hashable] | None,
     bisect: bool,
 ) -> Batching:
-    """Check the options against one another.
+    """Validate batching options and fill in their defaults.
 
     Raises:
-        TypeError: One is of another kind than it should be.
-        ValueError: One is out of bounds, or asks for another that is not there.
+        TypeError: `cost` or `key` is not a function.
+        ValueError: An option is out of range, or requires another option that was not passed.
     """
     allowed = () if sizes is None else tuple(sizes)
     if sizes is not None and (not allowed or any(type(size) is not int or size < 1 for size in allowed)):
-        raise ValueError(f"sizes is {allowed!r}: whole numbers, 1 at least")
+        raise ValueError(f"sizes must be one or more integers ≥ 1, not {allowed!r}")
     if max_batch_size is None:
         max_batch_size = max(allowed, default=DEFAULT_BATCH_SIZE)
     batch_timeout = 0.0 if batch_timeout is None else batch_timeout
     if type(max_batch_size) is not int or not 1 <= max_batch_size <= MAX_BATCH_SIZE:
-        raise ValueError(f"max_batch_size is {max_batch_size!r}: a whole number from 1 to {MAX_BATCH_SIZE}")
+        raise ValueError(
+            f"max_batch_size must be an integer from 1 to {MAX_BATCH_SIZE}, not {max_batch_size!r}"
+        )
     if type(batch_timeout) not in {int, float} or not 0 <= batch_timeout <= MAX_BATCH_TIMEOUT:
-        raise ValueError(f"batch_timeout is {batch_timeout!r}: seconds from 0 to {MAX_BATCH_TIMEOUT:g}")
+        raise ValueError(
+            f"batch_timeout must be from 0 to {MAX_BATCH_TIMEOUT:g} seconds, not {batch_timeout!r}"
+        )
     if allowed and max(allowed) != max_batch_size:
-        raise ValueError(f"the largest of sizes={allowed} is not max_batch_size={max_batch_size}")
+        raise ValueError(f"the largest of sizes={allowed} must be max_batch_size={max_batch_size}")
     if not allowed and pad is not None:
-        raise ValueError("pad fills a batch up to one of sizes, and sizes is not given")
+        raise ValueError("pad requires sizes, because it is the input that fills a batch up to one of sizes")
     for name, function in (("cost", cost), ("key", key)):
         if function is not None and not callable(function):
-            raise TypeError(f"{name} is a function of the input, not {function!r}")
+            raise TypeError(f"{name} must be a function of the input, not {function!r}")
     if (cost is None) != (max_cost is None):
-        given, missing = ("cost", "max_cost") if max_cost is None else ("max_cost", "cost")
-        raise ValueError(f"{given} needs {missing}: cost(input) of all items of a batch sum up to max_cost")
+        passed, missing = ("cost", "max_cost") if max_cost is None else ("max_cost", "cost")
+        raise ValueError(
+            f"{passed} requires {missing}: the sum of cost(input) over a batch is limited to max_cost"
+        )
     if max_cost is not None and (type(max_cost) not in {int, float} or not 0 < max_cost < math.inf):
-        raise ValueError(f"max_cost is {max_cost!r}: a finite number above 0")
+        raise ValueError(f"max_cost must be a finite number greater than 0, not {max_cost!r}")
     return Batching(
         max_size=max_batch_size,
         timeout=float(batch_timeout),

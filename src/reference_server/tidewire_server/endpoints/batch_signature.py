@@ -1,12 +1,12 @@
-"""From the signature of a batched function to the schemas of ONE of its items.
+"""Schemas of batched functions: derive the input and value schema of a single item from a signature with lists.
 
-the function is annotated                      | one input is             | one value is
+annotation of the function                     | schema of one input      | schema of one value
 -----------------------------------------------+--------------------------+--------------------------------------
 (inputs: list[Model])                          | a Model                  |
 (words: list[str], lengths: list[int])         | {"words": …, "lengths": …} |
 -> list[T], Sequence[T | ItemError]            |                          | T
--> tuple[list[A], list[B]] (a list per output) |                          | [A, B]; of one output A alone
--> Iterator[dict[int, T]] (a generator)        |                          | T, which may grow
+-> tuple[list[A], list[B]] (a list per output) |                          | [A, B], or A if there is one output
+-> Iterator[dict[int, T]] (a generator)        |                          | T, which may grow while it runs
 """
 
 import collections.abc
@@ -45,50 +45,50 @@ _SENT: Final = (collections.abc.Generator, collections.abc.AsyncGenerator)
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """What a batched endpoint takes and gives, item by item."""
+    """Input and value schemas for one item of a batched endpoint, and the form of the function."""
 
     input: InputShape
     value: ValueShape
     outputs: int | None
-    """How many lists the function returns, one for each output; None for one list of values."""
+    """Number of lists that the function returns, one per output. None if it returns one list of values."""
     takes_late_joiners: bool
-    """Whether it is a generator that is sent further inputs while it runs."""
+    """Whether the function is a generator that accepts further inputs through `send` while it runs."""
     only_appends: bool
-    """Whether it is a generator that yields no whole values."""
+    """Whether the function is a generator that never yields whole values, only `Append` and `Last`."""
 
 
 def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
-    """Read a batched function's signature.
+    """Derive the schemas of one item from the signature of a batched function.
 
     Raises:
-        TypeError: It is none of the forms above, or an annotation cannot be a schema.
+        TypeError: The signature has an unsupported form, or an annotation has no JSON Schema.
     """
     read = read_signature(function, name)
     here = f"endpoint {name!r}"
     if read.stream is not None:
         raise TypeError(
-            f"{here}: a batched function has no Stream, which is one item's: it yields {{row: Append(…)}}, "
-            "and `ctx: Context` has what is told beside the value"
+            f"{here}: a batched function cannot have a Stream parameter, because a Stream belongs to one item. "
+            "Yield {row: Append(…)} instead, and use `ctx: Context` for progress, notes and usage"
         )
     if not read.members:
-        raise TypeError(f"{here}: a batched function takes a list of inputs, and this one takes nothing")
+        raise TypeError(f"{here}: a batched function needs a parameter for the list of inputs")
     members: dict[str, tuple[Any, Any]] = {}
     for parameter, (annotation, default) in read.members.items():
         if default is not ...:
             raise TypeError(
-                f"{here}: the list {parameter!r} has a default, and a default is one input's: "
-                "take one list of a pydantic model, whose members may have some"
+                f"{here}: the list parameter {parameter!r} cannot have a default. For default values of single "
+                "inputs, use one list parameter of a pydantic model with defaults"
             )
         members[parameter] = (_element(annotation, f"{here}: the parameter {parameter!r}"), ...)
     generates = is_generator(function)
     outputs, late_joiners, appends = None, False, False
     if generates:
         step, late_joiners = _yielded(read.returned, here)
-        given, appends = _of_one(step), _appends(step)
+        annotation, appends = _value_type(step), _appends(step)
     else:
-        given, outputs = _returned(read.returned, here)
-    taken, value = make_shapes(name, replace(read, members=members), given, grows=generates)
-    return BatchShapes(taken, value, outputs, late_joiners, appends)
+        annotation, outputs = _returned(read.returned, here)
+    input_, value = make_shapes(name, replace(read, members=members), annotation, grows=generates)
+    return BatchShapes(input_, value, outputs, late_joiners, appends)
 
 
 def _element(annotation: Any, what: str) -> Any:
@@ -101,13 +101,13 @@ def _element(annotation: Any, what: str) -> Any:
         return arguments[0]
     if get_origin(annotation) is tuple and len(arguments) == 2 and arguments[1] is ...:
         return arguments[0]
-    raise TypeError(f"{what} of a batched function is a list, list[…], not {_written(annotation)}")
+    raise TypeError(f"{what} of a batched function must be annotated list[…], not {_name_of(annotation)}")
 
 
 def _returned(annotation: Any, here: str) -> tuple[Any, int | None]:
     arguments = get_args(annotation)
     if get_origin(annotation) is tuple and ... not in arguments:
-        outputs = [_of_one(_element(each, f"{here}: each output")) for each in arguments]
+        outputs = [_value_type(_element(each, f"{here}: each output")) for each in arguments]
         return (outputs[0] if len(outputs) == 1 else tuple[tuple(outputs)]), len(outputs)  # type: ignore[misc]
     if (
         isinstance(annotation, type)
@@ -115,7 +115,7 @@ def _returned(annotation: Any, here: str) -> tuple[Any, int | None]:
         and not issubclass(annotation, str | bytes | dict)
     ):
         return Any, None  # list, numpy.ndarray, torch.Tensor
-    return _of_one(_element(annotation, f"{here}: the result")), None
+    return _value_type(_element(annotation, f"{here}: the result")), None
 
 
 def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
@@ -129,39 +129,41 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
         return Any, late_joiners
     if get_origin(rows) not in _ROWS:
         raise TypeError(
-            f"{here}: a batched generator yields {{row: value}}, Iterator[dict[int, …]], not {_written(rows)}"
+            f"{here}: a batched generator must yield {{row: value}}, annotated Iterator[dict[int, …]], "
+            f"not {_name_of(rows)}"
         )
     return get_args(rows)[1], late_joiners
 
 
-def _of_one(annotation: Any) -> Any:
-    """The type of one value, without what may stand in its place: exceptions, `Append` and `Last`."""
+def _value_type(annotation: Any) -> Any:
+    """Type of one value: the annotation without exceptions, `Append` and `Last`."""
     if get_origin(annotation) in {Append, Last}:
-        return _of_one(get_args(annotation)[0])
+        return _value_type(get_args(annotation)[0])
     if annotation in {Append, Last}:
         return Any
     if get_origin(annotation) not in {Union, types.UnionType}:
         return annotation
-    bare = [each for each in get_args(annotation) if not _stands_in(each)]
-    if not bare:
+    values = [each for each in get_args(annotation) if not _is_control_type(each)]
+    if not values:
         return Any
-    return Union[tuple(map(_of_one, bare))]  # noqa: UP007 - made of what is only known here
+    return Union[tuple(map(_value_type, values))]  # noqa: UP007 - the members are only known at run time
 
 
 def _appends(annotation: Any) -> bool:
-    """Whether nothing but `Append` and `Last` of it is yielded."""
+    """Whether the annotation allows only `Append` and `Last[Append]`, and no whole values."""
     if get_origin(annotation) in {Union, types.UnionType}:
-        return all(_appends(each) or _stands_in(each) for each in get_args(annotation))
+        return all(_appends(each) or _is_control_type(each) for each in get_args(annotation))
     if get_origin(annotation) is Last:
         return _appends(get_args(annotation)[0])
     return annotation in {Append, Last} or get_origin(annotation) is Append
 
 
-def _stands_in(annotation: Any) -> bool:
+def _is_control_type(annotation: Any) -> bool:
+    """Whether the annotation is unparametrized `Append` or `Last`, or an exception class, and thus not a value type."""
     return annotation in {Append, Last} or (
         isinstance(annotation, type) and issubclass(annotation, BaseException)
     )
 
 
-def _written(annotation: Any) -> str:
+def _name_of(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)

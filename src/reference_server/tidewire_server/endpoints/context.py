@@ -1,4 +1,4 @@
-"""What a function may ask of the call that it is in: `Context`."""
+"""Per-call context for endpoint functions (`Context`): cancellation, progress, notes and usage."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,10 +9,10 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 
 
 class Context:
-    """The call that a function is in: whether anybody still waits for it, and a way to tell how far it is.
+    """The current call of an endpoint function: its cancellation, progress, notes and usage.
 
-    A function gets one by having a parameter annotated `Context`. In a batched function it stands for the whole call,
-    and `rows` for each input; progress and notes of the call go to every row.
+    A function receives a context by declaring a parameter with the annotation `Context`. In a batched function the context
+    belongs to the whole call, and `rows` holds one context per input. Progress and notes of the call apply to every row.
     """
 
     def __init__(self, writer: ItemWriter | None = None, rows: Mapping[int, "Context"] | None = None) -> None:
@@ -21,8 +21,10 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: it was cancelled, or its time is over. Of a batched call:
-        whether that holds for all its rows. A function in a worker thread ends by itself when it sees this.
+        """Whether the result is no longer needed, because the item was cancelled or its deadline has passed.
+
+        For a batched call, True only if this applies to all rows. The server cannot stop a function in a worker thread, so
+        such a function should check this regularly and return.
         """
         if self._writer is not None:
             return self._writer.cancelled
@@ -30,53 +32,53 @@ class Context:
 
     @property
     def rows(self) -> Mapping[int, "Context"]:
-        """The context of each input by its row. Rows of padding have none. A plain call is its own row 0."""
+        """Contexts of the inputs by row number, without padding. A call that is not batched is its own row 0."""
         return self._rows if self._writer is None else MappingProxyType({0: self})
 
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
     ) -> None:
-        """Tell how far the function is; see `Stream.progress`.
+        """Report progress to the readers of the job. See `Stream.progress`.
 
         Raises:
-            ValueError: See `Stream.progress`.
-            StreamClosedError: The item has ended; not in a batched call, whose other rows go on.
+            ValueError: An argument is invalid. See `Stream.progress`.
+            StreamClosedError: The item has ended. Never raised in a batched call.
         """
-        self._tell(lambda writer: writer.progress(current, total, unit=unit, phase=phase))
+        self._write(lambda writer: writer.progress(current, total, unit=unit, phase=phase))
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
-        """Leave a note for whoever reads the job; see `Stream.note`.
+        """Add a note for the readers of the job. See `Stream.note`.
 
         Raises:
-            ValueError: It is no text, or the level is another.
-            StreamClosedError: The item has ended; not in a batched call.
+            ValueError: The text is not a valid string, or the level is unknown.
+            StreamClosedError: The item has ended. Never raised in a batched call.
         """
-        self._tell(lambda writer: writer.note(text, level))
+        self._write(lambda writer: writer.note(text, level))
 
     def usage(self, **numbers: float) -> None:
-        """Report what was used (`tokens=12`); see `Stream.usage`. A batched call reports by row.
+        """Report usage, such as `tokens=12`. See `Stream.usage`. In a batched call, report usage per row.
 
         Raises:
-            ValueError: Something is no number, or passes ±2^53; or this is a batched call as a whole.
-            StreamClosedError: The item has ended; not in a batched call.
+            ValueError: An argument is not a number within ±2^53, or this is the context of a whole batched call.
+            StreamClosedError: The item has ended. Never raised in a batched call.
         """
         if self._writer is None:
-            raise ValueError("a batched call reports usage by row: ctx.rows[row].usage(…)")
-        self._tell(lambda writer: writer.usage(numbers))
+            raise ValueError("a batched call must report usage per row: ctx.rows[row].usage(…)")
+        self._write(lambda writer: writer.usage(numbers))
 
-    def _tell(self, tell: Callable[[ItemWriter], None]) -> None:
+    def _write(self, action: Callable[[ItemWriter], None]) -> None:
         if self._writer is None:
             for row in tuple(self._rows.values()):
-                row._tell(tell)
+                row._write(action)
         else:
-            tell(self._writer)
+            action(self._writer)
 
 
 class RowContext(Context):
-    """One row of a batched call: what is told after its end is dropped, since its siblings go on."""
+    """Context of one row of a batched call. Writes after the row's end are ignored, because the call continues."""
 
-    def _tell(self, tell: Callable[[ItemWriter], None]) -> None:
+    def _write(self, action: Callable[[ItemWriter], None]) -> None:
         try:
-            super()._tell(tell)
+            super()._write(action)
         except StreamClosedError:
             return

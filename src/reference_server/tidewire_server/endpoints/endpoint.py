@@ -1,4 +1,4 @@
-"""An endpoint: a function, what it takes and gives, and how it may run."""
+"""Endpoint (`Endpoint`): a function with its schemas, options and description."""
 
 import hashlib
 import inspect
@@ -19,11 +19,11 @@ from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.signature_schemas import (
     InputShape,
     ValueShape,
-    called_first,
     is_async,
     is_generator,
     names_in,
     shapes_of,
+    unwrap_partial,
 )
 from tidewire_server.errors import ItemError, ProblemError, refuse
 from tidewire_server.log_writer.user_values import plain
@@ -37,7 +37,7 @@ Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
 
 
 class Default:
-    """Stands for "as the server is set", where None means something of its own."""
+    """Type of the sentinel `DEFAULT`, which selects the server's setting for options where None has another meaning."""
 
 
 DEFAULT: Final = Default()
@@ -47,10 +47,10 @@ _ANYWHERE: Final = BatchSlot()
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `Server.endpoint`.
+    """Options of `@server.endpoint(…)`.
 
-    The text below each field is its documentation: `src/client/generate_signatures.py` copies the fields into the
-    signature and docstring there.
+    The text below each field documents the option. `src/client/generate_signatures.py` copies it into the signature and the
+    docstring of `Server.endpoint`.
     """
 
     name: str | None = None
@@ -116,58 +116,59 @@ class Options:
     exception have failed. The function is then called several times with the same input."""
 
     def batching(self) -> Batching | None:
-        """How items are batched; None for a function that takes one input.
+        """Return the batching options, or None if each call of the function handles one input.
 
         Raises:
-            TypeError: An option is of another kind than it should be.
-            ValueError: One is out of bounds, or is an option of batched functions while `batch` is not set.
+            TypeError: An option has the wrong type.
+            ValueError: An option is out of range, or requires `batch`, which is not set.
         """
         names = ("max_batch_size", "batch_timeout", "sizes", "pad", "cost", "max_cost", "key")
         options = {name: getattr(self, name) for name in names}
         if self.batch:
             return read_batching(**options, bisect=self.bisect)
         if given := [name for name, value in options.items() if value is not None] + ["bisect"] * self.bisect:
-            raise ValueError(f"{', '.join(given)}: of batched functions; say batch=True as well")
+            raise ValueError(f"{', '.join(given)}: only for batched functions; pass batch=True as well")
         return None
 
 
 @dataclass(frozen=True)
 class Served:
-    """A resource of an endpoint as it is sent."""
+    """Serialized content of a linked resource of an endpoint."""
 
     body: bytes
     media_type: str
     version: str
-    """Changes when the body does: its ETag, and the `v` of the link that leads to it."""
+    """Version of the content. Used as the ETag, and as the parameter `v` in the URL of the resource."""
 
 
 class Endpoint:
-    """One function under one name."""
+    """A function that is registered under a name."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
-        """Read the function's signature and check the options against it.
+        """Derive the schemas from the function's signature and validate the options.
 
         Raises:
-            TypeError: The signature cannot be an endpoint's.
-            ValueError: An option is wrong, or an example is no valid input.
+            TypeError: The signature is not supported, or an option has the wrong type.
+            ValueError: An option is invalid, or an example does not match the input schema.
         """
         if not callable(function):
-            raise TypeError(f"an endpoint is a function, not {function!r}; a name is given as name=…")
-        body = called_first(function)
-        _refuse_without_object(body)
+            raise TypeError(f"an endpoint must be a function, not {function!r}; pass its name as name=…")
+        body = unwrap_partial(function)
+        _refuse_unbound(body)
         self.function = function
         self.name: str = str(getattr(body, "__name__", "")) if options.name is None else options.name
         if options.name is None and self.name in {"", "<lambda>"}:
             what = "a lambda" if self.name else f"an object of type {type(body).__name__}"
-            raise ValueError(f"{what} has no name: give it one, name=…")
+            raise ValueError(f"{what} has no name: pass one with name=…")
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
             raise ValueError(
-                f"{self.name!r} cannot name an endpoint: a letter, then at most 63 letters, digits, '-', '_' and '.'"
+                f"{self.name!r} is not a valid endpoint name: use a letter, then at most 63 letters, digits, '-', '_' "
+                "and '.'"
             )
         self.input: InputShape
         self.value: ValueShape
         self.batching = options.batching()
-        """How its items are batched; None for a function that takes one input."""
+        """Batching options, or None if each call of the function handles one input."""
         self.outputs: int | None = None
         self.takes_late_joiners = False
         self._only_appends = False
@@ -181,28 +182,32 @@ class Endpoint:
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None
-        """Whether the value grows while the function runs; else it is set once, when it is complete."""
+        """Whether the value changes while the function runs. Otherwise it is set once, when the function returns."""
         for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
-            given = getattr(options, name)
-            if not (given is None or isinstance(given, Default)) and (
-                type(given) is not int or given < least
+            option = getattr(options, name)
+            if not (option is None or isinstance(option, Default)) and (
+                type(option) is not int or option < least
             ):
                 raise ValueError(
-                    f"endpoint {self.name!r}: {name} is {given!r}: a whole number, {least} at least, or None"
+                    f"endpoint {self.name!r}: {name} must be an integer ≥ {least}, or None, not {option!r}"
                 )
         limit = options.time_limit
         if limit is not None and (type(limit) not in {int, float} or not 0 < limit < math.inf):
-            raise ValueError(f"endpoint {self.name!r}: time_limit is {limit!r}: seconds above 0, or None")
+            raise ValueError(
+                f"endpoint {self.name!r}: time_limit must be a number of seconds greater than 0, or None, not {limit!r}"
+            )
         group = options.concurrency_group
         if group is not None and (not isinstance(group, str) or not group):
-            raise ValueError(f"endpoint {self.name!r}: concurrency_group is {group!r}: a name, or None")
-        self._check_places(options)
+            raise ValueError(
+                f"endpoint {self.name!r}: concurrency_group must be a non-empty name, or None, not {group!r}"
+            )
+        self._check_value_options(options)
         self.concurrency_limit = options.concurrency_limit
         self.concurrency_group = group
         self.max_queue_size = options.max_queue_size
         if options.on_restart not in get_args(OnRestart):
             raise ValueError(
-                f"endpoint {self.name!r}: on_restart is 'rerun' or 'fail', not {options.on_restart!r}"
+                f"endpoint {self.name!r}: on_restart must be 'rerun' or 'fail', not {options.on_restart!r}"
             )
         self.on_restart = options.on_restart
         self.time_limit = limit
@@ -219,44 +224,50 @@ class Endpoint:
             try:
                 self.input.read(example, "/input")
             except ProblemError as error:
-                raise ValueError(f"endpoint {self.name!r}: an example is no valid input: {error}") from None
+                raise ValueError(
+                    f"endpoint {self.name!r}: an example is not a valid input: {error}"
+                ) from None
         self.padding = self._read_padding()
         self._capabilities = {
             "streams": self.streams,
-            "rollback": self._may_take_back(),
+            "rollback": self._may_retract(),
             **(options.capabilities or {}),
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
 
     def _read_padding(self) -> BaseModel | None:
-        """The input that fills a batch up; None: the last one of the batch is repeated."""
+        """Return the input that pads batches. None means that the last input of a batch is repeated."""
         batching = self.batching
         if batching is None:
             return None
         if batching.bisect and self.is_generator:
             raise ValueError(
-                f"endpoint {self.name!r}: bisect runs a call again, and of a generator readers have seen a part"
+                f"endpoint {self.name!r}: bisect cannot be used with a generator, because readers have already seen a "
+                "part of its output when it fails and is run again"
             )
-        if batching.takes_sizes and self.takes_late_joiners:
+        if batching.has_fixed_sizes and self.takes_late_joiners:
             raise ValueError(
-                f"endpoint {self.name!r}: sizes are of whole calls, and this one takes late joiners: it pads by itself"
+                f"endpoint {self.name!r}: sizes cannot be used with a generator that takes late joiners, because its "
+                "size changes while it runs. Pad the batch in the function"
             )
         pad = batching.pad
         if pad is None or isinstance(pad, self.input.model):
             return pad
-        given = pad.model_dump(mode="json") if isinstance(pad, BaseModel) else plain(pad)
+        value = pad.model_dump(mode="json") if isinstance(pad, BaseModel) else plain(pad)
         try:
-            return self.input.read(given, "")
+            return self.input.read(value, "")
         except ProblemError as error:
-            said = str(error).removeprefix(": ")
-            raise ValueError(f"endpoint {self.name!r}: pad is no valid input: {said}") from None
+            reason = str(error).removeprefix(": ")
+            raise ValueError(f"endpoint {self.name!r}: pad is not a valid input: {reason}") from None
 
-    def _check_places(self, options: Options) -> None:
-        """Refuse now what would else fail at the first submit."""
+    def _check_value_options(self, options: Options) -> None:
+        """Validate `columns`, `validate`, `initial` and `links` now, so that errors do not wait for the first submit."""
         here = f"endpoint {self.name!r}"
         columns = options.columns
         if isinstance(columns, str):
-            raise TypeError(f"{here}: columns is one text: give a list of JSON Pointers, [{columns!r}]")
+            raise TypeError(
+                f"{here}: columns must be a list of JSON Pointers, not a string: use [{columns!r}]"
+            )
         if columns is not None and not callable(columns):
             for pointer in columns:
                 try:
@@ -264,7 +275,7 @@ class Endpoint:
                 except ValueError as error:
                     raise ValueError(f"{here}: columns: {pointer!r}: {error}") from None
         if options.validate is not None and not callable(options.validate):
-            raise TypeError(f"{here}: validate is a function of the input, not {options.validate!r}")
+            raise TypeError(f"{here}: validate must be a function of the input, not {options.validate!r}")
         if options.initial is not DEFAULT and not callable(options.initial):
             try:
                 strict_json.check(self.value.to_json(options.initial))
@@ -272,7 +283,10 @@ class Endpoint:
                 raise ValueError(f"{here}: initial: {error}") from None
         for name, resource in (options.links or {}).items():
             if _NAME.fullmatch(name) is None or name in {"jobs", "self"}:
-                raise ValueError(f"{here}: a link cannot be called {name!r}: its URL would lead elsewhere")
+                raise ValueError(
+                    f"{here}: {name!r} is not a valid name for a link: use a letter, then letters, digits, '-', '_' "
+                    "and '.', but not 'jobs' or 'self'"
+                )
             if not callable(resource) and not isinstance(resource, bytes):
                 try:
                     strict_json.check(resource)
@@ -281,18 +295,20 @@ class Endpoint:
 
     @property
     def rollback(self) -> bool:
-        """Whether text that was written may be taken back."""
+        """Whether the endpoint may retract text that it has already written."""
         return bool(self._capabilities["rollback"])
 
     @property
     def notices_cancel(self) -> bool:
-        """Whether its function can see that it was cancelled: else there is no use in waiting for it."""
-        given = self.input
-        return self.is_async or self.is_generator or given.stream is not None or given.context is not None
+        """Whether the function can notice a cancellation. Otherwise there is no point in waiting for it to stop."""
+        shape = self.input
+        return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
 
-    def _may_take_back(self) -> bool:
-        """What holds where the author says nothing: a whole value may replace what was there, a stream is believed to
-        only grow unless its function names `truncate`. A stream that takes back more than that is refused.
+    def _may_retract(self) -> bool:
+        """Default of the capability `rollback`.
+
+        A generator that yields whole values may replace earlier text. A function with a `Stream` only appends, unless its
+        code mentions `truncate`. At run time the server rejects retractions that the capability does not announce.
         """
         if self._only_appends:
             return False
@@ -301,14 +317,14 @@ class Endpoint:
     # ---- the first state of an item ----------------------------------------------------------------------------
 
     def initial(self, value: BaseModel) -> JsonValue:
-        """The value of an item at submit."""
+        """Return the value of an item at submit, before its function runs."""
         if self._initial is DEFAULT:
             return self.value.empty if self.streams else None
-        given = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
-        return self.value.to_json(given)  # type: ignore[no-any-return]
+        found = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
+        return self.value.to_json(found)  # type: ignore[no-any-return]
 
     def columns(self, value: BaseModel) -> list[str]:
-        """JSON Pointers within the value, of the places that grow."""
+        """Return the JSON Pointers of the item's columns, relative to the item's value."""
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text else []
         else:
@@ -318,19 +334,19 @@ class Endpoint:
         return list(within)
 
     async def admit(self, raw: JsonValue, pointer: str) -> BaseModel:
-        """Validate one input, by its schema and by the endpoint's own judgement, before anything is queued.
+        """Validate one input at submit, against the schema, by the `validate` function, and against `max_cost`.
 
         Raises:
-            ProblemError: It is refused.
+            ProblemError: The input is rejected.
         """
         value = self.input.read(raw, pointer)
-        if self.validate is None and (self.batching is None or not self.batching.judges):
+        if self.validate is None and (self.batching is None or not self.batching.depends_on_inputs):
             return value
         try:
             if self.validate is not None:
-                judged = self.validate(self.input.as_given(value))
-                if inspect.isawaitable(judged):
-                    await judged
+                pending = self.validate(self.input.as_given(value))
+                if inspect.isawaitable(pending):
+                    await pending
             self._admit_to_batches(value, pointer)
         except ProblemError:
             raise
@@ -345,37 +361,35 @@ class Endpoint:
         return value
 
     def place(self, value: BaseModel) -> BatchSlot:
-        """Where an input stands among those that it may share a batch with.
+        """Compute the batch key and the cost of an input.
 
         Raises:
-            Exception: Whatever the endpoint's `key` and `cost` raise.
+            Exception: The endpoint's `key` or `cost` function raised an exception.
         """
         batching = self.batching
-        if batching is None or not batching.judges:
+        if batching is None or not batching.depends_on_inputs:
             return _ANYWHERE
         return batching.place(self.input.as_given(value))
 
     def _admit_to_batches(self, value: BaseModel, pointer: str) -> None:
         batching = self.batching
-        if batching is None or not batching.judges:
+        if batching is None or not batching.depends_on_inputs:
             return
         cost = self.place(value).cost
         if cost > batching.max_cost:
-            detail = (
-                f"{pointer}: it costs {cost:g}, and a whole batch at most {batching.max_cost:g} (max_cost)"
-            )
+            detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum for a batch, {batching.max_cost:g} (max_cost)"
             raise refuse("input_too_long", detail, pointer=pointer, limit=batching.max_cost)
 
-    # ---- what is told of it ------------------------------------------------------------------------------------
+    # ---- description -------------------------------------------------------------------------------------------
 
     def capabilities(self, max_inputs: int) -> EndpointCapabilities:
-        """What it can do."""
+        """Return the endpoint's capabilities for its description."""
         return EndpointCapabilities.model_validate(
             {"batch": Batch(max_items=max_inputs), **self._capabilities}
         )
 
     def summarize(self, root: str) -> EndpointSummary:
-        """Its entry in discovery."""
+        """Return the endpoint's entry in the discovery document."""
         return EndpointSummary(
             name=self.name,
             summary=self.summary,
@@ -384,9 +398,9 @@ class Endpoint:
         )
 
     def describe(self, root: str, max_inputs: int) -> EndpointDescription:
-        """Its description."""
+        """Return the endpoint's description: schemas, examples, capabilities and links."""
         here = f"{root}/endpoints/{self.name}"
-        # The version in the link names the content, so that what it leads to never changes.
+        # The version makes the URL unique for the content, so that responses can be cached forever.
         further = {name: f"{here}/{name}?v={self.resource(name).version}" for name in self.links}
         return EndpointDescription(
             name=self.name,
@@ -400,34 +414,34 @@ class Endpoint:
         )
 
     def resource(self, name: str) -> Served:
-        """One of its further resources, made once.
+        """Return a linked resource. The content is created on first use and then cached.
 
         Raises:
-            KeyError: It has none of this name.
+            KeyError: The endpoint has no link with this name.
         """
         if name not in self._served:
-            given = self.links[name]
-            content = given() if callable(given) else given
+            link = self.links[name]
+            content = link() if callable(link) else link
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            # What names its own version keeps that name: a reader compares it with the one in the body.
+            # Content with a `hash` member defines its own version. Clients compare the hash with the URL's version.
             named = content.get("hash") if isinstance(content, dict) else None
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)
         return self._served[name]
 
 
-def _refuse_without_object(function: Callable[..., Any]) -> None:
-    """Refuse what needs an object before it can be called."""
+def _refuse_unbound(function: Callable[..., Any]) -> None:
+    """Raise an error for a class or an unbound method, which cannot be called without an object."""
     if isinstance(function, type):
         name = function.__name__
         raise TypeError(
-            f"an endpoint is a function, and {name} is a class: register a method of an object, {name}(…).method"
+            f"an endpoint must be a function, but {name} is a class: register a method of an object, {name}(…).method"
         )
     if inspect.isfunction(function):
         first = next(iter(inspect.signature(function).parameters.values()), None)
         if first is not None and first.name in {"self", "cls"} and first.annotation is first.empty:
             raise TypeError(
-                f"{function.__name__!r} is a method without its object: register it of an object, "
+                f"{function.__name__!r} is an unbound method: register the method of an object, such as "
                 f"server.endpoint(model.{function.__name__})"
             )

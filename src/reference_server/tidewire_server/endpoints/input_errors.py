@@ -1,6 +1,4 @@
-"""What is wrong with an input that does not fit its schema, in the words of whoever sent it: in a few of them, however
-much is wrong.
-"""
+"""Error messages for inputs that do not match their schema, with paths relative to the request's body."""
 
 import difflib
 import itertools
@@ -13,50 +11,56 @@ from tidewire.protocol.document.json_pointer import build
 from tidewire_server.errors import ProblemError, refuse
 
 _MAX_FAULTS: Final = 1000
-"""Places of one input that do not fit which are looked at one by one: pydantic makes an object for each of millions."""
+"""Maximum number of validation errors that are examined. An input could have millions, and pydantic creates an object for
+each."""
 
 _MAX_NAME: Final = 200
-"""Characters of a member's name that are told."""
+"""Maximum length of a member name in a message, in characters."""
 
 
 def refused_input(
     error: ValidationError, value: JsonValue, pointer: str, known: Sequence[str]
 ) -> ProblemError:
-    """What is wrong with an input, to be raised: the first place that does not fit, and how many more there are.
+    """Convert a validation error to an `invalid_input` problem.
+
+    The message describes the most helpful error and counts the others.
 
     Args:
-        error: Of pydantic.
-        value: The input as it came, shared members included.
-        pointer: Where it stands in the request's body.
-        known: The members that it may have.
+        error: The validation error of pydantic.
+        value: The input, including shared members.
+        pointer: JSON Pointer of the input in the request's body.
+        known: Names of the members that the input may have.
     """
     if error.error_count() > _MAX_FAULTS:
-        detail = f"{pointer}: {error.error_count()} places do not fit the endpoint's schema"
+        detail = f"{pointer}: the input violates the endpoint's schema in {error.error_count()} places"
         return refuse("invalid_input", detail, pointer=pointer)
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    # A misspelt member is missing under its name, too: how it was written tells more.
+    # A misspelled member causes two errors: an unknown member and a missing one. The unknown name is more helpful.
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     place, name = _locate(value, first["loc"])
     message = first["msg"]
     if first["type"] == "missing":
-        # What is wrong is the object that lacks the member.
+        # Point to the object that lacks the member, because the member itself does not exist.
         place, message = place[:-1], f"the member {name!r} is missing"
     if first["type"] == "extra_forbidden":
         shown = str(name)[:_MAX_NAME]
-        message = f"there is no member {shown!r}"
+        message = f"unknown member {shown!r}"
         if len(place) == 1:
             close = difflib.get_close_matches(shown, known, n=1)
             message += (
-                f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
+                f"; did you mean {close[0]!r}?" if close else f"; known members: {', '.join(known) or 'none'}"
             )
     rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    # Of a name as long as the body may be the answer tells where it stands, and not all of it.
+    # A name can be as long as the body. Cut the pointer before the first long name.
     where = pointer + build(tuple(itertools.takewhile(lambda token: len(str(token)) <= _MAX_NAME, place)))
     return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)
 
 
 def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:
-    """Follow an error's location into the input. A union's location names its branches too, which are no members."""
+    """Translate an error's location to a path in the input, and return the path with its last element.
+
+    pydantic's locations also contain names of union branches, which are skipped.
+    """
     place: list[int | str] = []
     for position, token in enumerate(loc):
         last = position == len(loc) - 1

@@ -1,14 +1,14 @@
-"""Calling one endpoint's function for one item, whatever kind of function it is.
+"""Invocation of an endpoint's function for one item.
 
-  function                    | runs
+  function                    | where it runs, and how it is cancelled
   ----------------------------+----------------------------------------------------------------------
-  async def                   | on the event loop; cancelled as a task
-  async generator             | on the event loop; cancelled as a task, then closed
-  def                         | in a worker thread; sees `stream.cancelled` if it asks
-  generator                   | in a worker thread; closed between two values when it is cancelled
+  async def                   | on the event loop; its task is cancelled
+  async generator             | on the event loop; its task is cancelled, then it is closed
+  def                         | in a worker thread; must check `stream.cancelled` or `ctx.cancelled`
+  generator                   | in a worker thread; it is closed between two values
 
-A thread cannot be stopped from outside, so a function that neither yields nor asks runs to its end. Its slot and its
-thread stay taken until then: whoever limits a model to one call at a time gets one call at a time.
+Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end. It
+occupies its concurrency slot and its thread until then, so that the concurrency limit of an endpoint is never exceeded.
 """
 
 import asyncio
@@ -29,31 +29,31 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 
 _TURN: Final = 0.005
-"""Seconds after which a generator that never waits gives way to the rest of the event loop."""
+"""Seconds after which an async generator that never awaits must yield control to the event loop."""
 
 _MAX_BACKLOG: Final = 1024 * 1024
-"""Bytes of uncommitted changes above which a generator on the event loop waits for the log."""
+"""Bytes of uncommitted changes above which an async generator waits for the log to commit."""
 
 _LARGE_TEXT: Final = 4096
-"""Code points of a text above which it is held against its schema at the first value and at the last only."""
+"""Length in code points above which yielded texts are not validated, except for the first and the last value."""
 
 
 async def run(
     endpoint: Endpoint, value: BaseModel, writer: ItemWriter, journal: LogWriter
 ) -> JsonValue | Unset:
-    """Call the function and bring what it gives into the item's value.
+    """Call the function and write its results to the item's value.
 
     Returns:
-        The value where the endpoint does not stream, so that it is set together with the item's end; else `UNSET`.
+        The value, if the endpoint does not stream. The caller sets it together with the end of the item. Otherwise `UNSET`.
 
     Raises:
-        InvalidValueError: It gave what is no JSON or does not fit its schema.
-        Exception: Whatever the function raised.
+        InvalidValueError: The function produced a value that is not JSON, or that does not match its schema.
+        Exception: The function raised an exception.
     """
     try:
         return await _run(endpoint, value, writer, journal)
     except (SystemExit, KeyboardInterrupt) as error:
-        raise held_back(error) from error
+        raise exit_replacement(error) from error
 
 
 async def _run(
@@ -69,7 +69,7 @@ async def _run(
     else:
         returned = await in_thread(_call, endpoint, arguments, writer)
     if not endpoint.streams:
-        _refuse_what_yields(returned)
+        _refuse_unstarted(returned)
         return as_value(returned, endpoint)
     if returned is _NOTHING:
         _check_unyielded(endpoint, writer)
@@ -81,26 +81,28 @@ async def _run(
 
 
 _NOTHING: Final = object()
-"""Stands for what a generator gave that yielded nothing."""
+"""Sentinel result of a generator that yielded no value."""
 
 
 def _check_unyielded(endpoint: Endpoint, writer: ItemWriter) -> None:
     try:
         endpoint.value.check(writer.value)
     except InvalidValueError as error:
-        raise InvalidValueError(f"it yielded nothing, and its value is as it was: {error}") from None
+        raise InvalidValueError(
+            f"the function yielded nothing, and its initial value is invalid: {error}"
+        ) from None
 
 
-def _refuse_what_yields(returned: Any) -> None:
-    """Say what to write where a function returned what is still to run."""
+def _refuse_unstarted(returned: Any) -> None:
+    """Raise an error with advice if a function returned a generator or coroutine that still has to run."""
     hint = None
     if isinstance(returned, Generator):
-        hint = "it returned a generator: annotate the function `-> Iterator[T]`, T being what is yielded"
+        hint = "the function returned a generator: annotate it `-> Iterator[T]`, where T is the type of the values"
     elif isinstance(returned, AsyncGenerator):
-        hint = "it returned a generator: annotate the function `-> AsyncIterator[T]`, T being what is yielded"
+        hint = "the function returned an async generator: annotate it `-> AsyncIterator[T]`, where T is the type of the values"
     elif isinstance(returned, Coroutine):
         returned.close()
-        hint = "it returned a coroutine: make the function `async def` and await it"
+        hint = "the function returned a coroutine: declare it `async def` and await the coroutine"
     if hint is not None:
         raise InvalidValueError(hint)
 
@@ -108,11 +110,11 @@ def _refuse_what_yields(returned: Any) -> None:
 async def _drain(
     values: AsyncIterator[Any], endpoint: Endpoint, writer: ItemWriter, journal: LogWriter
 ) -> Any:
-    """Take what is yielded; gives `_NOTHING` where that is nothing."""
+    """Write all yielded values. Returns `_NOTHING` if there were none, otherwise None."""
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
     first = True
-    async with _closed_behind(values):
+    async with _closing(values):
         async for value in values:
             take_whole(value, endpoint, writer, first=first)
             first = False
@@ -124,8 +126,8 @@ async def _drain(
     return _NOTHING if first else None
 
 
-def _closed_behind(values: Any) -> Any:
-    """Close what yielded afterwards, if it can be closed."""
+def _closing(values: Any) -> Any:
+    """Context manager that closes an iterator or async iterator on exit, if it can be closed."""
     if hasattr(values, "aclose"):
         return aclosing(values)
     return closing(values) if isinstance(values, Generator) else contextlib.nullcontext()
@@ -136,11 +138,11 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     if not endpoint.is_generator or not isinstance(called, Iterator):
         return called
     first = True
-    with _closed_behind(called):
+    with _closing(called):
         try:
             for value in called:
-                # Also where nobody waits any more: what changed in the object that was yielded before would else be
-                # found in part.
+                # Write the value even after a cancellation. The function may have modified the previously yielded object
+                # in place, and without this write the item could keep only a part of that change.
                 take_whole(value, endpoint, writer, first=first)
                 first = False
                 if writer.cancelled:
@@ -152,24 +154,24 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
 
 
 def keep_what_was_yielded(writer: ItemWriter) -> None:
-    """Bring in what was not looked at of the last value, for an item that ends without another (TW-JOB-057).
+    """Write the pending part of the last yielded value, for an item that ends without another value (TW-JOB-057).
 
-    Call where the function cannot change that value meanwhile: in its own thread, or on the event loop for one that
-    runs there.
+    Call this where the function cannot modify the value at the same time: in the thread of the function, or on the event
+    loop for a function that runs there.
     """
     with contextlib.suppress(ValueError, StateTooLargeError, StreamClosedError):
         writer.catch_up()
 
 
 def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: bool) -> None:
-    """Make a value that a generator yielded the item's.
+    """Set the item's value to a value that a generator yielded.
 
     Raises:
-        InvalidValueError: It is no JSON or does not fit the schema.
-        StateTooLargeError: The state would pass its limit.
+        InvalidValueError: The value is not JSON, or does not match the schema.
+        StateTooLargeError: The job's state would exceed its limit.
         StreamClosedError: The item has ended.
     """
-    # What is large is judged at the first value and at the last; between them that would cost all of it each time.
+    # Large values are validated only at the first and the last yield. Validating each would take quadratic time in total.
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))
@@ -177,34 +179,34 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
 
 
 def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
-    """What a function returned for one item, as JSON that fits the schema.
+    """Convert a function's return value for one item to JSON and validate it.
 
     Raises:
-        InvalidValueError: There is no such JSON.
+        InvalidValueError: The value cannot be converted to JSON, or does not match the schema.
     """
     try:
         found: JsonValue = endpoint.value.to_json(returned)
     except RecursionError:
-        raise InvalidValueError("the value is nested in itself") from None
+        raise InvalidValueError("the value contains itself, or is nested too deep") from None
     endpoint.value.check(found)
     return found
 
 
-def held_back(error: BaseException) -> RuntimeError:
-    """What stands for `SystemExit` and its like, which would end the server, or something in it, on their way."""
+def exit_replacement(error: BaseException) -> RuntimeError:
+    """Create the error that replaces an exception such as `SystemExit`, which would end the server if it propagated."""
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
-_MEANT_FOR_COROUTINES: Final = (StopIteration, asyncio.CancelledError, GeneratorExit)
-"""A future takes none of the first, would pass the second off as a cancel of its own, and with the third would close
-whoever awaits it instead of raising there."""
+_CONTROL_EXCEPTIONS: Final = (StopIteration, asyncio.CancelledError, GeneratorExit)
+"""Exceptions that a future cannot pass on. A future rejects StopIteration, treats CancelledError as its own cancellation,
+and GeneratorExit would close the awaiting coroutine."""
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
-    """Call a function in a thread of its own, which does not keep the process from ending.
+    """Call a function in a new daemon thread, which does not block the exit of the process.
 
-    The thread has begun when this returns. A cancelled caller does not wait; the thread runs on. Whoever counts threads
-    bounds them.
+    The thread is already running when this function returns. If the awaiting task is cancelled, the thread continues.
+    This function does not limit the number of threads. The caller must do that.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
@@ -222,9 +224,10 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
         result, error = None, None
         try:
             result = context.run(function, *args)
-        except BaseException as raised:  # noqa: BLE001 - it travels to whoever awaits
-            error = held_back(raised) if isinstance(raised, _MEANT_FOR_COROUTINES) else raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        except BaseException as raised:  # noqa: BLE001 - raised again where the future is awaited
+            error = exit_replacement(raised) if isinstance(raised, _CONTROL_EXCEPTIONS) else raised
+        # `call_soon_threadsafe` raises RuntimeError if the loop is closed. Then nothing awaits the future.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=body, name=getattr(function, "__name__", "worker"), daemon=True).start()

@@ -1,4 +1,4 @@
-"""From a function's signature to the schemas of its input and its value, and from JSON to its arguments."""
+"""Schemas of an endpoint's input and value, derived from a function's signature, and conversion between JSON and Python."""
 
 import collections.abc
 import functools
@@ -43,10 +43,11 @@ _STREAMED = (
 )
 _ON_LOOP = _STREAMED[:3]
 _RETURNED = (*_ON_LOOP, collections.abc.Iterator, collections.abc.Generator)
-"""What a function that does not yield says that it returns something that does. An `Iterable` is a value: a list is one."""
+"""Return types that mark a function without `yield` as a generator. `Iterable` is not among them, since a list is one."""
 
 _FIELD = "member_"
-"""Before a parameter's name, so that a parameter may be called `json`, `copy` or `_x`; callers see the name itself."""
+"""Prefix of field names in input models. It allows parameters named `json`, `copy` or `_x`, which would conflict with
+pydantic's own names. The JSON member has the name of the parameter."""
 
 
 class _Schema(GenerateJsonSchema):
@@ -55,15 +56,15 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True)
 class InputShape:
-    """What an endpoint takes."""
+    """Input schema of an endpoint, and the conversion of inputs to arguments."""
 
     model: type[BaseModel]
     whole: str | None
-    """The parameter that is the input itself; None where the input's members are the parameters."""
+    """Name of the parameter that receives the whole input. None if each member of the input is a parameter."""
     stream: str | None
-    """The parameter that gets the `Stream`."""
+    """Name of the parameter that receives the `Stream`, or None."""
     context: str | None
-    """The parameter that gets the `Context`."""
+    """Name of the parameter that receives the `Context`, or None."""
     schema: dict[str, Any]
     defaults: bool
     """Whether an empty input is valid."""
@@ -72,11 +73,11 @@ class InputShape:
         """Validate one input.
 
         Args:
-            value: The input as it came, shared members included.
-            pointer: Where it stands in the request's body.
+            value: The input, including shared members.
+            pointer: JSON Pointer of the input in the request's body.
 
         Raises:
-            ProblemError: It does not fit; names the member.
+            ProblemError: The input does not match the schema. The message names the member.
         """
         try:
             return self.model.model_validate_json(orjson.dumps(value), strict=True)
@@ -85,13 +86,14 @@ class InputShape:
             raise refused_input(error, value, pointer, known) from None
 
     def as_given(self, value: BaseModel) -> Any:
-        """One input as the endpoint's options (`columns`, `initial`, `validate`) get it: the model where the function
-        takes one, else an object with the function's parameters.
+        """Convert an input to the argument of the endpoint's option functions, such as `columns`, `initial` and `validate`.
+
+        The result is the pydantic model if the function takes one, otherwise an object with the parameters as attributes.
         """
         return value if self.whole is not None else types.SimpleNamespace(**self._members(value))
 
     def arguments(self, value: BaseModel, writer: ItemWriter | None) -> dict[str, Any]:
-        """The keyword arguments of one call."""
+        """Build the keyword arguments for a call with one input."""
         arguments: dict[str, Any] = self._members(value) if self.whole is None else {self.whole: value}
         if self.stream is not None:
             arguments[self.stream] = None if writer is None else Stream(writer)
@@ -100,7 +102,7 @@ class InputShape:
         return arguments
 
     def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:
-        """The keyword arguments of one call for many inputs: a list of them, or a list for each member."""
+        """Build the keyword arguments for a batched call: a list of inputs, or one list per member."""
         arguments: dict[str, Any]
         if self.whole is not None:
             arguments = {self.whole: list(values)}
@@ -113,7 +115,7 @@ class InputShape:
         return arguments
 
     def late_joiner(self, value: BaseModel) -> Any:
-        """One input as a running batch gets it: the model; else its one member, or a tuple of them."""
+        """Convert an input for sending to a running batch: the model, or its only member, or a tuple of its members."""
         if self.whole is not None:
             return value
         members = tuple(self._members(value).values())
@@ -121,7 +123,7 @@ class InputShape:
 
     @functools.cached_property
     def _fields(self) -> dict[str, str]:
-        """The model's field for each parameter. Kept: pydantic looks a model's fields up anew each time."""
+        """Field name for each parameter. Cached, because pydantic computes `model_fields` on each access."""
         return {(field.alias or name): name for name, field in self.model.model_fields.items()}
 
     def _members(self, value: BaseModel) -> dict[str, Any]:
@@ -130,23 +132,23 @@ class InputShape:
 
 @dataclass(frozen=True)
 class ValueShape:
-    """What an endpoint gives."""
+    """Value schema of an endpoint, and the conversion and validation of values."""
 
     adapter: TypeAdapter[Any]
     rows: TypeAdapter[list[Any]]
-    """What makes JSON of values."""
+    """Adapter that converts lists of values to JSON."""
     schema: dict[str, Any]
     is_any: bool
-    """The function does not say of what type its value is."""
+    """Whether the function's signature does not specify the type of the value."""
     is_text: bool
     empty: JsonValue
-    """The value before the function has given one."""
+    """Initial value of a streaming endpoint: an empty text, array or object, or None."""
 
     def to_json(self, value: Any) -> Any:
-        """JSON's own Python types of a value.
+        """Convert a value to dicts, lists and scalars.
 
         Raises:
-            InvalidValueError: There is no JSON for it.
+            InvalidValueError: The value cannot be represented as JSON.
         """
         try:
             return plain(value) if self.is_any else made_by(self.rows, value)
@@ -154,10 +156,10 @@ class ValueShape:
             return plain(value)
 
     def check(self, value: JsonValue) -> None:
-        """Refuse a value, given as JSON, that does not fit the schema.
+        """Validate a JSON value against the schema.
 
         Raises:
-            InvalidValueError: Says where and why.
+            InvalidValueError: The value does not match the schema. The message names the location and the reason.
         """
         try:
             encoded = orjson.dumps(value)
@@ -167,7 +169,7 @@ class ValueShape:
         try:
             self.adapter.validate_json(encoded, strict=True)
         except ValidationError as error:
-            _check_strictly(value)  # NaN has become null on its way
+            _check_strictly(value)  # orjson writes NaN as null: report the NaN instead of the null
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             raise InvalidValueError(f"{named(build(first['loc']))}: {first['msg']}") from None
 
@@ -181,16 +183,16 @@ def _check_strictly(value: JsonValue) -> None:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function's signature says, before it is made into schemas."""
+    """Parameters and annotations of a function, from which the schemas are created."""
 
     members: dict[str, tuple[Any, Any]]
-    """Annotation and default (`...` for none) of each parameter that is a member of the input."""
+    """Annotation and default of each parameter that is a member of the input. The default `...` means required."""
     stream: str | None
     streamed: Any
-    """The `T` of the parameter's `Stream[T]`."""
+    """Type argument `T` of the parameter annotated `Stream[T]`."""
     context: str | None
     returned: Any
-    """The annotation of what is returned."""
+    """The return annotation of the function."""
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
@@ -206,18 +208,18 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             f"endpoint {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
         ) from None
     members: dict[str, tuple[Any, Any]] = {}
-    given: dict[type, str] = {}
+    injected: dict[type, str] = {}
     streamed: Any = Any
     for parameter in inspect.signature(function).parameters.values():
-        annotation = _given_by_us(hints.get(parameter.name, Any))
+        annotation = _without_none(hints.get(parameter.name, Any))
         kind = get_origin(annotation) or annotation
         if kind is Stream or kind is Context:
-            if kind in given:
-                what = "streams" if kind is Stream else "contexts"
+            if kind in injected:
                 raise TypeError(
-                    f"endpoint {name!r}: {given[kind]} and {parameter.name} are {what}, and there is one"
+                    f"endpoint {name!r}: the parameters {injected[kind]} and {parameter.name} are both annotated "
+                    f"{kind.__name__}, but only one is allowed"
                 )
-            given[kind] = parameter.name
+            injected[kind] = parameter.name
             if kind is Stream:
                 streamed = (get_args(annotation) or (Any,))[0]
         elif parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
@@ -225,13 +227,17 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             members[parameter.name] = (annotation, default)
         else:
             raise TypeError(
-                f"endpoint {name!r}: {parameter} cannot be a member of its input; give each member a name of its own"
+                f"endpoint {name!r}: the parameter {parameter} cannot be a member of the input; use named parameters "
+                "that can be passed as keywords"
             )
-    return Signature(members, given.get(Stream), streamed, given.get(Context), hints.get("return", Any))
+    return Signature(members, injected.get(Stream), streamed, injected.get(Context), hints.get("return", Any))
 
 
-def _given_by_us(annotation: Any) -> Any:
-    """What is within `Stream[T] | None` and `Context | None`: so a function can be called by itself, too."""
+def _without_none(annotation: Any) -> Any:
+    """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Other annotations are unchanged.
+
+    The form with None allows a function to be called directly, without a server.
+    """
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
     others = [each for each in get_args(annotation) if each is not types.NoneType]
@@ -240,43 +246,43 @@ def _given_by_us(annotation: Any) -> Any:
 
 
 def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
-    """The shapes of a function that takes one input.
+    """Derive the input and value schemas of a function that takes one input.
 
     Raises:
-        TypeError: A parameter cannot be a member of an input, or an annotation cannot be a schema.
+        TypeError: A parameter cannot be a member of the input, or an annotation has no JSON Schema.
     """
     read = read_signature(function, name)
-    given = read.streamed if read.stream is not None else _given(function, read.returned)
-    return make_shapes(name, read, given, grows=read.stream is not None)
+    annotation = read.streamed if read.stream is not None else _value_annotation(function, read.returned)
+    return make_shapes(name, read, annotation, grows=read.stream is not None)
 
 
-def make_shapes(name: str, read: Signature, given: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
-    """Schemas of a signature's members, and of the type of one value.
+def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
+    """Create the schemas of an input, from a signature, and of a value, from its annotation.
 
     Raises:
         TypeError: An annotation has no JSON Schema.
     """
     try:
-        return _input_shape(name, read.members, read.stream, read.context), _value_shape(given, grows=grows)
+        input_shape = _input_shape(name, read.members, read.stream, read.context)
+        return input_shape, _value_shape(annotation, grows=grows)
     except PydanticUserError as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         if error.code == "schema-for-unknown-type":
-            said = (
-                f"{said.partition('. Set')[0]}; "
-                "say what it is as JSON: an array or a tensor is list[float] or list[list[float]], "
-                "an object a pydantic model or a dataclass"
+            reason = (
+                f"{reason.partition('. Set')[0]}; annotate its JSON form instead: list[float] or list[list[float]] "
+                "for an array or a tensor, a pydantic model or a dataclass for an object"
             )
-        raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {said}") from None
+        raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {reason}") from None
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine or what an event loop drives."""
+    """Whether the function is a coroutine function, or returns an async iterator."""
     body = _annotated(function)
     return inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body) or _returns(body) in _ON_LOOP
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether it yields values, or returns what does."""
+    """Whether the function is a generator function, or is annotated to return an iterator or generator."""
     body = _annotated(function)
     return (
         inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) or _returns(body) in _RETURNED
@@ -284,21 +290,21 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def _returns(body: Callable[..., Any]) -> Any:
-    """The kind of what a function says it returns."""
+    """The return annotation without type arguments, or None if it cannot be resolved."""
     try:
         returned = typing.get_type_hints(body).get("return")
-    except Exception:  # noqa: BLE001 - whoever reads all annotations tells what is wrong with them
+    except Exception:  # noqa: BLE001 - `read_signature` reports unresolvable annotations
         return None
     return get_origin(returned) or returned
 
 
-def called_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function within what has no name and no words of its own."""
-    return called_first(function.func) if isinstance(function, functools.partial) else function
+def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside of `functools.partial` objects, which have neither a name nor a docstring."""
+    return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:
-    """The names that a function's own code uses: of attributes, of globals, and those in functions inside it."""
+    """Names of attributes and globals that the code of a function uses, including its nested functions."""
     pending = [getattr(_annotated(function), "__code__", None)]
     names: set[str] = set()
     while pending:
@@ -310,7 +316,7 @@ def names_in(function: Callable[..., Any]) -> set[str]:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What carries the annotations: the function itself, or the `__call__` of an object."""
+    """Return the function that has the annotations: the function itself, or the `__call__` method of an object."""
     if isinstance(function, types.FunctionType | types.MethodType):
         body: Callable[..., Any] = inspect.unwrap(function)
         return body
@@ -320,7 +326,7 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _given(function: Callable[..., Any], returned: Any) -> Any:
+def _value_annotation(function: Callable[..., Any], returned: Any) -> Any:
     if is_generator(function) and get_origin(returned) in _STREAMED:
         return get_args(returned)[0]
     return Any if is_generator(function) and returned in _STREAMED else returned
@@ -350,8 +356,9 @@ def _input_shape(
 
 
 def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
-    """The model itself if it says what to do with unknown members, else one that refuses them: a misspelt member must
-    not pass in silence.
+    """Return the model, or a subclass that forbids unknown members if the model does not configure `extra`.
+
+    Otherwise a misspelled member would be ignored silently.
     """
     if "extra" in model.model_config:
         return model
@@ -359,8 +366,8 @@ def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
     return types.new_class(model.__name__, (model,), exec_body=lambda namespace: namespace.update(members))
 
 
-def _value_shape(given: Any, *, grows: bool) -> ValueShape:
-    adapter = TypeAdapter(given)
+def _value_shape(annotation: Any, *, grows: bool) -> ValueShape:
+    adapter = TypeAdapter(annotation)
     schema = adapter.json_schema(mode="serialization", schema_generator=_Schema)
     is_text = schema.get("type") == "string" and not {"enum", "const", "format"} & set(schema)
     empty: JsonValue = None
@@ -370,4 +377,4 @@ def _value_shape(given: Any, *, grows: bool) -> ValueShape:
         empty = []
     elif grows and schema.get("type") == "object" and not schema.get("required"):
         empty = {}
-    return ValueShape(adapter, rows_of(given), schema, given is Any, is_text, empty)
+    return ValueShape(adapter, rows_of(annotation), schema, annotation is Any, is_text, empty)

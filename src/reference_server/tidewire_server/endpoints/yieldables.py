@@ -1,4 +1,4 @@
-"""What a batched generator may yield for a row, beside a whole value: `Append` and `Last`."""
+"""Objects that a batched generator can yield for a row instead of a whole value: `Append` and `Last`."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Unset(Enum):
-    """Stands for "no value" where None is one. Its one member is `UNSET`."""
+    """Type of the sentinel `UNSET`, which means "no value" where None is a valid value."""
 
     UNSET = "unset"
 
@@ -18,7 +18,7 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[T]):
-    """Grow a row's value, which costs the same however long it is: a text by a text, an array by elements.
+    """Append to a row's value: a string to a text, or elements to an array. The cost does not depend on the value's size.
 
     Example:
         yield {0: Append(" world"), 3: Append("!")}
@@ -26,12 +26,12 @@ class Append(Generic[T]):
 
     x: T
     at: str | None = None
-    """JSON Pointer within the value; without it the endpoint's one column grows, else the value itself."""
+    """JSON Pointer within the value. Default: the endpoint's only column, or the whole value if there is no such column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Last(Generic[T]):
-    """End a row, while the others go on: with its last value, its last `Append`, or as it is.
+    """End a row while the other rows continue, with a final value, a final `Append`, or its current value.
 
     Example:
         yield {0: Append(" world"), 3: Last(Append("!")), 5: Last()}

@@ -1,4 +1,4 @@
-"""Text generation: the `generate` endpoint, the interface of an engine, and its bodies."""
+"""Text generation: the `generate` endpoint, the interface for inference engines, and an engine on torch."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ def add_generate(
     slots: int = 16,
     max_top: int = 20,
 ) -> None:
-    """Give a server the endpoint `generate`, served by torch on a checkpoint; the engine ends with the server.
+    """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
+
+    The engine is closed together with the server.
 
     Args:
-        server: without an endpoint of this name.
-        model: a local Hugging Face checkpoint; None is the small model that ships.
+        server: The server. It must not have an endpoint named `generate` yet.
+        model: Folder of a local Hugging Face checkpoint. None selects the small model that is included.
         device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
-        threads: CPU threads of torch; None leaves its own choice.
-        slots: requests that run at a time.
-        max_top: the largest `top_logprobs`.
+        threads: Number of CPU threads for torch. None keeps torch's default.
+        slots: Maximum number of requests that run at the same time.
+        max_top: Maximum value of `top_logprobs`.
 
     Raises:
-        LoadError: the checkpoint cannot be served (`tidewire_server.generation.torch_engine.LoadError`).
-        ModuleNotFoundError: the extra `engine` is not installed.
+        LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).
+        ModuleNotFoundError: The extra `engine` is not installed.
     """
-    # Here, because an engine in another process needs no torch, and the interface needs no server.
+    # Imported late, so that importing this package requires neither torch nor the server.
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
     from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415

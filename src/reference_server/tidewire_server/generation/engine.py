@@ -1,7 +1,7 @@
-"""The interface between the `generate` endpoint and whatever computes tokens.
+"""Interface between the `generate` endpoint and an inference engine (`Engine`).
 
-A member of the input that an engine cannot serve is refused before the request waits in any queue; it is
-never ignored. What was not asked for is not computed.
+An engine rejects a request with an unsupported input member at submit, before the request is queued. It never ignores
+such a member. It computes only the columns that a request asks for.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ FinishReason = Literal["stop", "length"]
 CORE_MEMBERS = frozenset(
     {"prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprob_decimals"}
 )
-"""What every engine serves; all else it names in `EngineCapabilities.members`."""
+"""Input members that every engine supports. `EngineCapabilities.members` lists all other supported members."""
 
 
 class InputError(ValueError):
-    """A request that this engine cannot serve.
+    """The engine cannot serve the request.
 
     Attributes:
-        member: the member of the input that is wrong.
-        code: the code of the problem in the specification's registry.
+        member: Name of the input member at fault.
+        code: Problem code from the specification's registry.
     """
 
     def __init__(self, message: str, *, member: str, code: str = "invalid_input") -> None:
@@ -36,11 +36,11 @@ class InputError(ValueError):
 
 
 class EngineError(RuntimeError):
-    """The engine could not go on with a request."""
+    """The engine failed while it processed a request."""
 
 
 class EngineFullError(EngineError):
-    """More requests wait than the engine keeps."""
+    """The engine's limit on running and waiting requests is reached."""
 
 
 class EngineClosedError(EngineError):
@@ -49,42 +49,42 @@ class EngineClosedError(EngineError):
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """What an engine can do."""
+    """Model, limits and supported input members of an engine."""
 
     model: str
-    """A name for people."""
+    """Human-readable name of the model."""
     context: int
-    """Tokens of prompt and generated text together, at most."""
+    """Maximum number of tokens of prompt and generated text together."""
     max_top: int
-    """The largest `top_logprobs`."""
+    """Maximum value of `top_logprobs`."""
     concurrency: int
-    """Requests that run at a time; more wait."""
+    """Maximum number of requests that run at the same time. Further requests wait."""
     members: frozenset[str]
-    """Members of the input that are served beyond `CORE_MEMBERS`."""
+    """Supported input members in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
-    """The tokens, where the engine knows them."""
+    """Vocabulary of the model, or None if the engine does not have it."""
 
 
 @dataclass
 class Delta:
-    """A block of tokens: columns of equal length; a column that was not asked for stays empty."""
+    """A block of generated tokens, stored as columns of equal length. Columns that were not requested stay empty."""
 
     text: list[str] = field(default_factory=list)
-    """What each token added to the text: "" where a character, or a possible stop string, is not complete."""
+    """Text added by each token. Empty while a character is incomplete or a stop string may follow."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
-    """In nats, of the model's own distribution; None where the probability is 0."""
+    """Log-probabilities in nats, before temperature and filters. None for a probability of 0."""
     top_ids: list[list[int]] = field(default_factory=list)
     top_logprobs: list[list[float | None]] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
     token_text: list[str] = field(default_factory=list)
     top_text: list[list[str]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    """Set in the last block."""
+    """Reason for the end of the generation, set in the last block only."""
     prompt_tokens: int = 0
 
     def extend(self, later: Delta) -> None:
-        """Append the block that follows this one."""
+        """Append the next block to this one."""
         for column in _COLUMNS:
             getattr(self, column).extend(getattr(later, column))
         self.finish_reason = later.finish_reason
@@ -96,69 +96,69 @@ _COLUMNS = tuple(f.name for f in fields(Delta) if f.name not in {"finish_reason"
 
 @dataclass(frozen=True)
 class Stats:
-    """What an engine has done and does now."""
+    """Counters of an engine."""
 
     started: int
-    """Requests taken since the engine started."""
+    """Requests accepted since the engine was created."""
     running: int
     waiting: int
     slots: int
     steps: int
     prompt_tokens: int
-    """Read since the engine started."""
+    """Prompt tokens processed since the engine was created."""
     generated_tokens: int
 
 
 class Engine(Protocol):
-    """A body that generates text."""
+    """Inference engine that generates text."""
 
     @property
     def caps(self) -> EngineCapabilities:
-        """What this engine can do; fixed."""
+        """The engine's capabilities. They never change."""
         ...
 
     async def check(self, request: Generate) -> None:
-        """Refuse what cannot be served, before it waits in a queue.
+        """Validate a request at submit, before it is queued.
 
         Raises:
-            InputError: naming the member.
+            InputError: The engine cannot serve the request. The error names the input member.
         """
         ...
 
     def generate(self, request: Generate) -> AsyncGenerator[Delta]:
-        """Generate. Closing the iterator cancels the request.
+        """Generate text. Closing the async iterator cancels the request.
 
         Raises:
-            InputError: as `check`.
-            EngineError: the engine failed, is full, or is closed.
+            InputError: The engine cannot serve the request, see `check`.
+            EngineError: The engine failed, is full, or is closed.
         """
         ...
 
     async def stats(self) -> Stats:
-        """Counters."""
+        """Return the current counters."""
         ...
 
     async def close(self) -> None:
-        """End all requests with `EngineClosedError`; idempotent."""
+        """End all requests with `EngineClosedError`. Idempotent."""
         ...
 
 
 def check_members(request: Generate, caps: EngineCapabilities) -> None:
-    """Refuse members that `caps` does not serve, and more alternatives than its cap.
+    """Check that an engine supports all members of a request and the requested number of alternatives.
 
     Raises:
-        InputError: naming the member.
+        InputError: A member is not supported, or exceeds its limit. The error names the member.
     """
     served = CORE_MEMBERS | caps.members
     for name, member in Generate.model_fields.items():
         value = getattr(request, name)
         if name not in served and value != member.get_default(call_default_factory=True):
-            raise InputError(f"{name} is not served by {caps.model}: leave it out", member=name)
+            raise InputError(f"{name} is not supported by {caps.model}: leave it out", member=name)
     for name in ("top_logprobs", "prompt_logprobs"):
         count = getattr(request, name)
         if count is not None and count > caps.max_top:
             raise InputError(
-                f"{name} is {count}, more than the {caps.max_top} of this server",
+                f"{name} is {count}, but the maximum of this server is {caps.max_top}",
                 member=name,
                 code="top_logprobs_too_large",
             )

@@ -1,4 +1,4 @@
-"""The `generate` endpoint: an engine's blocks of tokens become rows of a stream."""
+"""The `generate` endpoint, which writes the tokens of an engine to the job's stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 
 PROGRESS_PARTS = 10
-"""A generation says how far it is at most this often: its text shows the rest."""
+"""Maximum number of progress events per generation. The growing text shows progress as well."""
 
 EXAMPLES: list[dict[str, Any]] = [
     {},
@@ -29,12 +29,12 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def columns_of(request: Generate) -> list[str]:
-    """Pointers to the members that grow."""
+    """Return the JSON Pointers of the columns that the request asks for."""
     return [f"/{name}" for name in request.columns]
 
 
 def initial_of(request: Generate) -> dict[str, Any]:
-    """The value before the first token."""
+    """Return the value before the first token."""
     value: dict[str, Any] = {name: [] for name in request.columns}
     if "logprobs" in value:
         value["logprobs_mode"] = request.logprobs_mode
@@ -42,10 +42,10 @@ def initial_of(request: Generate) -> dict[str, Any]:
 
 
 def add_engine(server: Server, engine: Engine) -> None:
-    """Give a server the endpoint `generate`, served by this engine, which is closed with the server.
+    """Add the endpoint `generate` to a server. The engine is closed together with the server.
 
-    As many jobs run at a time as the engine has slots; the others wait in the server's queue, where they can be
-    seen and cancelled.
+    The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
+    clients can see their position and cancel them.
     """
     server.on_close(engine.close)
     caps = engine.caps
@@ -62,12 +62,12 @@ def add_engine(server: Server, engine: Engine) -> None:
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )
     async def generate(request: Generate, stream: Stream[Generated]) -> None:
-        """Generate text, with the log-probabilities of its tokens where they are asked for."""
+        """Generate text, optionally with the log-probabilities of its tokens."""
         try:
             async with aclosing(engine.generate(request)) as deltas:
                 await _write(deltas, request, stream)
         except asyncio.CancelledError:
-            with suppress(StreamClosedError):  # a deadline has ended the item already
+            with suppress(StreamClosedError):  # the deadline may have ended the item before the cancellation
                 stream.set("/finish_reason", "cancelled")
             raise
         except EngineFullError as error:
@@ -89,7 +89,7 @@ async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream
             for row in zip(*(getattr(delta, name) for name in names), strict=True):
                 stream.row(*row)
         tokens += len(delta.text)
-        # With each block: whatever ends the item, what it took is told.
+        # Report usage with each block, so that it is known even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         if tokens - reported >= part:
             stream.progress(tokens, request.max_tokens, unit="token")

@@ -1,4 +1,4 @@
-"""Which bytes each token stands for: read once from the tokenizer, then only looked up."""
+"""Vocabulary of a model: an immutable table from token ids to bytes (`Vocabulary`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import JsonValue
 
 
 class Vocabulary:
-    """An immutable table id → bytes.
+    """Immutable table from token ids to bytes.
 
     Args:
-        tokens: the bytes of each id; empty for an id that the tokenizer does not know.
-        special: ids that add nothing to a text. Their bytes are their name, for display.
+        tokens: Bytes of each token, indexed by id. Empty for ids that the tokenizer does not use.
+        special: Ids of special tokens, which add nothing to a text. Their bytes are their names, for display.
     """
 
     def __init__(self, tokens: Sequence[bytes], special: Collection[int] = ()) -> None:
@@ -27,26 +27,26 @@ class Vocabulary:
         return len(self._tokens)
 
     def bytes_of(self, token_id: int) -> bytes:
-        """The bytes of a token. They need not be whole characters."""
+        """Return the bytes of a token, which may begin or end within a UTF-8 character."""
         return self._tokens[token_id]
 
     def text_of(self, token_id: int) -> str:
-        """A token by itself, for display: bytes that are no whole character show as U+FFFD."""
+        """Return the text of a single token, for display. Incomplete characters become U+FFFD."""
         return self._texts[token_id]
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest token; at least 1."""
+        """Length of the longest token in bytes, at least 1."""
         return max(1, *map(len, self._tokens)) if self._tokens else 1
 
     @cached_property
     def hash(self) -> str:
-        """Names the content: SHA-256 over tokens and special ids, 64 hex digits."""
+        """Content hash: SHA-256 over the tokens and special ids, as 64 hex digits."""
         tokens = [base64.b64encode(token).decode() for token in self._tokens]
         return hashlib.sha256(json.dumps([tokens, sorted(self.special)]).encode()).hexdigest()
 
     def body(self) -> dict[str, JsonValue]:
-        """The vocabulary as JSON: `hash`; `tokens`, base64 of the bytes of each id in order; `special`, ids."""
+        """Return the vocabulary as JSON: its `hash`, the base64 of each token's bytes (`tokens`), and the `special` ids."""
         tokens: list[JsonValue] = [base64.b64encode(token).decode() for token in self._tokens]
         special: list[JsonValue] = [*sorted(self.special)]
         return {"hash": self.hash, "tokens": tokens, "special": special}

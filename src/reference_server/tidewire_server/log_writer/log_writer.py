@@ -579,7 +579,7 @@ class LogWriter:
         self._reopen(texts)
         return taken
 
-    # ---- changes as events of their own ------------------------------------------------------------------------
+    # ---- changes as separate events ------------------------------------------------------------------------
 
     def _change(self, ops: Sequence[Op], check_below: str | None, *, ends: bool) -> None:
         self._close()

@@ -1,8 +1,8 @@
-"""The small language model that ships, and the recipe that made it (`MODEL_CARD.md` says what it is for)."""
+"""Default model: a small language model of Python code, and the recipe that trained it. See `MODEL_CARD.md`."""
 
 from pathlib import Path
 
 
 def default_model() -> Path:
-    """The folder of the model that ships: an ordinary Hugging Face checkpoint."""
+    """Return the folder of the default model, a Hugging Face checkpoint that is part of this package."""
     return Path(__file__).parent

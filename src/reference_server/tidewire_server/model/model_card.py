@@ -1,4 +1,4 @@
-"""The model's card, written from the record of its training so that its numbers are those that were measured."""
+"""Generation of the default model's card (`MODEL_CARD.md`) from the record of its training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 CARD = """\
 # tidewire-stdlib-{millions}m
 
-A very small language model of Python source code, so that a fresh checkout of Tidewire has something real to
-stream. It continues text that looks like Python; it knows the shape of code, some names and idioms of the
-standard library, and nothing else.
+A very small language model of Python source code. It allows a fresh checkout of Tidewire to stream real model output.
+The model continues Python code. It has learned the syntax and some names and idioms of the standard library, and nothing
+else.
 
 | | |
 |---|---|
@@ -21,39 +21,40 @@ standard library, and nothing else.
 | training | {steps:,} steps, {tokens:,} tokens ({epochs:.1f} passes), {seconds:,.0f} s on {threads} CPU thread{plural} |
 | held-out files | **{bits:.3f} bits per byte** ({nats:.3f} nats per token, {validation_bytes:,} bytes) |
 
-## For
+## Intended use
 
-Trying the server and the client without a download; demonstrations of streams, resumption and log-probabilities
-(sharp and flat distributions both occur); tests of the engine with a trained model.
+- Trying the server and the client without a download.
+- Demonstrations of streams, resumption and log-probabilities. Both sharp and flat distributions occur.
+- Tests of the engine with a trained model.
 
-## Not for
+## Out of scope
 
-Writing code that anyone runs, answering questions, any language but Python's, any judgement about quality.
-It has no instruction tuning, no chat template and no safety training. It may recite passages of the standard
-library.
+Do not use the model to write production code, to answer questions, to generate text in other languages, or to evaluate
+the quality of language models. It has no instruction tuning, no chat template and no safety training. It may reproduce
+passages of the standard library verbatim.
 
-## Data and licence
+## Data and license
 
-The text is the source of the Python standard library, under the Python Software Foundation License Version 2
-(Copyright © 2001 Python Software Foundation; All Rights Reserved). `corpus.json` lists each file with its
-SHA-256. The weights and the recipe are distributed under the project's licence; passages that the model recites
-remain under Python's.
+The training data is the source code of the Python standard library, under the Python Software Foundation License Version 2
+(Copyright © 2001 Python Software Foundation; All Rights Reserved). `corpus.json` lists each file with its SHA-256. The
+weights and the recipe are distributed under the project's license. Passages that the model reproduces verbatim remain under
+Python's license.
 
-## Reproduce
+## How to reproduce
 
 ```
 python -m tidewire_server.model.recipe --out DIR --steps {planned} --batch {batch} --threads {threads} --seed {seed}
 ```
 
-with Python {python}, or any Python and `--stdlib` naming `Lib/` of that release's source archive. The recipe
-verifies the files, fixes the seed, and writes the files beside this card; `training.json` holds the loss over
-time, the measured numbers above and the versions of the libraries. Other versions or another processor give
-other roundings, and so other weights of the same quality.
+Run this command with Python {python}. With another version of Python, pass `--stdlib` with the folder `Lib/` of that
+release's source archive. The recipe verifies the files, fixes the seed, and writes all files of this folder.
+`training.json` records the loss over time, the numbers above, and the versions of the libraries. Other library versions
+or processors round differently and therefore give different weights of the same quality.
 """
 
 
 def write(record: dict[str, Any]) -> str:
-    """The card of the model whose training `record` (the content of `training.json`) describes."""
+    """Return the model card for a training record, which is the content of `training.json`."""
     model, settings, corpus, result = record["model"], record["settings"], record["corpus"], record["result"]
     return CARD.format(
         millions=f"{model['parameters'] / 1e6:.1f}",

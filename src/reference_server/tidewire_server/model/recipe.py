@@ -1,8 +1,8 @@
-"""Trains the default model: `python -m tidewire_server.model.recipe --out DIR --steps N`.
+"""Train the default model: `python -m tidewire_server.model.recipe --out DIR --steps N`.
 
-A byte-level BPE and a small Llama on the source of the Python standard library, by the files of `corpus.json`.
-The last part of the training reads windows of the whole context, so that every position was trained.
-Checkpoints are written whole and put in place by a rename: an interrupted run leaves the last one.
+The recipe trains a byte-level BPE tokenizer and a small Llama on the source code of the Python standard library, using the
+files listed in `corpus.json`. The last part of the training uses windows as long as the context, so that every position is
+trained. Checkpoint files are replaced atomically, so an interrupted run leaves the previous checkpoint.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ VOCABULARY = 2048
 CONTEXT = 1024
 WINDOW = 512
 WHOLE_CONTEXT_FROM = 0.85
-"""Share of the steps after which a window is the whole context and the batch as much smaller."""
+"""Fraction of the steps after which windows have the length of the context. The batch size is reduced accordingly."""
 PEAK_LEARNING_RATE = 3e-3
 WARM_UP_STEPS = 100
 WEIGHT_DECAY = 0.1
 SHORT_VALIDATION = 40
-"""Windows that are read at each save; the last one reads all."""
+"""Number of validation windows at each checkpoint. The final checkpoint uses all windows."""
 RECORDED_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -54,7 +54,7 @@ RECORDED_SIZES = (
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """A byte-level BPE of `VOCABULARY` entries; every byte is an entry, so any text can be encoded."""
+    """Train a byte-level BPE tokenizer with `VOCABULARY` entries. It includes all bytes, so it can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -69,7 +69,10 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """`tokenizer.json` and its configuration, under the class name that every release of transformers knows."""
+    """Return the tokenizer's files by name.
+
+    The configuration names the class `PreTrainedTokenizerFast`, which exists in all releases of transformers.
+    """
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=END_OF_TEXT,
@@ -86,7 +89,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
-    """One row of ids: each text between two end-of-text tokens."""
+    """Encode texts to a single row of token ids, with end-of-text tokens before, between and after the texts."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [end]
     for encoding in tokenizer.encode_batch(texts):
@@ -96,15 +99,17 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
 
 
 def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator) -> Iterator[torch.Tensor]:
-    """Batches `[batch, length + 1]` for ever: each pass cuts the text at another offset and shuffles the windows.
+    """Yield an endless sequence of random batches, `[batch, length + 1]`.
+
+    Each pass over the text cuts it at a random offset into windows and shuffles them.
 
     Raises:
-        corpus.CorpusError: the text is too short for a batch.
+        CorpusError: The text is too short for one batch.
     """
     least = (batch + 1) * length + 1
     if len(ids) < least:
         raise stdlib_corpus.CorpusError(
-            f"the text has {len(ids)} tokens; {batch} windows of {length} need {least}"
+            f"the text has {len(ids)} tokens, but {batch} windows of {length} tokens need {least}"
         )
     while True:
         offset = int(torch.randint(length, (1,), generator=chance))
@@ -116,7 +121,7 @@ def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator)
 
 
 def loss_of(model: LlamaForCausalLM, batch: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Cross entropy in nats of each next token."""
+    """Compute the cross entropy of next-token prediction, in nats."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
         logits = model.lm_head(hidden)
@@ -125,7 +130,11 @@ def loss_of(model: LlamaForCausalLM, batch: torch.Tensor, reduction: str = "mean
 
 @torch.no_grad()
 def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = None) -> tuple[float, int]:
-    """Nats per token over consecutive windows of the held-out text, at most `limit` of them; and how many they were."""
+    """Evaluate the model on consecutive windows of the held-out text, at most `limit` of them.
+
+    Returns:
+        The loss in nats per token, and the number of windows.
+    """
     starts = range(0, len(ids) - 1, WINDOW)[:limit]
     total, count = 0.0, 0
     for start in starts:
@@ -136,7 +145,7 @@ def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = Non
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine to a hundredth of the peak."""
+    """Learning-rate schedule: linear warm-up, then cosine decay to a hundredth of the peak."""
     warm_up = min(WARM_UP_STEPS, max(1, steps // 10))
     if step < warm_up:
         return PEAK_LEARNING_RATE * (step + 1) / warm_up
@@ -145,7 +154,7 @@ def learning_rate(step: int, steps: int) -> float:
 
 
 def put(out: Path, files: dict[str, bytes]) -> None:
-    """Write files into `out`, each whole or not at all."""
+    """Write files to the folder `out`. Each file is replaced atomically."""
     for name, data in files.items():
         with tempfile.NamedTemporaryFile(dir=out, prefix=f".{name}.", delete=False) as part:
             part.write(data)
@@ -154,7 +163,7 @@ def put(out: Path, files: dict[str, bytes]) -> None:
 
 
 def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[str, bytes]:
-    """The model in bfloat16, as `save_pretrained` writes it; its record; its card."""
+    """Return the checkpoint's files by name: the model in bfloat16, the training record and the model card."""
     half = LlamaForCausalLM(LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"}))
     half.bfloat16()
     half.load_state_dict(model.state_dict())
@@ -172,7 +181,7 @@ def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[st
 
 
 def new_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
-    """A Llama of 2.8 million parameters with random weights."""
+    """Create a Llama model with 2.8 million randomly initialized parameters."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -191,7 +200,7 @@ def new_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
 
 
 def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
-    """AdamW; the weights of norms do not decay."""
+    """Create the AdamW optimizer. Weight decay applies to matrices only, not to the weights of norms."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     return torch.optim.AdamW(
@@ -204,7 +213,7 @@ def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
 def training_step(
     model: LlamaForCausalLM, optimizer: torch.optim.AdamW, batch: torch.Tensor, rate: float
 ) -> float:
-    """One step of the optimizer; returns the loss in nats per token."""
+    """Run one optimizer step and return the loss in nats per token."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     loss = loss_of(model, batch)
@@ -222,7 +231,7 @@ def new_record(
     train_tokens: int,
     validation_tokens: int,
 ) -> dict[str, Any]:
-    """What `training.json` will hold."""
+    """Create the initial content of `training.json`."""
     return {
         "state": "running",
         "settings": {key: getattr(arguments, key) for key in ("steps", "batch", "threads", "seed")},
@@ -258,10 +267,10 @@ def new_record(
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train, and keep `arguments.out` filled with the newest checkpoint, its record and its card.
+    """Train the model and write each checkpoint, with its record and model card, to `arguments.out`.
 
     Raises:
-        corpus.CorpusError: the files are not those of the list.
+        CorpusError: The training files do not match the manifest, or the text is too short.
     """
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(arguments.threads)
@@ -279,7 +288,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = new_model(tokenizer)
     optimizer = new_optimizer(model)
     record = new_record(arguments, text, model, len(train_ids), len(validation_ids))
-    # Nats per token to bits per byte. The end-of-text tokens count, though they have no bytes.
+    # Converts nats per token to bits per byte. End-of-text tokens count as tokens although they have no bytes.
     bits_per_nat = (len(validation_ids) - 1) / math.log(2) / record["corpus"]["validation_bytes"]
 
     started = time.monotonic()
@@ -324,25 +333,28 @@ def train(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidewire_server.model.recipe", description=__doc__)
     parser.add_argument(
-        "--out", type=Path, required=True, help="folder for the model; files there are replaced"
+        "--out", type=Path, required=True, help="folder for the model; existing files are replaced"
     )
     parser.add_argument(
         "--steps", type=int, required=True, help="optimizer steps, each of BATCH * 512 tokens"
     )
     parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="number of CPU threads")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random number generators")
     parser.add_argument(
-        "--save-every", type=int, default=250, metavar="STEPS", help="write a checkpoint each so many steps"
+        "--save-every", type=int, default=250, metavar="STEPS", help="number of steps between checkpoints"
     )
     parser.add_argument(
-        "--stdlib", type=Path, default=stdlib_corpus.source_folder(), help="where the corpus lies"
+        "--stdlib",
+        type=Path,
+        default=stdlib_corpus.source_folder(),
+        help="folder of the Python standard library to train on",
     )
     parser.add_argument(
-        "--corpus", type=Path, default=stdlib_corpus.MANIFEST, help="the list of files with their hashes"
+        "--corpus", type=Path, default=stdlib_corpus.MANIFEST, help="manifest with the files and their hashes"
     )
     parser.add_argument(
-        "--allow-drift", action="store_true", help="train although files differ from corpus.json"
+        "--allow-drift", action="store_true", help="train even if files differ from the manifest"
     )
     arguments = parser.parse_args(argv)
     for name in ("steps", "batch", "threads", "save_every"):

@@ -1,7 +1,7 @@
-"""The training text: a fixed list of files of the Python 3.11 standard library, each with its SHA-256.
+"""Training corpus: files of the Python 3.11 standard library, listed in the manifest `corpus.json` with their SHA-256.
 
-`corpus.json` is that list. A file that is missing or differs is *drift*: another patch release of Python
-has other sources. The recipe then names what differs and stops, unless drift is allowed.
+Files that are missing or differ from the manifest are called *drift*. Another patch release of Python causes drift, for
+example. The recipe then lists the files and stops, unless drift is allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.json")
 
-# Tests and grammars, tables that are no prose of a programmer, and files that the build of one machine writes.
+# Excluded from the corpus: tests, grammars, tables of generated data, and files that depend on the build of Python.
 SKIPPED_FOLDERS = frozenset(
     {
         "test",
@@ -52,34 +52,35 @@ SKIPPED_FILES = frozenset(
 )
 
 VALIDATION_EVERY = 20
-"""One file in this many is held out, chosen by its name, so that drift does not move files over the border."""
+"""On average one file in this many is held out for validation. The file's name decides, so that drift in other files does
+not change the split."""
 
 
 class CorpusError(Exception):
-    """The files here are not the files of the list."""
+    """The files do not match the manifest, or there is not enough text."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The text, split by file."""
+    """Contents of the files, split into training and validation data."""
 
     python: str
-    """The release whose files the list names."""
+    """Release of Python whose files the manifest lists."""
     train: list[str]
     validation: list[str]
     drift: list[str]
-    """What differs from the list, one line each; empty where the text is exactly the recorded one."""
+    """Differences from the manifest, one line per file. Empty if all files match."""
     digest: str
-    """SHA-256 over names and contents as read."""
+    """SHA-256 over the names and contents of the files."""
 
 
 def source_folder() -> Path:
-    """Where the running interpreter keeps its standard library."""
+    """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def list_files(folder: Path) -> list[str]:
-    """The names that belong to the corpus, relative to `folder`, sorted."""
+    """List the files in `folder` that belong to the corpus, as sorted relative paths."""
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
     return sorted(
         name
@@ -91,7 +92,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def write_manifest(folder: Path, python: str, manifest: Path = MANIFEST) -> int:
-    """Record the files of `folder` as the list; returns how many they are."""
+    """Write a manifest of the files in `folder`. Returns the number of files."""
     files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in list_files(folder)}
     manifest.write_text(json.dumps({"python": python, "files": files}, indent=0) + "\n", encoding="utf-8")
     return len(files)
@@ -101,12 +102,12 @@ def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) 
     """Read and verify the corpus.
 
     Args:
-        folder: a standard library, or `Lib/` of Python's source.
-        allow_drift: go on with what is there, and record what differs.
-        manifest: the list of files.
+        folder: A standard library, or the folder `Lib/` of Python's source archive.
+        allow_drift: Accept missing and different files, and record them in `Corpus.drift`.
+        manifest: The manifest file.
 
     Raises:
-        CorpusError: a file is missing or differs and drift is not allowed, or nothing of the list is there.
+        CorpusError: A file is missing or different and drift is not allowed, or the folder has too few of the files.
     """
     recorded = json.loads(manifest.read_text(encoding="utf-8"))
     train: list[str] = []
@@ -125,13 +126,15 @@ def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) 
         held_out = zlib.crc32(name.encode()) % VALIDATION_EVERY == 0
         (validation if held_out else train).append(data.decode("utf-8", "replace"))
     if not train or not validation:
-        raise CorpusError(f"{folder} holds none of the {len(recorded['files'])} files of {manifest.name}")
+        raise CorpusError(
+            f"{folder} has too few of the {len(recorded['files'])} files listed in {manifest.name}"
+        )
     if drift and not allow_drift:
         shown = "\n  ".join(drift[:20]) + (f"\n  … and {len(drift) - 20} more" if len(drift) > 20 else "")
         raise CorpusError(
-            f"{len(drift)} of {len(recorded['files'])} files in {folder} are not those of Python {recorded['python']}:\n"
+            f"{len(drift)} of {len(recorded['files'])} files in {folder} differ from those of Python {recorded['python']}:\n"
             f"  {shown}\n"
-            f"To reproduce the model, name that release's sources with --stdlib (Lib/ of its source archive). "
-            f"To train on what is here, add --allow-drift; the difference is then recorded in training.json."
+            f"To reproduce the model, pass the sources of that release with --stdlib (Lib/ of its source archive). "
+            f"To train on these files anyway, add --allow-drift. The differences are then recorded in training.json."
         )
     return Corpus(recorded["python"], train, validation, drift, digest.hexdigest())

@@ -1,4 +1,4 @@
-"""A job's state as a JSON document: applying diffs, checking them, and bounding what they cost."""
+"""Job state as a JSON document (`Document`): applying diffs, integrity checks, and limits on size and depth."""
 
 from tidewire.protocol.document.document import Document
 

@@ -1,10 +1,12 @@
-"""What each op does to a value.
+"""Apply the ops of a diff to a JSON value (`apply`, `DiffApplier`).
 
-The rules, for all ops alike:
-- the parent of a path exists; so does the target of `a`, `t` and `d`, and it has the type that the op needs;
-- an op copies the containers from the root down to the one that it changes, each once in a diff, so that every
-  value from before the diff stays as it was. An appended text or array is new, too; `document` does that in place;
-- ops are checked before they change anything, and a fold that failed is thrown away: diffs are atomic.
+Rules for all ops:
+- The parent of a path must exist. The target of `a`, `t` and `d` must exist and have the type that the op needs.
+- Containers are copied on write, from the root down to the container that the op changes, once per diff. Values from
+  before the diff therefore stay unchanged. Appending creates a new text or array, too. The subclass `Document` appends
+  in place instead.
+- Each op is validated before it changes anything, and a `DiffApplier` that raised an error is discarded. A diff is
+  therefore applied as a whole or not at all.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from zlib import crc32
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document.diff_shapes import DiffError, is_count, judge, read
+from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_count, read
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text
@@ -26,32 +28,32 @@ _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a numb
 
 TEXTS: Final = frozenset({str, Rope})
 ARRAYS: Final = frozenset({list, RopeArray})
-"""What a text and an array may be in a tree. A fold makes plain ones only, a document those that grow as well."""
+"""Node types that represent a text (`TEXTS`) and an array (`ARRAYS`). Only a `Document` creates `Rope` and `RopeArray`."""
 
 
 def describe(node: object) -> str:
-    """What a node is, for an error message."""
+    """Name of a node's JSON type with its article, for error messages."""
     if type(node) in TEXTS:
         return "a text"
     return "an array" if type(node) in ARRAYS else _NAMES.get(type(node), type(node).__name__)
 
 
 def length_of(node: Any) -> int:
-    """Code points of a text, elements of an array, at present."""
+    """Current length of a text in code points, or of an array in elements."""
     return node.length if isinstance(node, Rope | RopeArray) else len(node)
 
 
 def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, Any]:
-    """Find where a path leads: the container, a dict or list, and the key or index in it.
+    """Resolve a path to its container, which is a dict or list, and the key or index in that container.
 
     Args:
         top: A list whose only element is the root.
-        tokens: The path.
-        version: How far growing arrays count.
+        tokens: The tokens of the path.
+        version: Version of the document. Elements that a `RopeArray` received later are ignored.
 
     Raises:
-        DiffError: There is no such place.
-        PointerError: A token is needed as an index and is none.
+        DiffError: The path does not exist.
+        PointerError: A token for an array is not a valid index.
     """
     container: Any = top
     key: Any = 0
@@ -74,10 +76,10 @@ def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, A
 
 
 def find(top: list[Any], tokens: Tokens, version: int = LATEST) -> Any:
-    """The node at a place.
+    """Return the node at a path.
 
     Raises:
-        LookupError: There is no such place.
+        LookupError: The path does not exist.
     """
     try:
         container, key = place(top, tokens, version)
@@ -87,66 +89,66 @@ def find(top: list[Any], tokens: Tokens, version: int = LATEST) -> Any:
 
 
 def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> JsonValue:
-    """Apply one diff to a value.
+    """Apply one diff to a value and return the new value.
 
-    The value is not changed. The result shares with it what the diff leaves alone, and nothing with `ops`. For a value
-    that grows by many diffs, `Document` is the one to use: there an append costs the same at any size.
+    The original value is not modified. The result shares unchanged parts with the original value and nothing with `ops`.
+    For a value that receives many diffs use `Document`, where the cost of an append does not depend on the size.
 
     Args:
         value: Any JSON value.
         ops: A diff in any of its three shapes: a string, an array of ops, or `{"ops", "on", "check"}`.
-        columns: JSON Pointers of the places that a bare string and a row grow.
+        columns: JSON Pointers of the texts and arrays that bare strings and rows append to.
 
     Raises:
-        DiffError: The diff is malformed or does not fit; names the op, its path and what is wrong.
-        IntegrityError: The result is not what the diff's `check` says.
+        DiffError: The diff is malformed, or does not fit the value. The message names the op and its path.
+        IntegrityError: The result does not match the diff's `check`.
     """
-    fold = DiffApplier(value, columns)
-    shape = read(ops, fold.columns)
-    fold._run(shape.ops)
-    verify(fold, shape.check)
-    root: JsonValue = fold._top[0]
+    applier = DiffApplier(value, columns)
+    shape = read(ops, applier.columns)
+    applier._run(shape.ops)
+    verify(applier, shape.check)
+    root: JsonValue = applier._top[0]
     return root
 
 
 class DiffApplier:
-    """A value, its columns, and the ops on them. What it holds came from the caller, and is never changed."""
+    """Applies ops to a JSON value, copying on write. The value passed in is never modified."""
 
     __slots__ = ("_column_tokens", "_own", "_top", "columns")
 
     columns: tuple[str, ...]
-    """JSON Pointers of the places that rows and bare strings grow."""
+    """JSON Pointers of the texts and arrays that rows and bare strings append to."""
 
     def __init__(self, value: JsonValue, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self._column_tokens = tuple(map(_parse_column, self.columns))
         self._top: list[Any] = [value]
-        """The root as the only element of a list, so that it has a container like every other place."""
+        """List with the root as its only element, which gives the root a container like every other node."""
         self._own: dict[int, Any] = {}
-        """Containers made by this diff, by identity: nobody else holds them yet."""
+        """Containers that the current diff created, keyed by `id`. They can be modified in place."""
 
     def text_length(self, pointer: str) -> int:
-        """Code points of the text at a place.
+        """Length of the text at a pointer, in code points.
 
         Raises:
-            LookupError: There is no text.
+            LookupError: There is no text at the pointer.
         """
         return length_of(self._measured(pointer, TEXTS, "a text"))
 
     def text_crc(self, pointer: str) -> int:
-        """CRC-32 of the UTF-8 of the text at a place.
+        """CRC-32 of the UTF-8 encoding of the text at a pointer.
 
         Raises:
-            LookupError: There is no text.
+            LookupError: There is no text at the pointer.
         """
         node = self._measured(pointer, TEXTS, "a text")
         return node.crc() if isinstance(node, Rope) else crc32(node.encode())
 
     def array_length(self, pointer: str) -> int:
-        """Elements of the array at a place.
+        """Number of elements of the array at a pointer.
 
         Raises:
-            LookupError: There is no array.
+            LookupError: There is no array at the pointer.
         """
         return length_of(self._measured(pointer, ARRAYS, "an array"))
 
@@ -159,7 +161,7 @@ class DiffApplier:
     def _run(self, ops: list[Any]) -> None:
         for index, op in enumerate(ops):
             try:
-                judge(op)
+                check_form(op)
                 self._perform(op)
             except (DiffError, PointerError, StrictJsonError) as error:
                 kind = type(error) if isinstance(error, DiffError) else DiffError
@@ -186,7 +188,7 @@ class DiffApplier:
     def _row(self, op: list[Any]) -> None:
         columns = self._column_tokens
         if len(op) - 1 != len(columns):
-            raise DiffError(f"a row of {len(op) - 1} members for {len(columns)} columns")
+            raise DiffError(f"a row has {len(op) - 1} members, but there are {len(columns)} columns")
         targets = self._column_targets()
         additions = []
         for index, target in enumerate(targets):
@@ -216,18 +218,18 @@ class DiffApplier:
         self._grow(tokens, target, self._addition(target, x, len(tokens)))
 
     def _addition(self, target: Any, x: Any, depth: int) -> str | list[Any]:
-        """What a target grows by: a string, or a list of elements that is the fold's own."""
+        """Validate the argument of an append. Returns a string, or a validated copy of a list."""
         if type(target) in TEXTS:
             if type(x) is not str:
-                raise DiffError(f"a text grows by a string, not by {describe(x)}")
+                raise DiffError(f"only a string can be appended to a text, not {describe(x)}")
             if not is_text(x):
-                raise DiffError("a lone surrogate is no text")
+                raise DiffError("the string to append holds a lone surrogate")
             return x
         if type(target) in ARRAYS:
             if type(x) is not list:
-                raise DiffError(f"an array grows by the elements of an array, not by {describe(x)}")
+                raise DiffError(f"only an array can be appended to an array, not {describe(x)}")
             return self._admit(x, depth)  # type: ignore[return-value]
-        raise DiffError(f"{describe(target)} cannot grow")
+        raise DiffError(f"cannot append to {describe(target)}, only to a text or an array")
 
     def _growable(self, tokens: Tokens) -> Any:
         return self._target(tokens)
@@ -241,13 +243,13 @@ class DiffApplier:
 
     def _truncate(self, tokens: Tokens, n: Any) -> None:
         if not is_count(n):
-            raise DiffError("the length to drop is not a whole number ≥ 0")
+            raise DiffError("the length to drop is not an integer ≥ 0")
         target = self._target(tokens)
         if type(target) not in TEXTS and type(target) not in ARRAYS:
             raise DiffError(f"{describe(target)} cannot be truncated")
         keep = length_of(target) - n
         if keep < 0:
-            raise DiffError(f"cannot drop {n} of {length_of(target)}")
+            raise DiffError(f"cannot drop {n} from a length of {length_of(target)}")
         container, key = self._slot(tokens)
         if type(target) in ARRAYS:
             del self._open(container, key)[keep:]
@@ -270,7 +272,7 @@ class DiffApplier:
     def _insert(self, tokens: Tokens, value: Any) -> None:
         container, key = self._slot(tokens)
         if not tokens or type(container) is dict:
-            raise DiffError("only into an array can be inserted")
+            raise DiffError("an element can only be inserted into an array")
         if key > len(container):
             raise DiffError(f"index {key} is beyond the end of an array of {len(container)}")
         container.insert(key, self._admit(value, len(tokens)))
@@ -290,9 +292,9 @@ class DiffApplier:
         return admit(value, max(0, MAX_STATE_DEPTH - depth))
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
-        """The container that a path's last token is for, copied so that it may change, and the key or index in it.
+        """Return a writable copy of the container at the end of a path, and the key or index of the last token.
 
-        The key need not exist, the index need not be in range.
+        The key need not exist, and the index need not be in range.
         """
         top = self._top
         if id(top) not in self._own:
@@ -313,7 +315,7 @@ class DiffApplier:
         return container, key
 
     def _open(self, container: Any, key: Any) -> Any:
-        """The container that stands in another one, as a dict or list that this diff has made and may change."""
+        """Return the container at `container[key]`, replaced by a writable copy unless this diff already made one."""
         node = container[key]
         if id(node) in self._own:
             return node

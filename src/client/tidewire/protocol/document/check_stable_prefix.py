@@ -1,7 +1,8 @@
-"""The promise that the beginning of a text stays.
+"""Check that diffs leave the stable prefix of a text unchanged.
 
-An item may have `stable: {pointer within its value: n}`: the first n code points of that text are never taken back
-within an epoch. It binds truncating, setting and deleting alike, is judged between two diffs, and never shrinks.
+An item may have a member `stable`, which maps a JSON Pointer within the item's value to a number n. The first n code
+points of that text do not change within an epoch, whether by truncating, setting or deleting. The number never decreases
+within an epoch. The check compares the document before a diff with the document after it.
 """
 
 from collections.abc import Iterable
@@ -12,26 +13,28 @@ from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.view import View
 
 
-def hold(before: View, now: View, touched: Iterable[Tokens]) -> None:
-    """Hold what a diff made against what was promised before it.
+def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> None:
+    """Raise an error if a diff changed a stable prefix or lowered a `stable` number.
 
     Args:
         before: The document before the diff.
-        now: The document after it.
-        touched: The places that the diff changed.
+        now: The document after the diff.
+        touched: Paths that the diff changed.
 
     Raises:
-        StableError: A promise is broken or withdrawn.
-        DiffError: A promise is malformed.
+        StableError: The diff changed a stable prefix, or lowered or removed its `stable` number.
+        DiffError: The `stable` member of an item is malformed.
     """
     for index in _items(touched, before, now):
-        kept = _promises(now, index)
-        for pointer, n in _promises(before, index).items():
+        kept = _stable_lengths(now, index)
+        for pointer, n in _stable_lengths(before, index).items():
             if kept.get(pointer, -1) < n:
                 raise StableError(f"'stable' of item {index} at {pointer[:200]!r} falls below {n}")
             tokens = ("items", index, "value", *parse(pointer))
-            if not before.begins_alike(now, tokens, n):
-                raise StableError(f"item {index}: the first {n} code points at {pointer[:200]!r} are stable")
+            if not before.same_prefix(now, tokens, n):
+                raise StableError(
+                    f"item {index}: the diff changes the first {n} code points at {pointer[:200]!r}, which are stable"
+                )
 
 
 def _items(touched: Iterable[Tokens], *views: View) -> set[str]:
@@ -46,16 +49,16 @@ def _items(touched: Iterable[Tokens], *views: View) -> set[str]:
     return found
 
 
-def _promises(view: View, index: str) -> dict[str, int]:
+def _stable_lengths(view: View, index: str) -> dict[str, int]:
     item = view.node(("items", index))
-    promises = item.get("stable") if type(item) is dict else None
-    if promises is None:
+    lengths = item.get("stable") if type(item) is dict else None
+    if lengths is None:
         return {}
     try:
-        if type(promises) is dict and all(is_count(n) for n in promises.values()):
-            for pointer in promises:
+        if type(lengths) is dict and all(is_count(n) for n in lengths.values()):
+            for pointer in lengths:
                 parse(pointer)
-            return promises
+            return lengths
     except PointerError:
         pass
-    raise DiffError(f"'stable' of item {index} does not map JSON Pointers to whole numbers ≥ 0")
+    raise DiffError(f"'stable' of item {index} does not map JSON Pointers to integers ≥ 0")

@@ -1,17 +1,17 @@
-"""The three shapes of a diff, and what is wrong with one that cannot be applied.
+"""The three shapes of a diff, their validation, and the errors for a diff that cannot be applied.
 
-A diff is a string (appended to the one column), an array of ops, or an object with `ops` and extras.
+A diff is a string (appended to the only column), an array of ops, or an object with `ops` and optional members.
 
   op                  | meaning
   --------------------+--------------------------------------------------------------------------------------------
-  ["r", x1, …, xn]    | row: x_i goes to column i: a text grows by a string, an array by one element
+  ["r", x1, …, xn]    | row: append the string x_i to the text in column i, or the element x_i to the array in column i
   ["a", path, x]      | append a string to a text, or the elements of an array to an array
   ["t", path, n]      | drop the last n code points or elements
-  ["s", path, value]  | set; the parent exists; an index equal to the length appends; "" is the root
+  ["s", path, value]  | set; the parent must exist; an index equal to the length appends; "" is the root
   ["i", path, value]  | insert before the element that the path names (0…length)
   ["d", path]         | delete a member or an element
 
-This file knows shapes. What an op does to a value stands in `apply_ops`.
+The module `apply_ops` implements the effect of each op on a value.
 """
 
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from pydantic import JsonValue
 Op: TypeAlias = list[JsonValue]
 
 ARITY: Final = {"a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Members of each op that has a path, its letter included. A row has one more member than there are columns."""
+"""Number of members of each op that has a path, including its letter. A row has one more member than there are columns."""
 
 
 class DiffError(ValueError):
-    """A diff cannot be applied: it is malformed, or does not fit the value. Nothing of it was applied."""
+    """The diff is malformed or does not fit the value. None of its ops were applied."""
 
     reason: str
     op: int | None
-    """Index of the op at fault; None where the fault is in no single op."""
+    """Index of the failed op, or None if the error does not concern a single op."""
     path: str | None
-    """The path of that op."""
+    """Path of the failed op, or None if the op has no path."""
 
     def __init__(self, reason: str, *, op: int | None = None, path: str | None = None) -> None:
         where = "" if op is None else f"op {op}: "
@@ -45,66 +45,68 @@ class DiffError(ValueError):
 
 
 class UnknownOpError(DiffError):
-    """An op or a shape of diff that this version of the protocol does not have."""
+    """The diff has an op or a shape that this version of the protocol does not define."""
 
 
 class StableError(DiffError):
-    """A diff takes back text that its item declared `stable`, or takes back the declaration."""
+    """The diff changes text that its item declared `stable`, or lowers or removes that declaration."""
 
 
 class DiffShape(NamedTuple):
-    """A diff of any of the three shapes, as one."""
+    """A diff of any shape, normalized to a list of ops and a list of checks."""
 
     ops: list[Any]
     check: list[Any]
 
 
 def read(diff: JsonValue, columns: Sequence[str]) -> DiffShape:
-    """Bring a diff of any shape into one. The ops themselves are still to be judged.
+    """Normalize a diff of any shape to `DiffShape`. The individual ops are not validated.
 
     Raises:
         UnknownOpError: The diff has none of the three shapes.
-        DiffError: It has one and breaks it.
+        DiffError: A member of the diff has the wrong type, or a bare string is used without exactly one column.
     """
     kind = type(diff)
     if isinstance(diff, str):
         if len(columns) != 1:
-            raise DiffError(f"a bare string needs exactly one column, here are {len(columns)}")
+            raise DiffError(f"a bare string needs exactly one column, but there are {len(columns)}")
         return DiffShape([["a", columns[0], diff]], [])
     if isinstance(diff, list):
         return DiffShape(diff, [])
     if not isinstance(diff, dict) or "ops" not in diff:
-        raise UnknownOpError(f"a diff is a string, an array, or an object with 'ops', not {kind.__name__}")
+        raise UnknownOpError(
+            f"a diff must be a string, an array, or an object with 'ops', but this is a {kind.__name__}"
+        )
     ops, on, check = diff["ops"], diff.get("on", 0), diff.get("check", [])
     if not isinstance(ops, list):
         raise DiffError("'ops' is not an array")
     if not is_count(on):
-        raise DiffError("'on' is not a whole number ≥ 0")
+        raise DiffError("'on' is not an integer ≥ 0")
     if not isinstance(check, list):
         raise DiffError("'check' is not an array")
     return DiffShape(ops, check)
 
 
 def is_count(number: object) -> bool:
-    """Whether a number is an integer ≥ 0. `True` and `1.0` are none."""
+    """Whether a value is an integer ≥ 0. `True` and `1.0` do not count as integers."""
     return type(number) is int and number >= 0
 
 
-def judge(op: object) -> None:
-    """Refuse an op whose letter, arity or path is wrong.
+def check_form(op: object) -> None:
+    """Validate the letter, the number of members and the path type of an op.
 
     Raises:
-        UnknownOpError: No op has this letter.
-        DiffError: It is no op, or breaks the form of the one that it names.
+        UnknownOpError: The protocol defines no op with this letter.
+        DiffError: The value is not an op, or has the wrong number of members, or its path is not a string.
     """
     if not isinstance(op, list) or not op or not isinstance(op[0], str):
-        raise DiffError("an op is an array that begins with a letter")
+        raise DiffError("an op must be an array that begins with a letter")
     letter = op[0]
     if letter == "r":
         return
     if letter not in ARITY:
         raise UnknownOpError(f"unknown op {letter[:40]!r}")
     if len(op) != ARITY[letter]:
-        raise DiffError(f"op {letter!r} has {ARITY[letter]} members, not {len(op)}")
+        raise DiffError(f"op {letter!r} must have {ARITY[letter]} members, but has {len(op)}")
     if not isinstance(op[1], str):
         raise DiffError(f"the path of op {letter!r} is not a string")

@@ -1,7 +1,7 @@
-"""Proofs that two ends hold the same: checks of single places, and the digest of a job's final items.
+"""Integrity checks that compare the client's state with the server's: checks of single texts and arrays, and the digest.
 
-A check is `[path, n, crc]` for a text: n code points, CRC-32 of its UTF-8 as an integer; or `[path, n]` for the
-length of an array. It proves no more than that. The digest proves the items whole.
+A check of a text is `[path, n, crc]`, with its length n in code points and the CRC-32 of its UTF-8 as an integer. A check
+of an array is `[path, n]` and covers only the length. The digest covers all of a job's final items completely.
 """
 
 import hashlib
@@ -20,22 +20,20 @@ from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.document.versioned_text_and_arrays import Rope
 
 DIGEST_LENGTH = 16
-"""Hex digits of a digest that travel."""
+"""Number of hex digits of a digest in a `done` event."""
 
 MAX_CRC = 2**32 - 1
 
 PART: Final = 2**16
-"""Code points of a long text that are written at a time."""
+"""Number of code points of a long text that are serialized at a time."""
 
 
 class IntegrityError(ValueError):
-    """What this end holds is not what the other end says it is."""
+    """The local state does not match a check or the digest that the sender computed."""
 
 
 class Measured(Protocol):
-    """A document whose texts and arrays can be measured without reading the whole. Each raises LookupError where
-    there is no such text or array.
-    """
+    """Document with measurable texts and arrays. Each method raises LookupError if the pointer has no such node."""
 
     def text_length(self, pointer: str, /) -> int: ...
     def text_crc(self, pointer: str, /) -> int: ...
@@ -43,30 +41,30 @@ class Measured(Protocol):
 
 
 def text_check(pointer: str, text: str) -> list[JsonValue]:
-    """The check that proves a text: `[pointer, code points, crc]`."""
+    """Create the check of a text: `[pointer, length in code points, crc]`."""
     return [pointer, len(text), crc32(text.encode())]
 
 
 def array_check(pointer: str, length: int) -> list[JsonValue]:
-    """The check that proves the length of an array: `[pointer, length]`."""
+    """Create the check of an array's length: `[pointer, length]`."""
     return [pointer, length]
 
 
 def verify(document: Measured, checks: JsonValue) -> None:
-    """Hold a document against the checks of a diff or of `done`.
+    """Compare a document with the checks of a diff or of a `done` event.
 
     Raises:
         DiffError: The checks are malformed.
-        IntegrityError: A place is not what its check says; names the place, what was expected and what is there.
+        IntegrityError: A check failed. The message names its pointer, the expected value and the actual value.
     """
     if not isinstance(checks, list):
         raise DiffError("'check' is not an array")
     for check in checks:
-        path, length, *crc = _judge(check)
+        path, length, *crc = _parse_check(check)
         try:
             if crc:
                 found = [document.text_length(path)]
-                # The length is cheap and wrong first.
+                # The length is cheap to get, so compute the CRC only if the length matches.
                 if found[0] == length:
                     found.append(document.text_crc(path))
                 expected = [length, *crc][: len(found)]
@@ -75,21 +73,25 @@ def verify(document: Measured, checks: JsonValue) -> None:
         except LookupError as error:
             raise IntegrityError(f"check of {path[:200]!r}: {error}") from None
         if found != expected:
-            what = ("code points", "CRC-32")[len(found) - 1] if crc else "elements"
-            raise IntegrityError(f"check of {path[:200]!r}: {what} expected {expected[-1]}, here {found[-1]}")
+            what = ("length in code points", "CRC-32")[len(found) - 1] if crc else "number of elements"
+            raise IntegrityError(
+                f"check of {path[:200]!r} failed: the {what} is {found[-1]}, expected {expected[-1]}"
+            )
 
 
 def digest(items: Any) -> str:
-    """The first 16 hex digits of SHA-256 over the RFC 8785 form of a job's final items: JSON, long texts in it perhaps
-    in pieces (`versioned_text_and_arrays.in_pieces`).
+    """Return the first 16 hex digits of SHA-256 over the canonical JSON (RFC 8785) of a job's final items.
 
-    In that form a number has one spelling whatever its type, so `1` and `1.0` have one digest.
+    Canonical JSON writes a number the same way whatever its type, so `1` and `1.0` have the same digest.
+
+    Args:
+        items: JSON, in which long texts may be `Rope` nodes (see `versioned_text_and_arrays.in_pieces`).
 
     Raises:
-        StrictJsonError: The items are not JSON as the protocol takes it.
+        StrictJsonError: The items are not valid I-JSON.
     """
-    # Most items are small and plain: then one look at them is enough.
-    form = _as_python_writes(items)
+    # Most items are small and have no unusual numbers. Those are serialized by Python's `json`, in one pass.
+    form = _canonical_by_json_module(items)
     found = hashlib.sha256(form or b"")
     for part in () if form else _parts(items):
         found.update(part)
@@ -97,7 +99,7 @@ def digest(items: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """The RFC 8785 form, part by part where it holds long texts: those are then never held a second time as a whole."""
+    """Yield the canonical JSON of a value. Long texts are yielded in parts, so they are never copied as a whole."""
     kind = type(value)
     if not _holds_long_text(value, strict_json.MAX_DEPTH):
         yield canonical(value)
@@ -128,9 +130,10 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield b"]"
 
 
-def _holds_long_text(value: Any, room: int) -> bool:
-    """Whether a value holds a text of more than `PART` code points. What is no JSON, or too deep, is said to hold none:
-    as a whole it will be refused.
+def _holds_long_text(value: Any, max_depth: int) -> bool:
+    """Whether a value contains a text of more than `PART` code points.
+
+    Returns False for a value that is nested too deep or not JSON. `canonical` rejects such a value.
     """
     kind = type(value)
     if kind is str:
@@ -138,88 +141,96 @@ def _holds_long_text(value: Any, room: int) -> bool:
     if kind is Rope:
         return True
     if kind is list:
-        return room > 0 and any(_holds_long_text(element, room - 1) for element in value)
+        return max_depth > 0 and any(_holds_long_text(element, max_depth - 1) for element in value)
     if kind is dict:
         return (
-            room > 0
-            and any(_holds_long_text(member, room - 1) for member in value.values())
+            max_depth > 0
+            and any(_holds_long_text(member, max_depth - 1) for member in value.values())
             and all(type(name) is str and is_text(name) for name in value)
         )
     return False
 
 
 def canonical(value: JsonValue) -> bytes:
-    """The RFC 8785 form of a value. A library makes it, but where Python's own JSON is known to be the same.
+    """Serialize a value as canonical JSON (RFC 8785).
+
+    Python's `json` module is used for values that it writes in canonical form, and the library `rfc8785` for all others.
 
     Raises:
-        StrictJsonError: The value is not JSON as the protocol takes it.
+        StrictJsonError: The value is not valid I-JSON.
     """
-    form = _as_python_writes(value)
+    form = _canonical_by_json_module(value)
     if form is not None:
         return form
-    import rfc8785  # noqa: PLC0415 - needed once per job, at its end
+    import rfc8785  # noqa: PLC0415 - needed at most once per job
 
     strict_json.check(value)
     return rfc8785.dumps(_within_library(value))
 
 
-def _as_python_writes(value: Any) -> bytes | None:
-    """The RFC 8785 form of a value without long texts, where Python's own JSON is known to be the same."""
-    if _is_written_alike(value, strict_json.MAX_DEPTH):
+def _canonical_by_json_module(value: Any) -> bytes | None:
+    """Serialize a value with Python's `json` if the output is known to be canonical JSON, otherwise return None."""
+    if _is_canonical_in_python(value, strict_json.MAX_DEPTH):
         text = _write(value)
-        # Members are sorted by UTF-16 units, which is another order than that of code points beyond the basic plane.
+        # RFC 8785 sorts members by UTF-16 units. Python sorts by code points, which differs above U+FFFF.
         if text.isascii() or max(text) < "\U00010000":
             return text.encode()
     return None
 
 
 _write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-"""Made once: `json.dumps` with options makes an encoder for each value."""
+"""Defined at module level, because `json.dumps` with options creates an encoder per call."""
 
 
-def _is_written_alike(value: Any, room: int) -> bool:
-    """Whether a value is surely JSON as the protocol takes it, holds no long text, and each number in it is spelt alike
-    in Python and ECMAScript: a whole number is, and what has a fraction and no exponent in either.
+def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
+    """Whether Python's `json` certainly writes a value in canonical form.
+
+    That requires valid I-JSON without long texts, in which Python and ECMAScript spell each number the same way: integers,
+    and fractions that neither of them writes with an exponent.
     """
     kind = type(value)
     if kind is str:
         return len(value) <= PART and is_text(value)
-    if (kind is dict or kind is list) and room <= 0:
+    if (kind is dict or kind is list) and max_depth <= 0:
         return False
     if kind is dict:
         for name, member in value.items():
-            if type(name) is not str or not is_text(name) or not _is_written_alike(member, room - 1):
+            if (
+                type(name) is not str
+                or not is_text(name)
+                or not _is_canonical_in_python(member, max_depth - 1)
+            ):
                 return False
         return True
     if kind is list:
-        for element in value:  # noqa: SIM110 - `all` of a generator costs twice as much
-            if not _is_written_alike(element, room - 1):
+        for element in value:  # noqa: SIM110 - `all` with a generator takes twice as long
+            if not _is_canonical_in_python(element, max_depth - 1):
                 return False
         return True
     if kind is int:
         return bool(-strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER)
     if kind is float:
-        # NaN is not within these bounds, and an infinity neither.
+        # These comparisons are also False for NaN and infinities, which JSON cannot represent.
         return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
     return value is None or kind is bool
 
 
-def _judge(check: object) -> list[Any]:
+def _parse_check(check: object) -> list[Any]:
     if not isinstance(check, list) or len(check) not in {2, 3} or not isinstance(check[0], str):
-        raise DiffError("a check is [path, length, crc] for a text or [path, length] for an array")
+        raise DiffError("a check must be [path, length, crc] for a text or [path, length] for an array")
     try:
         parse(check[0])
     except PointerError as error:
         raise DiffError(f"check of {check[0][:200]!r}: {error}") from None
     if not is_count(check[1]):
-        raise DiffError(f"check of {check[0][:200]!r}: its length is not a whole number ≥ 0")
+        raise DiffError(f"check of {check[0][:200]!r}: its length is not an integer ≥ 0")
     if len(check) == 3 and not (is_count(check[2]) and check[2] <= MAX_CRC):
-        raise DiffError(f"check of {check[0][:200]!r}: its CRC-32 is not a whole number below 2^32")
+        raise DiffError(f"check of {check[0][:200]!r}: its CRC-32 is not an integer from 0 to 2^32 - 1")
     return check
 
 
 def _within_library(value: Any) -> Any:
-    """±2^53 itself is an integer of the protocol, but beyond what rfc8785 takes as one; as a double it spells the same."""
+    """Convert the integers ±2^53 to floats, which are written the same. `rfc8785` rejects them as integers."""
     if type(value) is int:
         return float(value) if abs(value) == strict_json.MAX_INTEGER else value
     if type(value) is list:

@@ -1,10 +1,10 @@
-"""A job's state as it grows: appends cost the same at any size, and a kept view stays right.
+"""A job's state (`Document`) with constant-time appends and immutable views of earlier states.
 
-The tree holds plain dicts, lists and scalars. A text or an array that was appended to becomes a growing node, which
-replaces the plain one where it stands and reads the same for every view (see `versioned_text_and_arrays`). All other ops copy the
-containers on their path (see `apply_ops`), so that a view's root stays what it was. A view is a root and a version.
+The document is a tree of dicts, lists and scalars. The first append to a text or an array replaces that node, in place,
+with a versioned one that can grow (`versioned_text_and_arrays`). All other ops copy the containers on their path
+(`apply_ops`), which leaves the trees of existing views unchanged. A view is a root and a version.
 
-What comes in is checked and copied, what goes out is the caller's own: only a diff changes a document.
+Values passed in are validated and copied, and values returned are copies. Only `apply` and `grow` change a document.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document import check_stable_prefix, diff_shapes
+from tidewire.protocol.document import diff_shapes
 from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, DiffApplier, Tokens, find, length_of, place
+from tidewire.protocol.document.check_stable_prefix import check_stable_prefix
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import array_index, parse
@@ -28,7 +29,7 @@ __all__ = ["Document", "TextChange", "View"]
 
 
 class TextChange(NamedTuple):
-    """What happened to one text: its last `deleted` code points are void, `text` came after what is left."""
+    """Change of one text: its last `deleted` code points were removed, then `text` was appended."""
 
     pointer: str
     deleted: int
@@ -36,13 +37,13 @@ class TextChange(NamedTuple):
 
     @classmethod
     def between(cls, pointer: str, old: str, new: str) -> Self:
-        """The change from one text to another: void is what follows their longest common prefix."""
+        """Compute the change from one text to another. Everything after their longest common prefix is deleted."""
         kept = common_prefix(old, new)
         return cls(pointer, len(old) - kept, new[kept:])
 
     @classmethod
     def since(cls, pointer: str, old: Rope, new: str) -> Self:
-        """The same, of a text in pieces, which are not joined."""
+        """Compute the change from a `Rope` to another text, without joining the pieces of the rope."""
         kept = 0
         for piece in old.pieces():
             if not new.startswith(piece, kept):
@@ -54,19 +55,19 @@ class TextChange(NamedTuple):
 
 @dataclass(slots=True)
 class _Applied:
-    """What is needed to tell how the last diff changed the texts, should someone ask."""
+    """Record of the last diff, from which `Document.text_changes` computes its result on demand."""
 
     before: View
     touched: list[Tokens]
     row: bool
-    """Whether a row grew all columns."""
+    """Whether the diff held a row, which appends to all columns."""
 
 
 class Document(DiffApplier):
-    """A job's state that grows: appends cost O(1) at any size, earlier views stay right.
+    """A job's state. Appends cost O(1) at any size, and a view never changes after it was taken.
 
-    One thread applies diffs; others may read views that were taken. Diffs are atomic: one that is refused leaves the
-    document as it was.
+    Only one thread may apply diffs. Other threads may read views meanwhile. Diffs are atomic: a diff that raises an error
+    leaves the document unchanged.
     """
 
     __slots__ = (
@@ -82,14 +83,14 @@ class Document(DiffApplier):
     )
 
     def __init__(self, value: JsonValue, columns: Sequence[str] = ()) -> None:
-        """Take in a state.
+        """Create a document from a state.
 
         Args:
-            value: The state, or any JSON value; it is copied.
-            columns: JSON Pointers of the places that rows and bare strings grow. They need not exist yet.
+            value: The state, or any other JSON value. It is copied.
+            columns: JSON Pointers of the texts and arrays that rows and bare strings append to. They need not exist yet.
 
         Raises:
-            DiffError: A column is no JSON Pointer, or the value is nested too deep or not JSON.
+            DiffError: A column is not a valid JSON Pointer, or the value is nested too deep or not I-JSON.
         """
         try:
             super().__init__(admit(value), columns)
@@ -100,22 +101,22 @@ class Document(DiffApplier):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
         self._growing: dict[Tokens, Rope | RopeArray] = {}
-        """Growing nodes by their place, until an op changes the tree otherwise than by growing."""
+        """Cache of versioned nodes by their path. Cleared by every op that does not append."""
         self._rows: list[Rope | RopeArray] | None = None
-        """The nodes of the columns, likewise."""
+        """Cache of the nodes of all columns, in order. Cleared together with `_growing`."""
         self._sole: Rope | None = None
-        """The node of the one column, if that is a text: where bare strings go."""
+        """Node of the only column, if it is a text. Bare strings are appended to it directly."""
         self._grown: list[Rope | RopeArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
         self._last: str | _Applied | tuple[TextChange, ...] = ()
 
     def apply(self, diff: JsonValue) -> None:
-        """Apply one diff, in any of its three shapes, whole or not at all.
+        """Apply one diff, in any of its three shapes, as a whole or not at all.
 
         Raises:
-            DiffError: It is malformed, does not fit, or breaks a promise of `stable` (`StableError`).
-            IntegrityError: The outcome is not what its `check` says.
+            DiffError: The diff is malformed, does not fit the document, or changes a stable prefix (`StableError`).
+            IntegrityError: The result does not match the diff's `check`.
         """
         text = self._sole
         if text is not None and type(diff) is str and (diff.isascii() or is_text(diff)):
@@ -129,26 +130,29 @@ class Document(DiffApplier):
             shape = diff_shapes.read(diff, self.columns)
             self._run(shape.ops)
             if self._top is not before._top:
-                check_stable_prefix.hold(before, View(self._top, LATEST), self._touched)
+                check_stable_prefix(before, View(self._top, LATEST), self._touched)
             verify(self, shape.check)
             if self._own:
-                # What this diff made and could change in place is from now on shared with views.
-                self._forget_places()
+                # Views taken from now on share the containers that this diff created. Later diffs must copy them.
+                self._clear_node_caches()
         except BaseException:
             self._top = before._top
             for node in self._grown:
                 node.cut(node.length_at(before._version))
-            self._forget_places()
+            self._clear_node_caches()
             raise
         finally:
             self._own.clear()
         self._last = _Applied(before, self._touched, self._row_grew)
 
     def grow(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Apply rows whose members were admitted before, and fit: a string for a text, else one new element.
+        """Append rows without validating them. The caller has validated the members and their types.
+
+        Args:
+            rows: One member per column in each row: a string for a text, one new element for an array.
 
         Raises:
-            DiffError: A column is not there, or cannot grow.
+            DiffError: A column does not exist, or is neither a text nor an array.
         """
         before = View(self._top, self._clock)
         self._clock += 1
@@ -157,31 +161,31 @@ class Document(DiffApplier):
         self._last = _Applied(before, [], row=True)
 
     def view(self) -> View:
-        """The document as it is now, whatever is applied later."""
+        """Return an immutable view of the document's current state."""
         view = View(self._top, self._clock)
         self._clock += 1
         return view
 
     def value(self, pointer: str = "") -> JsonValue:
-        """The JSON at a place at present, made anew for the caller.
+        """Return a copy of the current value at a pointer.
 
         Raises:
-            LookupError: There is no such place.
+            LookupError: The pointer does not exist in the document.
             PointerError: The pointer is malformed.
         """
         return View(self._top, LATEST).value(pointer)
 
     def in_pieces(self, pointer: str) -> Any:
-        """The same, but long texts are not joined: for `digests.digest`."""
+        """Return a copy of the current value at a pointer, with long texts left as `Rope` nodes for `digests.digest`."""
         return in_pieces(find(self._top, parse(pointer)))
 
     def json_bytes(self) -> int:
-        """Bytes of the document as compact JSON. Costs a look at the whole."""
+        """Size of the document as compact JSON, in bytes. Takes time linear in that size."""
         return json_bytes(self._top[0])
 
     @property
     def text_changes(self) -> tuple[TextChange, ...]:
-        """What the last diff did to the texts among the columns, in net effect; those that it left alone are not here."""
+        """Net changes of the column texts by the last diff. Texts that did not change are omitted."""
         last = self._last
         if isinstance(last, tuple):
             return last
@@ -193,9 +197,9 @@ class Document(DiffApplier):
         return changes
 
     def changes_since(self, before: "Document | None") -> tuple[TextChange, ...]:
-        """How the texts among the columns differ from those of another document, that of before a snapshot.
+        """Changes of the column texts relative to an earlier document, which a snapshot replaced.
 
-        A text that only the other has, or that is none of this one's columns, is void from its first code point.
+        A text that is a column of the earlier document but not of this document counts as deleted completely.
         """
         changes = []
         for pointer in dict.fromkeys(self.columns + (before.columns if before is not None else ())):
@@ -224,7 +228,8 @@ class Document(DiffApplier):
             if isinstance(new, Rope) and old is new:
                 change = TextChange(pointer, 0, new.text_since(new.length_at(before._version)))
             elif isinstance(old, Rope) and isinstance(new, Rope):
-                # One is the other shortened: what they share need not be compared. The old one may have grown first.
+                # The new rope is a truncated copy of the old one, so the pieces that both hold need no comparison. The
+                # old rope may have grown before it was truncated.
                 length = old.length_at(before._version)
                 shared = min(old.shared_with(new), length)
                 was = old.text_since(shared)[: length - shared]
@@ -246,7 +251,7 @@ class Document(DiffApplier):
             found.update(index for index in near if self._column_tokens[index][: len(tokens)] == tokens)
         return sorted(found)
 
-    # ---- where growing in place differs from a fold ------------------------------------------------------------
+    # ---- Overrides of `DiffApplier` that append in place -------------------------------------------------------
 
     def _row(self, op: list[Any]) -> None:
         super()._row(op)
@@ -278,7 +283,7 @@ class Document(DiffApplier):
         if type(node) is str:
             node = container[key] = Rope(node)
         elif type(node) is list and id(node) not in self._own:
-            # A copy: older roots may hold this very list. One that this diff has made just grows.
+            # Copy the list, because older roots may refer to it. Lists created by this diff are appended to directly.
             node = container[key] = RopeArray(node.copy())
         elif not isinstance(node, Rope | RopeArray):
             return node
@@ -300,16 +305,16 @@ class Document(DiffApplier):
 
     def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:
         node = super()._measured(pointer, kinds, kind)
-        # A text that is measured will be again: as a growing node it keeps its CRC.
+        # Texts are usually checked repeatedly. A Rope caches its CRC, which keeps repeated checks cheap.
         return self._growable(parse(pointer)) if type(node) is str else node
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         container, key = super()._slot(tokens)
-        # In an array an op may move all that follow.
+        # An op on an array element can shift all elements after it, so the whole array counts as touched.
         self._touched.append(tokens[:-1] if type(container) is list else tokens)
-        self._forget_places()
+        self._clear_node_caches()
         return container, key
 
-    def _forget_places(self) -> None:
+    def _clear_node_caches(self) -> None:
         self._growing.clear()
         self._rows = self._sole = None

@@ -1,8 +1,8 @@
-"""JSON Pointers (RFC 6901), as strict as the protocol is about them.
+"""Strict JSON Pointers (RFC 6901): parsing, building and array indexes.
 
-A `~` stands only before `0` or `1`. Into an array only an index goes: ASCII digits without sign or leading zero, so
-neither `-` nor `٣`. In an object each of these is a plain member name, and so is `__proto__`. Each place has exactly
-one pointer.
+A `~` must be followed by `0` or `1`. A token for an array must be an index: ASCII digits without sign or leading zero,
+which excludes `-` and `٣`. For an object every token is an ordinary member name, including `-` and `__proto__`. Each
+location in a document therefore has exactly one pointer.
 """
 
 import re
@@ -10,49 +10,50 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MAX_CACHED_POINTERS = 1024
-"""Parsed pointers that are kept: a stream names the same few places over and over."""
+"""Size of the cache of parsed pointers. A stream uses the same few pointers in nearly all of its diffs."""
 
 MAX_CACHED_LENGTH = 256
-"""Characters of a pointer that is kept, so that hostile pointers cannot fill memory."""
+"""Maximum length of a cached pointer. Without this limit hostile pointers could fill the memory."""
 
 _STRAY_TILDE = re.compile(r"~(?![01])")
-# Sixteen digits reach past 2^53. Unbounded digits would hit CPython's own limit on int().
+# Sixteen digits cover 2^53. The limit keeps `int` from raising its own ValueError for thousands of digits.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 class PointerError(ValueError):
-    """A text is no JSON Pointer, or a token is no array index."""
+    """A text is not a valid JSON Pointer, or a token is not a valid array index."""
 
 
 def parse(pointer: str) -> tuple[str, ...]:
-    """Split a pointer into its unescaped tokens; `""`, the root, has none.
+    """Split a pointer into its unescaped tokens. The root pointer `""` has no tokens.
 
     Raises:
-        PointerError: The pointer does not begin with `/`, holds a stray `~`, or a lone surrogate.
+        PointerError: The pointer is not empty and does not begin with `/`, or it holds a `~` that is not followed by `0`
+            or `1`, or a lone surrogate.
     """
     return _cached_split(pointer) if len(pointer) <= MAX_CACHED_LENGTH else _split(pointer)
 
 
 def build(tokens: Iterable[str | int]) -> str:
-    """Write the pointer of some tokens: the inverse of `parse`."""
+    """Join unescaped tokens into a pointer. This is the inverse of `parse`."""
     return "".join(f"/{escape(str(token))}" for token in tokens)
 
 
 def escape(token: str) -> str:
-    """Write one token as it stands inside a pointer."""
+    """Escape one token for use in a pointer: `~` becomes `~0`, and `/` becomes `~1`."""
     return token.replace("~", "~0").replace("/", "~1")
 
 
 def array_index(token: str) -> int:
-    """Read a token as an array index.
+    """Parse a token as an array index.
 
     Raises:
-        PointerError: The token is anything but ASCII digits without sign and leading zero.
+        PointerError: The token is not 1 to 16 ASCII digits without sign and leading zero.
     """
     if len(token) == 1 and "0" <= token <= "9":
         return ord(token) - 48
     if _INDEX.fullmatch(token) is None:
-        raise PointerError(f"{token[:40]!r} is no array index: digits without sign or leading zero")
+        raise PointerError(f"{token[:40]!r} is not an array index: use digits without sign or leading zero")
     return int(token)
 
 
@@ -60,7 +61,7 @@ def _split(pointer: str) -> tuple[str, ...]:
     if not pointer:
         return ()
     if pointer[0] != "/":
-        raise PointerError("a JSON Pointer is empty or begins with '/'")
+        raise PointerError("a JSON Pointer must be empty or begin with '/'")
     try:
         pointer.encode()
     except UnicodeEncodeError as error:
@@ -69,9 +70,7 @@ def _split(pointer: str) -> tuple[str, ...]:
     if "~" not in pointer:
         return tuple(tokens)
     if stray := _STRAY_TILDE.search(pointer):
-        raise PointerError(
-            f"'~' at character {stray.start()} of a JSON Pointer stands before neither 0 nor 1"
-        )
+        raise PointerError(f"'~' at character {stray.start()} of a JSON Pointer must be followed by 0 or 1")
     return tuple(token.replace("~1", "/").replace("~0", "~") for token in tokens)
 
 

@@ -1,7 +1,8 @@
-"""JSON values inside a document: how deep they may be, how they are taken in, when two are the same.
+"""JSON values inside a document: depth limits, validated copies, and comparison.
 
-Depth counts nested arrays and objects: a text is 0 deep, `[[]]` is 2. The output of one item may be 56 deep. In a
-state it stands at `/items/k/value`, three levels down; what is left up to the 64 levels of an event is for the event.
+Depth counts nested arrays and objects: a text has depth 0, and `[[]]` has depth 2. The value of one item may have depth
+56. In a state it is located at `/items/k/value`, which adds three levels. The remaining levels up to the limit of 64 per
+event are reserved for the event's own structure.
 """
 
 from collections.abc import Iterable
@@ -13,61 +14,64 @@ from pydantic import JsonValue
 from tidewire.protocol import strict_json
 
 MAX_VALUE_DEPTH: Final = 56
-"""Nesting of one item's value."""
+"""Maximum nesting of one item's value."""
 
 MAX_STATE_DEPTH: Final = MAX_VALUE_DEPTH + 3
-"""Nesting of a document: no op may build a place deeper than this."""
+"""Maximum nesting of a document. Ops that would create deeper nesting are rejected."""
 
 
 _PART: Final = 2**16
-"""Code points that are compared at a time."""
+"""Number of code points that are compared at a time."""
 
 _LEAST: Final = -strict_json.MAX_INTEGER
 _MOST: Final = strict_json.MAX_INTEGER
 
 
-def admit(value: JsonValue, room: int = MAX_STATE_DEPTH) -> JsonValue:
-    """Copy a value's arrays and objects, and refuse what the protocol does not take as JSON.
+def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
+    """Copy a value's arrays and objects, and validate it as I-JSON.
 
     Args:
         value: Any value.
-        room: Levels of nesting that it may have.
+        max_depth: Maximum nesting of the value.
 
     Raises:
-        StrictJsonError: The value is nested too deep or not JSON as the protocol takes it; says where.
+        StrictJsonError: The value is nested too deep or is not I-JSON. The message names the location, except for nesting.
     """
     try:
-        copy: JsonValue = _copies((value,), room)[0]
+        copy: JsonValue = _copies((value,), max_depth)[0]
     except _NotAdmitted:
-        strict_json.check(value, max_depth=room)
+        strict_json.check(value, max_depth=max_depth)
         raise
     return copy
 
 
-def admit_all(values: Iterable[JsonValue], room: int = MAX_STATE_DEPTH) -> list[JsonValue]:
-    """Copy several values; see `admit`. Says that one is refused, not why.
+def admit_all(values: Iterable[JsonValue], max_depth: int = MAX_STATE_DEPTH) -> list[JsonValue]:
+    """Copy and validate several values like `admit`, with a less specific error message.
 
     Raises:
-        StrictJsonError: One is nested too deep or not JSON as the protocol takes it.
+        StrictJsonError: A value is nested too deep or is not I-JSON. The message does not name the location.
     """
-    return _copies(values, room)
+    return _copies(values, max_depth)
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
-    """Whether two values are the same JSON, types included: `1`, `1.0` and `true` differ, and so do `-0.0` and `0.0`.
+    """Whether two JSON values are equal including their types: `1`, `1.0` and `true` differ, and so do `-0.0` and `0.0`.
 
-    The order of an object's members does not count.
+    The order of an object's members is ignored.
     """
     return one is other or _same(one, other, MAX_STATE_DEPTH)
 
 
 def is_text(text: str) -> bool:
-    """Whether a string is Unicode text: without lone surrogates, so that it has a form in UTF-8."""
+    """Whether a string can be encoded as UTF-8, that is, holds no lone surrogates."""
     return text.isascii() or strict_json.lone_surrogate(text) is None
 
 
 def common_prefix(one: str, other: str) -> int:
-    """Code points that two texts begin with alike. Runs at the speed of memory, and holds no long text twice."""
+    """Length of the longest common prefix of two texts, in code points.
+
+    Compares large slices instead of single characters, and never copies a long text as a whole.
+    """
     if len(one) > len(other):
         one, other = other, one
     low, end = 0, len(one)
@@ -89,55 +93,55 @@ class _NotAdmitted(strict_json.StrictJsonError):
     pass
 
 
-def _copies(values: Iterable[Any], room: int) -> list[Any]:
+def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
     copies = []
     for value in values:
         kind = type(value)
         if kind is str:
-            if not (value.isascii() or is_text(value)):  # nearly every text is: no call for those
-                raise _NotAdmitted("a lone surrogate")
+            if not (value.isascii() or is_text(value)):  # `isascii` first: it saves a call for most texts
+                raise _NotAdmitted("the value holds a lone surrogate")
         elif kind is float:
             if not isfinite(value):
-                raise _NotAdmitted("no number of JSON")
+                raise _NotAdmitted("the value holds a number that JSON cannot represent (NaN or an infinity)")
         elif kind is int:
             if not _LEAST <= value <= _MOST:
-                raise _NotAdmitted("an integer beyond ±2^53")
+                raise _NotAdmitted("the value holds an integer beyond ±2^53")
         elif kind is list or kind is dict:
-            if room <= 0:
-                raise _NotAdmitted("nested too deep")
+            if max_depth <= 0:
+                raise _NotAdmitted("the value is nested too deep")
             if kind is list:
-                value = _copies(value, room - 1)  # noqa: PLW2901 - the copy is what is kept
+                value = _copies(value, max_depth - 1)  # noqa: PLW2901 - the copy replaces the original
             elif _are_names(value):
-                value = dict(zip(value, _copies(value.values(), room - 1), strict=True))  # noqa: PLW2901
+                value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901
             else:
-                raise _NotAdmitted("a member's name is no text")
+                raise _NotAdmitted("a member name is not a string, or holds a lone surrogate")
         elif value is not None and kind is not bool:
-            raise _NotAdmitted("no type of JSON")
+            raise _NotAdmitted("the value holds an object of a type that JSON does not have")
         copies.append(value)
     return copies
 
 
 def _are_names(members: Iterable[Any]) -> bool:
-    for name in members:  # noqa: SIM110 - `all` of a generator costs twice as much
+    for name in members:  # noqa: SIM110 - `all` with a generator takes twice as long
         if type(name) is not str or not (name.isascii() or is_text(name)):
             return False
     return True
 
 
-def _same(one: Any, other: Any, room: int) -> bool:
+def _same(one: Any, other: Any, max_depth: int) -> bool:
     kind = type(one)
     if kind is not type(other):
         return False
     if kind is dict or kind is list:
         if len(one) != len(other):
             return False
-        if room <= 0:
+        if max_depth <= 0:
             raise strict_json.StrictJsonError(f"nested deeper than {MAX_STATE_DEPTH} levels")
         for key in one if kind is dict else range(len(one)):
             if kind is dict and key not in other:
                 return False
             a, b = one[key], other[key]
-            if a is not b and not _same(a, b, room - 1):
+            if a is not b and not _same(a, b, max_depth - 1):
                 return False
         return True
     if kind is float and one == 0.0:

@@ -1,9 +1,10 @@
-"""Which elements of two lists are the same ones.
+"""Align two lists: find pairs of equal elements in the same order, for a short diff.
 
-Few edits are found exactly, by the greedy walk of Myers ("An O(ND) Difference Algorithm", 1986), which costs the
-length of the lists times the edits. Where there are more, the lists are split along elements that stand exactly once
-in both, as a patience diff does, and each stretch between two of these is aligned in turn. Edits and turns are
-bounded; what is beyond them stays unaligned, which costs bytes in a diff and never its truth.
+Up to `MAX_EDITS` edits are found exactly, with the greedy algorithm of Myers ("An O(ND) Difference Algorithm", 1986),
+which takes time proportional to the length of the lists times the number of edits. If there are more edits, the lists are
+split at elements that occur exactly once in both lists, as in a patience diff, and each section between two such elements
+is aligned recursively, up to `MAX_TURNS` levels. Sections beyond these limits stay unaligned. The diff is then longer
+but still correct.
 """
 
 from bisect import bisect_left
@@ -13,16 +14,16 @@ from itertools import pairwise
 from typing import Final
 
 MAX_EDITS: Final = 64
-"""Insertions and deletions in one stretch that are found exactly."""
+"""Maximum number of insertions and deletions per section for the exact algorithm."""
 
 MAX_TURNS: Final = 8
-"""How often a stretch is split again."""
+"""Maximum depth of splitting a section into smaller sections."""
 
 Matches = list[tuple[int, int]]
 
 
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
-    """Pair equal elements of two lists, both indexes strictly rising."""
+    """Return index pairs of equal elements. Both indexes increase strictly from pair to pair."""
     matches: Matches = []
     stretches = [(0, len(old), 0, len(new), MAX_TURNS)]
     while stretches:
@@ -40,10 +41,10 @@ def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
 
 
 def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | None:
-    """The longest common subsequence, if at most `MAX_EDITS` edits lead from one list to the other."""
+    """Longest common subsequence, or None if more than `MAX_EDITS` edits separate the lists."""
     n, m = len(old), len(new)
-    # On diagonal k, where x - y = k: the furthest x that is reached with the edits so far. It may lie beyond the end
-    # of a list, but then a way to both ends with fewer edits was found before.
+    # Maps diagonal k (x - y = k) to the furthest x that is reachable with the current number of edits. An x past the end
+    # of a list is harmless, because a path to both ends with fewer edits has already been returned.
     furthest: dict[int, int] = {}
     earlier: list[dict[int, int]] = []
     for edits in range(min(MAX_EDITS, n + m) + 1):
@@ -61,7 +62,7 @@ def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | No
 
 
 def _step(furthest: dict[int, int], k: int) -> int:
-    """Where one more edit enters diagonal k: by an insertion from the one above or a deletion from the one below."""
+    """The x at which one more edit enters diagonal k: an insertion from diagonal k + 1, or a deletion from k - 1."""
     return max(furthest.get(k + 1, -1), furthest.get(k - 1, -2) + 1)
 
 
@@ -80,11 +81,12 @@ def _walk_back(earlier: list[dict[int, int]], n: int, m: int) -> Matches:
 
 
 def _anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
-    """Elements that stand once in both lists: of those, a longest run whose order is common to both."""
+    """Longest common subsequence of the elements that occur exactly once in both lists."""
     in_old, in_new = Counter(old), Counter(new)
     places = {element: j for j, element in enumerate(new) if in_new[element] == 1}
     shared = [(i, places[e]) for i, e in enumerate(old) if in_old[e] == 1 and e in places]
-    # tails[n] ends a rising run of n + 1 places of `new` with the smallest last place; each pair knows the one before.
+    # Patience sorting: tails[n] is the smallest index in `new` at which an increasing run of n + 1 pairs can end, ends[n]
+    # is the pair with that index, and previous[i] is the pair before pair i in its run.
     tails: list[int] = []
     ends: list[int] = []
     previous: list[int] = []

@@ -1,8 +1,8 @@
-"""How large a state may become, known without measuring it at each event.
+"""Limit on the size of a job's state, enforced without measuring the state at each event.
 
-What comes in bounds what a state grows by: an op adds no more than its own bytes. So bytes are counted, and the state
-is measured only where that sum might pass the limit. Near the limit that would be at each event; there it is measured
-once in a sixteenth of the limit, and may be larger by so much.
+An op adds at most its own size to the state. The client therefore adds up the sizes of events, and measures the state only
+when the sum could exceed the limit. Near the limit it measures once per sixteenth of the limit instead of at each event.
+The state can therefore exceed the limit by up to a sixteenth.
 """
 
 from json.encoder import encode_basestring
@@ -11,27 +11,27 @@ from typing import Any, Final
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 
 MAX_STATE_BYTES: Final = 64 * 2**20
-"""Bytes that a client lets a job's state have as JSON, by default: four times what servers allow by default."""
+"""Default limit of the client for a job's state as JSON, in bytes. Four times the default limit of the server."""
 
 _SLACK: Final = 16
-"""Which part of the limit comes in between two measurements, at least."""
+"""A state is measured again only after at least `limit / _SLACK` bytes have arrived."""
 
 _PART: Final = 2**16
-"""Code points that are written at a time."""
+"""Number of code points of a text that are serialized at a time."""
 
 
 def cost(data: str) -> int:
-    """Bytes that an event's data has at most; costs no look at the text."""
+    """Upper bound of the UTF-8 size of an event's data, in bytes. Takes constant time."""
     return len(data) if data.isascii() else 4 * len(data)
 
 
 def room_for_more(limit: int, size: int) -> int:
-    """Bytes that may come before a state of some size is measured again."""
+    """Bytes that may arrive before a state of this size must be measured again."""
     return max(limit - size, limit // _SLACK)
 
 
 def json_bytes(node: Any) -> int:
-    """Bytes of the compact JSON of a node of a document's tree, at present; nothing is held a second time."""
+    """Current size of a document node as compact JSON, in bytes, computed without building that JSON."""
     kind = type(node)
     if kind is str:
         return 2 + _inner(node)

@@ -1,15 +1,15 @@
-"""Texts and arrays that grow in place, while each earlier state of them can still be read.
+"""Append-only texts (`Rope`) and arrays (`RopeArray`) whose earlier versions stay readable.
 
-Appending never changes what was there, so an earlier state is a length. A document counts *versions*; a node notes
-the length that it had at a version when it grows at a later one, and a reader that holds a version reads only up to it.
+Appending never changes existing content, so an earlier version of a node is a prefix of it. A document numbers its
+*versions*. When a node grows, it records the length that it had before. A reader of a version reads only up to that length.
 
-One thread writes; others may read meanwhile. Three rules keep that right without a lock on the hot path:
-- the writer moves `version` before `length`, a reader reads `length` before `version`: a length read together with a
-  version not above the reader's own is not newer than that version;
-- the pieces of a text are joined in one call, which nothing interrupts; when the writer merges pieces it puts a new
-  list in place of the old one, so that no reader sees half a merge;
-- what a reader may read is never taken away: a truncated text is a node of its own. Only appends of an event that
-  failed are undone in place, and no reader holds a version that sees them.
+One thread writes while other threads read. Three rules make that safe without a lock on the hot path:
+- The writer updates `version` before `length`, and a reader reads `length` before `version`. If the version that a reader
+  read is not newer than its own, then the length is not newer either.
+- The pieces of a text are joined by a single call that the interpreter does not interrupt. When the writer merges pieces,
+  it replaces the whole list, so a reader never sees a partial merge.
+- Content that a reader may read is never removed. Truncating a text creates a new node. The only content removed in place
+  belongs to a diff that failed, and no reader has a version that includes it.
 """
 
 from array import array
@@ -21,23 +21,23 @@ from zlib import crc32
 from tidewire.protocol.document.json_values import same
 
 LATEST: Final = 2**62
-"""A version above all others: the present."""
+"""Version number above all others. Reading at this version returns the current content."""
 
 MAX_LOOSE_PIECES: Final = 512
-"""Pieces of a text that are kept as they came before they are merged."""
+"""Number of unmerged pieces after which a text merges them."""
 
 MAX_PIECE: Final = 65_536
-"""Code points of a piece beyond which it is merged no further, so that a truncation copies little. One that came
-longer stays whole until it is truncated: whoever was handed it shares it."""
+"""Maximum length of a merged piece, in code points, which bounds the copying when a text is truncated. A longer piece that
+was appended at once is kept as one piece, shared with the caller, until the text is truncated."""
 
 
 class _RopeNode:
     __slots__ = ("_lengths", "_versions", "length", "version")
 
     length: int
-    """Code points or elements, at present."""
+    """Current length, in code points or elements."""
     version: int
-    """The version since which `length` holds."""
+    """Version at which `length` was last changed."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -46,23 +46,23 @@ class _RopeNode:
         self._lengths = array("q")
 
     def length_at(self, version: int) -> int:
-        """The length that the node had at the end of a version."""
+        """Length of the node at the end of a version."""
         length = self.length
         if self.version <= version:
             return length
         return self._lengths[bisect_right(self._versions, version) - 1]
 
-    def _note(self, version: int) -> None:
+    def _record_length(self, version: int) -> None:
         self._lengths.append(self.length)
         self._versions.append(self.version)
         self.version = version
 
 
 class Rope(_RopeNode):
-    """A text in pieces: first merged ones, large before small, then loose ones as they came.
+    """A text stored as a list of pieces: merged pieces of decreasing size, then the pieces appended since the last merge.
 
-    A piece is merged into one that is at least twice as large, so a code point is copied a few times at most, and
-    many small pieces cost little more memory than their text.
+    Two pieces are merged only if the first is not longer than the second, so each code point is copied only a few times.
+    Merging keeps the memory for many small pieces close to the size of their text.
     """
 
     __slots__ = ("_crcs", "_pieces")
@@ -74,12 +74,12 @@ class Rope(_RopeNode):
         """CRC-32 of the text up to the end of each merged piece."""
 
     def extend(self, piece: str, version: int) -> None:
-        """Grow by one piece. The caller has made sure that it is text."""
+        """Append one piece. The caller has checked that it holds no lone surrogates."""
         if self.version != version:
             if not piece:
-                # It would leave a note, and nothing bounds how often it comes.
+                # An empty piece would still record a length. A stream of empty pieces would fill the memory.
                 return
-            # As `_note`: it is what each token of a stream costs.
+            # Inlined `_record_length`, because this runs for each token of a stream.
             self._lengths.append(self.length)
             self._versions.append(self.version)
             self.version = version
@@ -90,13 +90,13 @@ class Rope(_RopeNode):
             self._merge()
 
     def text_at(self, version: int) -> str:
-        """The text as it was at the end of a version."""
+        """Return the text at the end of a version."""
         length = self.length_at(version)
         text = "".join(self._pieces)
         return text if len(text) == length else text[:length]
 
     def text_since(self, length: int) -> str:
-        """The text after its first `length` code points; costs what is returned, not what is there."""
+        """Return the text after its first `length` code points. Takes time linear in the result, not in the whole text."""
         pieces = self._pieces
         start, missing = len(pieces), self.length - length
         while missing > 0:
@@ -105,11 +105,11 @@ class Rope(_RopeNode):
         return "".join(pieces[start:])[-missing:]
 
     def pieces(self) -> Iterator[str]:
-        """The text at present, piece by piece: to read it so holds it no second time."""
+        """Iterate over the pieces of the current text, which avoids copying it."""
         return iter(self._pieces)
 
     def shared_with(self, other: "Rope") -> int:
-        """Code points that both texts begin with, as far as they hold the same pieces; costs no look at the text."""
+        """Length of the common prefix made of shared pieces, in code points. Compares identities, not characters."""
         shared = 0
         for mine, theirs in zip(self._pieces, other._pieces, strict=False):
             if mine is not theirs:
@@ -118,19 +118,19 @@ class Rope(_RopeNode):
         return shared
 
     def crc(self) -> int:
-        """CRC-32 of the UTF-8 of the text, carried on from where it was last known."""
+        """CRC-32 of the UTF-8 encoding of the current text. Only pieces appended since the last call are read."""
         self._merge()
         return self._crcs[-1] if self._crcs else 0
 
     def shortened(self, length: int) -> "Rope":
-        """A new node with the first `length` code points. It shares the pieces."""
+        """Return a new node with the first `length` code points. The two nodes share their pieces."""
         node = Rope("")
         node.length, node._pieces, node._crcs = self.length, self._pieces, self._crcs
         node.cut(length)
         return node
 
     def cut(self, length: int) -> None:
-        """Take back what the text grew by beyond `length`."""
+        """Truncate the text in place to `length` code points."""
         self._merge()
         pieces, crcs = self._pieces[:], self._crcs
         surplus = self.length - length
@@ -159,7 +159,7 @@ class Rope(_RopeNode):
 
 
 def _blocks(pieces: Iterable[str]) -> Iterator[str]:
-    """Pieces joined to at most `MAX_PIECE` code points, or one longer as it is."""
+    """Join pieces into blocks of at most `MAX_PIECE` code points. A longer piece stays a block by itself."""
     run: list[str] = []
     size = 0
     for piece in pieces:
@@ -178,36 +178,36 @@ def _crc(text: str, crc: int) -> int:
 
 
 class RopeArray(_RopeNode):
-    """An array whose elements may themselves be arrays, objects and growing nodes."""
+    """An append-only array. Its elements may be arrays, objects, and versioned nodes."""
 
     __slots__ = ("items",)
 
     def __init__(self, items: list[Any]) -> None:
-        """Take over a list that nobody else holds."""
+        """Wrap a list. The caller must not keep a reference to it."""
         super().__init__(len(items))
         self.items: list[Any] = items
 
     def extend(self, elements: list[Any], version: int) -> None:
-        """Grow by some elements, which the node takes over."""
+        """Append elements. The caller must not modify them afterwards."""
         if self.version != version:
             if not elements:
                 return
-            self._note(version)
+            self._record_length(version)
         self.items.extend(elements)
         self.length += len(elements)
 
     def items_at(self, version: int) -> list[Any]:
-        """The elements as they were at the end of a version, in a list of the caller's own."""
+        """Return a new list of the elements at the end of a version."""
         return self.items[: self.length_at(version)]
 
     def cut(self, length: int) -> None:
-        """Take back what the array grew by beyond `length`."""
+        """Truncate the array in place to `length` elements."""
         del self.items[length:]
         self.length: int = length
 
 
 def in_pieces(node: Any) -> Any:
-    """As `materialize`, at present, but a text of more than `MAX_PIECE` code points stays the growing node that it is."""
+    """Copy a node like `materialize` at the latest version, but keep texts longer than `MAX_PIECE` as `Rope` nodes."""
     kind = type(node)
     if kind is dict:
         return {name: in_pieces(member) for name, member in node.items()}
@@ -219,7 +219,7 @@ def in_pieces(node: Any) -> Any:
 
 
 def holds(node: Any, value: Any) -> bool:
-    """Whether a node is, at present, the same JSON as a plain value; neither is copied. See `json_values.same`."""
+    """Whether the current content of a node equals a JSON value, compared like `json_values.same` and without copying."""
     kind = type(node)
     if kind is Rope:
         if type(value) is not str or len(value) != node.length:
@@ -242,7 +242,7 @@ def holds(node: Any, value: Any) -> bool:
 
 
 def materialize(node: Any, version: int) -> Any:
-    """A node and all below it as JSON of the caller's own, as it was at the end of a version."""
+    """Copy a node and its descendants at the end of a version to dicts, lists, strings and scalars."""
     kind = type(node)
     if kind is dict:
         return {name: materialize(member, version) for name, member in node.items()}

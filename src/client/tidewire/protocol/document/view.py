@@ -1,4 +1,4 @@
-"""A document as it was at one moment."""
+"""Immutable view of a document (`View`)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tidewire.protocol.document.versioned_text_and_arrays import Rope, materiali
 
 
 class View:
-    """A document as it was when the view was taken, whatever is applied later. Nothing is copied until it is read."""
+    """The state of a document at the time the view was taken. Values are copied only when they are read."""
 
     __slots__ = ("_top", "_version")
 
@@ -19,24 +19,24 @@ class View:
         self._version = version
 
     def value(self, pointer: str = "") -> JsonValue:
-        """The JSON at a place, made anew for the caller at each call.
+        """Return a copy of the value at a pointer.
 
         Raises:
-            LookupError: There was no such place.
+            LookupError: The pointer does not exist in the view.
             PointerError: The pointer is malformed.
         """
         value: JsonValue = materialize(find(self._top, parse(pointer), self._version), self._version)
         return value
 
     def length(self, pointer: str) -> int:
-        """Elements of the array at a place; 0 where there is none."""
+        """Length of the array at a pointer, or 0 if there is no array."""
         node = self.node(parse(pointer))
         if type(node) not in ARRAYS:
             return 0
         return len(node) if type(node) is list else node.length_at(self._version)
 
     def elements(self, pointer: str, start: int) -> list[JsonValue]:
-        """Elements of the array at a place from `start` on; costs what is returned, not what is there."""
+        """Copies of the array elements at a pointer from index `start` on. Takes time linear in the result only."""
         node = self.node(parse(pointer))
         if type(node) not in ARRAYS:
             return []
@@ -44,15 +44,16 @@ class View:
         return [materialize(one, self._version) for one in items[start : self.length(pointer)]]
 
     def node(self, tokens: Tokens) -> Any:
-        """What the tree holds at a place, None where there is no such place. For the document's own use."""
+        """Return the node at a path, or None. Internal: the node is shared with the document."""
         try:
             return find(self._top, tokens, self._version)
         except LookupError:
             return None
 
-    def begins_alike(self, later: "View", tokens: Tokens, n: int) -> bool:
-        """Whether the first n code points of the text at a place stand in a later view as they do here; what both hold as
-        the same pieces is not looked at. True where there is no text here. For the document's own use.
+    def same_prefix(self, later: "View", tokens: Tokens, n: int) -> bool:
+        """Whether the first n code points of the text at a path are the same in a later view.
+
+        Returns True if this view has no text at the path. Pieces that both views share are not compared. Internal.
         """
         old, new = self.node(tokens), later.node(tokens)
         if old is new or type(old) not in TEXTS:
@@ -67,6 +68,6 @@ class View:
         return old.text_since(shared)[: n - shared] == new.text_since(shared)[: n - shared]
 
     def text(self, tokens: Tokens) -> str | None:
-        """The text at a place, None where there is none. For the document's own use."""
+        """Return the text at a path, or None if there is no text. Internal."""
         node = self.node(tokens)
         return materialize(node, self._version) if type(node) in TEXTS else None

@@ -40,7 +40,7 @@ class Finding:
 
     kind: str
     """Category: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness,
-    end, problem, value, again, text, void, order, never, kept, items, incomplete, secret."""
+    end, problem, value, again, text, retracted, order, never, kept, items, incomplete, secret."""
     rules: tuple[str, ...]
     """The requirements that fail."""
     expected: str
@@ -336,7 +336,7 @@ def _texts(scenario: Scenario, output: ClientOutput) -> Iterator[Finding]:
         yield Finding("text", rules, f"delivered text: {_short(expect['text'])}", _short(text))
     wanted = expect.get("void", 0)
     if retracted != wanted:
-        yield Finding("void", rules, f"code points reported as retracted: {wanted}", str(retracted))
+        yield Finding("retracted", rules, f"code points reported as retracted: {wanted}", str(retracted))
     last = output.values.get(0, [None])[-1]
     if text_of(last) is not None and text_of(last) != text:
         yield Finding("text", rules, f"delivered text equal to the value: {_short(last)}", _short(text))

@@ -1,6 +1,7 @@
-"""The engine on torch: model code and checkpoints from transformers; cache, scheduler, sampler and top-n are here.
+"""Inference engine on torch, with continuous batching.
 
-Only this package imports torch.
+Model code and checkpoints come from transformers. The key-value cache, the scheduler, the sampler and the log-probabilities
+are implemented here. Only this package and the recipe of the default model import torch.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""Attention over dense slots, under a name of our own in transformers' attention interface.
+"""Attention over a key-value cache with dense slots, registered in transformers' attention interface.
 
-A forward pass reads one packed row of tokens: first one token for each slot that decodes (row i is slot i),
-then the chunks of prompts. The model calls `attention` in each layer and hands on the context of the pass.
+A forward pass processes one packed row of tokens: first one token per slot (index i belongs to slot i), up to the highest
+slot that decodes, then the prompt chunks. The model calls `attention` in each layer and passes on the context of the pass.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tidewire_server.generation.torch_engine.kv_cache import KVCache
 
 NAME = "tidewire_dense_slots"
 
-# What some models ask of attention beyond plain softmax(q·k)·v: served by leaving it out, it would be wrong in silence.
-UNSERVED = ("sliding_window", "softcap", "s_aux", "position_bias", "cu_seq_lens_q")
+# Attention options beyond plain softmax(q·k)·v. Ignoring them would silently give wrong results, so they are rejected.
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cu_seq_lens_q")
 
 
 class UnsupportedAttentionError(Exception):
-    """The model asks for another attention than the full causal one."""
+    """The model requires an attention variant other than full causal attention."""
 
 
 class AttentionContext(Protocol):
-    """What one forward pass knows about its tokens."""
+    """Attention for the tokens of one forward pass."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """Attention of one layer.
+        """Compute the attention of one layer.
 
         Args:
-            layer: index of the layer.
-            query: [H, T, D].
-            key: [Hkv, T, D].
-            value: [Hkv, T, D].
-            scale: of the dot products; None is 1/sqrt(D).
+            layer: Index of the layer.
+            query: Queries, [H, T, D].
+            key: Keys, [Hkv, T, D].
+            value: Values, [Hkv, T, D].
+            scale: Factor for the dot products. None means 1/sqrt(D).
 
         Returns:
-            [T, H, D].
+            Attention output, [T, H, D].
         """
         ...
 
@@ -52,34 +52,36 @@ def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # noqa: ARG001 - the interface hands it over; it is None (see `register`)
+    attention_mask: torch.Tensor | None,  # noqa: ARG001 - required by the interface; always None (see `register`)
     *,
     scaling: float | None = None,
     attention_context: AttentionContext | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Called by the model; the shapes are those of transformers: query [1, H, T, D], key and value [1, Hkv, T, D]."""
+    """Attention function that the model calls. Shapes: query [1, H, T, D], key and value [1, Hkv, T, D]."""
     if attention_context is None:
-        raise UnsupportedAttentionError("the model does not hand its keyword arguments on to attention")
-    asked = [name for name in UNSERVED if others.get(name) is not None]
-    if asked:
-        raise UnsupportedAttentionError(f"the model asks for attention with {', '.join(asked)}")
+        raise UnsupportedAttentionError(
+            "the model does not pass its keyword arguments on to the attention function"
+        )
+    requested = [name for name in UNSUPPORTED if others.get(name) is not None]
+    if requested:
+        raise UnsupportedAttentionError(f"the model requires attention with {', '.join(requested)}")
     if not getattr(module, "is_causal", True):
-        raise UnsupportedAttentionError("the model attends to later tokens (it is no decoder)")
+        raise UnsupportedAttentionError("the model attends to later tokens, so it is not a decoder")
     layer = module.layer_idx
     if not isinstance(layer, int):
-        raise UnsupportedAttentionError("the model does not number its attention layers")
+        raise UnsupportedAttentionError("the model's attention layers have no index (layer_idx)")
     return attention_context.attend(layer, query[0], key[0], value[0], scaling)[None], None
 
 
 def register() -> None:
-    """Make the name known to transformers. No mask is registered under it, so that models build none."""
+    """Register the attention function with transformers. No mask function is registered, so models create no masks."""
     AttentionInterface.register(NAME, attention)
 
 
 @dataclass
 class Probe:
-    """A pass over one token that finds out the shape of the cache: `heads[layer] = (Hkv, D)`."""
+    """Context of a forward pass over one token that records the cache's shape: `heads[layer] = (Hkv, D)`."""
 
     heads: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -87,35 +89,35 @@ class Probe:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
         if key.shape != value.shape:
-            raise UnsupportedAttentionError("the model's keys and values differ in size")
+            raise UnsupportedAttentionError("the model's keys and values have different sizes")
         self.heads[layer] = (key.shape[0], key.shape[2])
         return value.repeat_interleave(query.shape[0] // key.shape[0], dim=0).transpose(0, 1)
 
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """Tokens of one prompt within the packed row."""
+    """Location of one chunk of a prompt, within the packed row and within the prompt."""
 
     slot: int
     row: int
-    """Of the packed row where the chunk begins."""
+    """Index in the packed row at which the chunk begins."""
     start: int
-    """Position of its first token."""
+    """Position of the chunk's first token in the prompt."""
     end: int
-    """Position after its last token."""
+    """Position after the chunk's last token in the prompt."""
 
 
 class Step:
-    """The context of a forward pass over decoding slots and prompt chunks.
+    """Attention context of a forward pass over decoding slots and prompt chunks.
 
     Args:
-        cache: keys and values of all slots; this pass adds its own.
-        decode_positions: the position of the token of slot 0, 1, …; None for an idle slot.
-        chunks: the prompt chunks, in the order of the packed row.
+        cache: Keys and values of all slots. The pass writes the keys and values of its tokens to it.
+        decode_positions: Position of the current token of each slot. None for an idle slot.
+        chunks: The prompt chunks, in the order of the packed row.
     """
 
     LENGTH_BUCKET = 64
-    """Decoding reads a multiple of this many positions, so that few shapes occur."""
+    """The number of positions that decoding reads is rounded up to a multiple of this, to limit the number of tensor shapes."""
 
     def __init__(
         self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
@@ -124,7 +126,7 @@ class Step:
         self._cache = cache
         self._chunks = chunks
         self._decoding = len(decode_positions)
-        # The row of an idle slot writes where nobody reads: the slot may hold half a prompt.
+        # Idle slots write to a scratch position that is never read, because they may hold a partially read prompt.
         writes = [cache.scratch if position is None else position for position in decode_positions]
         slots = list(range(self._decoding))
         for chunk in chunks:
@@ -152,7 +154,10 @@ class Step:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """One token per slot: the heads that share a key-value head are the query axis, so that it is read once."""
+        """Attention for one token per slot.
+
+        Query heads that share a key-value head are placed on the query axis, so the cache is read only once for them.
+        """
         heads, batch, size = query.shape
         keys, values = self._cache.read(layer, slice(0, batch), self._length)  # [B, Hkv, S, D]
         grouped = query.transpose(0, 1).reshape(batch, keys.shape[1], -1, size)  # [B, Hkv, G, D]

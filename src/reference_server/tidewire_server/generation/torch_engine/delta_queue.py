@@ -1,4 +1,4 @@
-"""From the engine's thread to a reader on an event loop."""
+"""Queue that delivers generated tokens to a reader on an event loop (`DeltaQueue`)."""
 
 from __future__ import annotations
 
@@ -8,30 +8,38 @@ from tidewire_server.generation.engine import Delta, EngineError
 
 
 class DeltaQueue:
-    """Blocks of one request on their way to its reader. Lives on the reader's event loop; what waits is merged."""
+    """Queue of one request's token blocks. Blocks that the reader has not taken yet are merged into one.
+
+    All methods must be called on the reader's event loop. They are not thread-safe.
+    """
 
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._ready = asyncio.Event()
         self._delta: Delta | None = None
         self._error: EngineError | None = None
 
-    def put(self, news: Delta | EngineError) -> None:
-        if isinstance(news, EngineError):
-            self._error = news
+    def put(self, result: Delta | EngineError) -> None:
+        """Add a block of tokens, or the error that ends the request."""
+        if isinstance(result, EngineError):
+            self._error = result
         elif self._delta is None:
-            self._delta = news
+            self._delta = result
         else:
-            self._delta.extend(news)
-        self._news.set()
+            self._delta.extend(result)
+        self._ready.set()
 
     async def take(self) -> Delta:
-        """All tokens since the last call, as one block; an error only after the tokens before it."""
-        await self._news.wait()
+        """Wait for tokens and return all tokens since the last call as one block.
+
+        Raises:
+            EngineError: The request failed. Raised only after all earlier tokens were returned.
+        """
+        await self._ready.wait()
         delta, self._delta = self._delta, None
         if delta is None:
             if self._error is None:
                 raise RuntimeError("a delta queue was woken without a delta")
             raise self._error
         if self._error is None:
-            self._news.clear()
+            self._ready.clear()
         return delta

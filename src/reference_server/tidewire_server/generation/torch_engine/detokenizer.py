@@ -1,6 +1,7 @@
-"""Token ids to text, one incremental decoder per stream: whole characters only, held back before stop strings.
+"""Incremental detokenizer (`TextStream`), which emits complete characters and detects stop strings.
 
-The tokenizer is not called while tokens are generated; `tokenizer_bytes` read its table when the model was loaded.
+It uses the vocabulary that `tokenizer_bytes` reads when a model is loaded. The tokenizer itself is not called during
+generation.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from tidewire_server.generation.vocabulary import Vocabulary
 
 
 class TextStream:
-    """The text of one stream: whole characters only, and no part of a stop string.
+    """Incremental detokenizer for one generation. It emits only complete characters, and no part of a stop string.
 
     Args:
-        vocabulary: what each token stands for.
-        stops: strings that end the text; the one that is complete first wins.
+        vocabulary: The bytes of each token.
+        stops: Stop strings. The text ends before the first stop string that is complete.
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str] = ()) -> None:
@@ -24,11 +25,11 @@ class TextStream:
         self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
-        """Text that could be the beginning of a stop string."""
+        """Text that is held back because it may be the beginning of a stop string."""
         self.stopped = False
 
     def feed(self, token_id: int) -> str:
-        """The text that this token makes certain; sets `stopped` where a stop string is complete."""
+        """Add a token and return the text that can be emitted. Sets `stopped` if a stop string is complete."""
         if token_id in self._vocabulary.special:
             return ""
         text = self._decoder.decode(self._vocabulary.bytes_of(token_id))
@@ -45,12 +46,12 @@ class TextStream:
         return text[: len(text) - held]
 
     def flush(self) -> str:
-        """The held text, once no stop string can follow. Bytes of an unfinished character are left out."""
+        """Return the text held back for stop strings, at the end of the generation. Drops an incomplete character."""
         text, self._held = self._held, ""
         return text
 
     def _overlap(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
+        """Length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = min(len(text), max(map(len, self._stops)) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""The engine: a thread that plans a step, runs it, and hands its tokens to the event loop."""
+"""Torch engine (`TorchEngine`): a thread that repeatedly plans a step, executes it, and delivers the tokens."""
 
 from __future__ import annotations
 
@@ -38,39 +38,40 @@ from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, Ste
 
 logger = logging.getLogger(__name__)
 
-SERVED = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
-"""Members of the input that this engine serves beyond the core; `messages` where the model has a chat template."""
+SUPPORTED_MEMBERS = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
+"""Input members that this engine supports in addition to `CORE_MEMBERS`. With a chat template also `messages`."""
 
 SPARE_TOKENS = 8
-"""More than any tokenizer adds to a text by itself (a beginning of text, a prefix space)."""
+"""Upper bound of the tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Request(RunningSequence):
-    """A request in the engine."""
+    """A request in the engine, with its detokenizer and the queue of its reader."""
 
-    asked: Generate
+    input: Generate
     text: TextStream
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
 
 
 class TorchEngine:
-    """Generates with a Hugging Face checkpoint; many requests share one batch.
+    """Engine that generates text with a Hugging Face checkpoint and continuous batching.
 
     Args:
-        checkpoint: the model.
-        slots: requests that run at a time.
-        max_waiting: requests that wait for a slot at most; more are refused.
-        step_tokens: tokens that one forward pass reads at most.
-        max_top: the largest `top_logprobs`; never more than `MAX_TOP`.
-        max_cache_bytes: of the key-value cache; where the model's context does not fit, it is shortened.
+        checkpoint: The loaded model.
+        slots: Maximum number of requests that run at the same time.
+        max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
+        step_tokens: Maximum number of tokens that one forward pass processes.
+        max_top: Maximum value of `top_logprobs`, limited to `MAX_TOP`.
+        max_cache_bytes: Maximum size of the key-value cache. The context is shortened if it does not fit.
 
     Raises:
-        LoadError: not even a short context fits `max_cache_bytes`.
+        LoadError: Not even a context of `MIN_CONTEXT` tokens fits into `max_cache_bytes`.
     """
 
     MIN_CONTEXT = 16
+    """Minimum context in tokens. The engine refuses to start with less."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class TorchEngine:
         if context < min(self.MIN_CONTEXT, c.context):
             raise LoadError(
                 f"{slots} slots of {self.MIN_CONTEXT} tokens need {per_slot * (self.MIN_CONTEXT + 1)} bytes of cache, "
-                f"more than max_cache_bytes ({max_cache_bytes}): allow more, or fewer slots"
+                f"more than max_cache_bytes ({max_cache_bytes}): raise max_cache_bytes, or use fewer slots"
             )
         if context < c.context:
             logger.warning("context shortened from %d to %d tokens to fit the cache", c.context, context)
@@ -102,13 +103,15 @@ class TorchEngine:
             context=context,
             max_top=min(max_top, MAX_TOP, c.vocab_size),
             concurrency=slots,
-            members=SERVED | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
+            members=SUPPORTED_MEMBERS
+            | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
         )
-        # Where no normalizer makes a text longer, a token is at least a byte, and most prompts can be judged by size.
+        # Without a normalizer each token covers at least one byte. A prompt's size is then an upper bound of its tokens, and
+        # most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
         self._wake = threading.Condition()
-        # Under the condition's lock, as the scheduler is:
+        # Guarded by the condition's lock, like the scheduler:
         self._arrivals: deque[Request] = deque()
         self._max_open = slots + max_waiting
         self._closing = False
@@ -117,7 +120,7 @@ class TorchEngine:
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
-        # Started with the first request: an engine that serves none can be dropped without `close`.
+        # The thread starts with the first request, so that an unused engine can be garbage-collected without `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
 
     @classmethod
@@ -132,19 +135,19 @@ class TorchEngine:
         max_waiting: int = 256,
         max_top: int = 20,
     ) -> Self:
-        """Load a checkpoint and start its engine.
+        """Load a checkpoint and create an engine for it.
 
         Args:
-            folder: a local Hugging Face checkpoint.
+            folder: Folder of a local Hugging Face checkpoint.
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
             dtype: `auto`, `float32`, `bfloat16` or `float16`.
-            threads: CPU threads of torch; None leaves its own choice.
-            slots: requests that run at a time.
-            max_waiting: requests that wait for a slot at most.
-            max_top: the largest `top_logprobs`.
+            threads: Number of CPU threads for torch. None keeps torch's default.
+            slots: Maximum number of requests that run at the same time.
+            max_waiting: Maximum number of requests that wait for a slot.
+            max_top: Maximum value of `top_logprobs`.
 
         Raises:
-            LoadError: the checkpoint cannot be served.
+            LoadError: The checkpoint is not supported or cannot be read.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -157,10 +160,10 @@ class TorchEngine:
         return self._caps
 
     async def check(self, request: Generate) -> None:
-        """Refuse what this engine cannot serve.
+        """Validate a request. Tokenizes the prompt only if its size alone does not show that it fits.
 
         Raises:
-            InputError: naming the member.
+            InputError: The engine cannot serve the request. The error names the input member.
         """
         check_members(request, self._caps)
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
@@ -168,7 +171,7 @@ class TorchEngine:
             await asyncio.to_thread(self._read_prompt, request)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
-        """Generate; see `Engine`. Blocks that the reader does not take in time are merged."""
+        """Generate text, see `Engine.generate`. If the reader is slow, waiting blocks are merged."""
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
         job = Request(
@@ -176,7 +179,7 @@ class TorchEngine:
             sampling=_sampling_of(request),
             scored=request.logprobs or request.top_logprobs > 0 or request.ranks,
             top=request.top_logprobs,
-            asked=request,
+            input=request,
             text=TextStream(self._checkpoint.vocabulary, request.stops),
             loop=asyncio.get_running_loop(),
         )
@@ -213,10 +216,10 @@ class TorchEngine:
             await asyncio.to_thread(self._thread.join)
 
     def _read_prompt(self, request: Generate) -> list[int]:
-        """The prompt's tokens.
+        """Tokenize the prompt.
 
         Raises:
-            InputError: there are none, or they and `max_tokens` do not fit the context.
+            InputError: The prompt is empty, or the prompt and `max_tokens` do not fit into the context.
         """
         tokenizer = self._checkpoint.tokenizer
         member = "prompt" if request.messages is None else "messages"
@@ -229,10 +232,11 @@ class TorchEngine:
                 text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
             except jinja2.TemplateError as error:
                 raise InputError(
-                    f"messages do not suit the model's chat template: {error}", member=member
+                    f"the model's chat template cannot render these messages: {error}", member=member
                 ) from error
             add_special = False
-        # The tokenizer's wrapper keeps settings between calls and is not safe in threads; its backend is.
+        # The transformers wrapper of the tokenizer is not thread-safe, because it stores settings between calls. The backend
+        # tokenizer is thread-safe.
         ids: list[int] = tokenizer.backend_tokenizer.encode(text, add_special_tokens=add_special).ids
         context = self._caps.context
         if not ids:
@@ -241,26 +245,28 @@ class TorchEngine:
             )
         if len(ids) >= context:
             raise InputError(
-                f"{member} has {len(ids)} tokens, which leaves no room in the context of {context}",
+                f"{member} has {len(ids)} tokens, but the model's context is limited to {context} tokens, including at "
+                "least one generated token",
                 member=member,
                 code="input_too_long",
             )
         if len(ids) + request.max_tokens > context:
             raise InputError(
-                f"max_tokens is {request.max_tokens}, but after the {len(ids)} tokens of {member} "
-                f"the context of {context} has room for {context - len(ids)}",
+                f"max_tokens is {request.max_tokens}, but after the {len(ids)} tokens of {member}, "
+                f"the context of {context} tokens has room for {context - len(ids)}",
                 member="max_tokens",
                 code="input_too_long",
             )
         return ids
 
     def _check_size(self, text: str) -> None:
-        """Refuse what is too long by any count, before a tokenizer spends time on it."""
+        """Reject a prompt that is certainly too long, without spending time on tokenizing it."""
         size = len(text.encode())
         fewest = size // self._checkpoint.vocabulary.longest
         if fewest > self._caps.context:
             raise InputError(
-                f"prompt has {size} bytes, which is at least {fewest} tokens; the context is {self._caps.context} tokens",
+                f"prompt has {size} bytes, which is at least {fewest} tokens, but the model's context is limited to "
+                f"{self._caps.context} tokens",
                 member="prompt",
                 code="input_too_long",
             )
@@ -272,7 +278,7 @@ class TorchEngine:
             taken = len(self._arrivals) + self._scheduler.waiting + self._scheduler.running
             if taken >= self._max_open:
                 raise EngineFullError(
-                    f"{taken} requests run or wait, which is the most that the engine keeps"
+                    f"the engine is full: {taken} requests are running or waiting, which is its limit"
                 )
             if self._thread.ident is None:
                 self._thread.start()
@@ -280,7 +286,7 @@ class TorchEngine:
             self._arrivals.append(job)
             self._wake.notify()
 
-    # What follows runs on the engine's thread.
+    # ---- engine thread -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         scheduler = self._scheduler
@@ -300,7 +306,7 @@ class TorchEngine:
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
     def _run(self, step: StepPlan[Request]) -> None:
-        """Schedule is done: run, then postprocess. A step that fails fails its requests, and no others."""
+        """Execute a step and deliver its tokens. An exception fails all requests of the step, but no others."""
         try:
             sampled = self._runner.run(step)
             with self._wake:
@@ -308,43 +314,46 @@ class TorchEngine:
                 self._steps += 1
                 self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
                 self._generated_tokens += len(sampled)
-            news: list[tuple[Request, Delta | EngineError]] = [
+            results: list[tuple[Request, Delta | EngineError]] = [
                 (job, self._delta(job, s)) for job, s in zip(step.sampled, sampled, strict=True)
             ]
         except Exception as error:
             jobs = [*step.decode, *(part.sequence for part in step.prefill)]
             logger.exception("a step of %d requests failed", len(jobs))
-            text = f"the engine failed in a step of {len(jobs)} requests ({type(error).__name__}); its log says why"
-            news = [(job, EngineError(text)) for job in jobs]
+            text = (
+                f"the engine failed in a step of {len(jobs)} requests ({type(error).__name__}); see the server's log "
+                "for details"
+            )
+            results = [(job, EngineError(text)) for job in jobs]
         with self._wake:
-            for job, result in news:
+            for job, result in results:
                 if isinstance(result, EngineError) or result.finish_reason is not None:
                     self._scheduler.finish(job)
-        _deliver(news)
+        _deliver(results)
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
-        """One token as its reader sees it."""
+        """Build the block with one sampled token and the columns that the request asks for."""
         if not sampled.is_number:
-            return EngineError("the model computed no probabilities for the next token (NaN or infinity)")
-        asked = job.asked
+            return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
+        request = job.input
         text = job.text.feed(sampled.token)
         finish: FinishReason | None = None
         if sampled.token in self._checkpoint.end_ids or job.text.stopped:
             finish = "stop"
-        elif job.generated == asked.max_tokens:
+        elif job.generated == request.max_tokens:
             finish = "length"
         if finish is not None:
             text += job.text.flush()
         delta = Delta(text=[text], finish_reason=finish, prompt_tokens=len(job.prompt))
-        names = asked.columns
+        names = request.columns
         vocabulary = self._checkpoint.vocabulary
         if "token_ids" in names:
             delta.token_ids.append(sampled.token)
         if "logprobs" in names:
-            delta.logprobs.append(_rounded(sampled.logprob, asked.logprob_decimals))
+            delta.logprobs.append(_rounded(sampled.logprob, request.logprob_decimals))
         if "top_ids" in names:
             delta.top_ids.append(sampled.top_ids)
-            delta.top_logprobs.append([_rounded(x, asked.logprob_decimals) for x in sampled.top_logprobs])
+            delta.top_logprobs.append([_rounded(x, request.logprob_decimals) for x in sampled.top_logprobs])
         if "ranks" in names:
             delta.ranks.append(sampled.rank)
         if "token_text" in names:
@@ -354,28 +363,28 @@ class TorchEngine:
         return delta
 
 
-def _deliver(news: list[tuple[Request, Delta | EngineError]]) -> None:
-    """One call per event loop, not one per token."""
+def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
+    """Deliver results to the event loops of their readers, with one call per loop instead of one per token."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Request, Delta | EngineError]]] = defaultdict(
         list
     )
-    for job, result in news:
+    for job, result in results:
         by_loop[job.loop].append((job, result))
-    for loop, results in by_loop.items():
+    for loop, batch in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_put_all, results)
-        except RuntimeError:  # the loop is closed: its readers are gone
-            for job, _ in results:
+            loop.call_soon_threadsafe(_put_all, batch)
+        except RuntimeError:  # the loop is closed, so its readers no longer exist
+            for job, _ in batch:
                 job.cancelled = True
 
 
-def _put_all(news: list[tuple[Request, Delta | EngineError]]) -> None:
-    for job, result in news:
+def _put_all(results: list[tuple[Request, Delta | EngineError]]) -> None:
+    for job, result in results:
         job.deltas.put(result)
 
 
 def _rounded(logprob: float, decimals: int) -> float | None:
-    """JSON has no infinity; and the + 0.0 makes -0.0 a plain 0."""
+    """Round a log-probability for JSON. Infinity becomes None, and adding 0.0 turns -0.0 into 0.0."""
     return round(logprob, decimals) + 0.0 if math.isfinite(logprob) else None
 
 

@@ -1,4 +1,4 @@
-"""Keys and values of all running requests, in dense slots."""
+"""Key-value cache with one dense slot per running request (`KVCache`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import torch
 
 
 class KVCache:
-    """`k[layer, slot, key-value head, position, size]`, and `v` beside it. A request owns one slot while it runs.
+    """Keys and values of all running requests. Each request occupies one slot while it runs.
+
+    Keys and values are two tensors of the shape [layer, slot, key-value head, position, head size].
 
     Args:
-        layers: attention layers.
-        slots: requests that run at a time.
-        heads: key-value heads.
-        context: positions per slot.
-        size: of a head.
-        dtype: of keys and values.
-        device: where they lie.
+        layers: Number of attention layers.
+        slots: Maximum number of requests that run at the same time.
+        heads: Number of key-value heads.
+        context: Number of positions per slot.
+        size: Size of a head.
+        dtype: Type of the keys and values.
+        device: Device of the tensors.
     """
 
     def __init__(
@@ -28,7 +30,7 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # One position more than a request can have: rows of idle slots write there (`scratch`).
+        # Each slot has one extra position, `scratch`, to which the rows of idle slots write.
         shape = (layers, slots, heads, context + 1, size)
         self._k = torch.zeros(shape, dtype=dtype, device=device)
         self._v = torch.zeros(shape, dtype=dtype, device=device)
@@ -44,10 +46,10 @@ class KVCache:
     def write(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> None:
-        """Store one key and value for each token: `slots` and `positions` [T], `key` and `value` [Hkv, T, D]."""
+        """Store the key and value of each token. Shapes: `slots` and `positions` [T], `key` and `value` [Hkv, T, D]."""
         self._k[layer][slots, :, positions] = key.transpose(0, 1)
         self._v[layer][slots, :, positions] = value.transpose(0, 1)
 
     def read(self, layer: int, slots: slice, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views of the first `length` positions: [B, Hkv, length, D] each."""
+        """Return views of the keys and values of the first `length` positions, [B, Hkv, length, D] each."""
         return self._k[layer, slots, :, :length], self._v[layer, slots, :, :length]

@@ -1,4 +1,4 @@
-"""Load a Hugging Face checkpoint from a local folder, or say in one sentence why not."""
+"""Loading and validation of a Hugging Face checkpoint from a local folder (`load`, `Checkpoint`)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tidewire_server.generation.torch_engine.attention import Probe, Unsupported
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
-# Nothing is downloaded, and no code of a checkpoint runs.
+# Never download files, and never execute code from a checkpoint.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# With these a position's rotation does not depend on how long the longest text of the batch is.
-SERVED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
+# Rotary embeddings in which the rotation of a position does not depend on the longest sequence of the batch.
+SUPPORTED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 
 class LoadError(Exception):
-    """The checkpoint cannot be served; the text says why and, where there is something to do, what."""
+    """The checkpoint cannot be loaded or is not supported. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model ready to run, and what the engine must know about it."""
+    """A loaded model with its tokenizer, and the properties that the engine needs."""
 
     name: str
     model: PreTrainedModel
@@ -48,11 +48,11 @@ class Checkpoint:
     device: torch.device
     dtype: torch.dtype
     context: int
-    """Positions that the model was made for."""
+    """Maximum number of positions, from the model's configuration."""
     vocab_size: int
-    """Width of the logits: at least the number of tokens."""
+    """Width of the logits, which is at least the number of tokens."""
     end_ids: frozenset[int]
-    """Tokens that end a text."""
+    """Ids of the tokens that end a text."""
     layers: int
     kv_heads: int
     head_size: int
@@ -62,12 +62,12 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     """Load a decoder-only model with full attention.
 
     Args:
-        folder: with config.json, *.safetensors, tokenizer.json.
-        device: `auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:1`, `mps`.
-        dtype: `auto` (float32 on a CPU, else what the checkpoint says), `float32`, `bfloat16`, `float16`.
+        folder: Folder with config.json, *.safetensors and tokenizer.json.
+        device: `auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:N` or `mps`.
+        dtype: `auto` (float32 on a CPU, otherwise the checkpoint's type), `float32`, `bfloat16` or `float16`.
 
     Raises:
-        LoadError: it is not there, not readable, or of a kind that is not served.
+        LoadError: The checkpoint does not exist, cannot be read, or is not supported.
     """
     where = pick_device(device)
     config = _read_config(folder)
@@ -86,21 +86,21 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
             **LOCAL,
         )
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # transformers, safetensors and tokenizers have no common error
+    except Exception as error:  # transformers, safetensors and tokenizers have no common exception class
         raise LoadError(f"{folder} cannot be loaded: {_first_line(error)}") from error
     model: PreTrainedModel
     model, report = loaded
     if report["missing_keys"]:
-        # They would be filled with random numbers.
+        # transformers initializes missing weights with random numbers, so the model would produce garbage.
         missing = sorted(report["missing_keys"])
         raise LoadError(
-            f"{folder} lacks {len(missing)} weights of a {config.model_type} model, {missing[0]} among them"
+            f"{folder} lacks {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
         )
     if not tokenizer.is_fast:
-        raise LoadError(f"{folder} has no tokenizer.json, and other tokenizers are not served")
+        raise LoadError(f"{folder} has no tokenizer.json, and other tokenizer formats are not supported")
     if len(tokenizer) > config.vocab_size:
         raise LoadError(
-            f"{folder} has a tokenizer of {len(tokenizer)} tokens for a model of {config.vocab_size}"
+            f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model with only {config.vocab_size}"
         )
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
@@ -110,7 +110,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         vocabulary = vocabulary_of(tokenizer, config.vocab_size)
         heads = _probe(model, where)
     except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
-        raise LoadError(f"{folder} cannot be served: {error}") from error
+        raise LoadError(f"{folder} is not supported: {error}") from error
     kv_heads, head_size = heads[0]
     return Checkpoint(
         name=folder.resolve().name,
@@ -129,10 +129,10 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name, which must be there.
+    """Return the torch device for a name. `auto` selects CUDA, MPS or the CPU.
 
     Raises:
-        LoadError: no such device.
+        LoadError: The name is not valid, or the device is not available.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -140,12 +140,12 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise LoadError(f"device {name!r} is not one of auto, cpu, cuda, cuda:N, mps") from None
-    there = {
+    available = {
         "cpu": True,
         "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }
-    if not there.get(device.type, False):
+    if not available.get(device.type, False):
         raise LoadError(f"device {name!r} is not available on this machine with this build of torch")
     return device
 
@@ -164,21 +164,23 @@ def _pick_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> to
 
 def _read_config(folder: Path) -> PreTrainedConfig:
     if not folder.is_dir():
-        raise LoadError(f"{folder} is not a folder; give a local checkpoint (nothing is downloaded)")
+        raise LoadError(
+            f"{folder} is not a folder; pass the folder of a local checkpoint (nothing is downloaded)"
+        )
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if missing:
         raise LoadError(f"{folder} has no {' and no '.join(missing)}")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # as above: unknown model types, broken JSON, a file that is no text
+    except Exception as error:  # no common exception class: unknown model type, malformed JSON, not UTF-8
         raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
     return config
 
 
 def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
-    """Refuse by the configuration what is not decoder-only with full attention."""
+    """Raise an error unless the configuration is that of a decoder-only model with full attention."""
     kind = f"{folder} is a {config.model_type} model"
-    only = "only decoder-only models with full attention are served"
+    only = "only decoder-only models with full attention are supported"
     names = config.architectures or []
     if getattr(config, "is_encoder_decoder", False):
         raise LoadError(f"{kind}, which has an encoder; {only}")
@@ -190,12 +192,12 @@ def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
         )
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     if layers != {"full_attention"}:
-        raise LoadError(f"{kind} with layers of the kind {', '.join(sorted(layers))}; {only}")
+        raise LoadError(f"{kind} with layers of the type {', '.join(sorted(layers))}; {only}")
     ropes = set(_rope_types(getattr(config, "rope_parameters", None)))
-    if not ropes <= SERVED_ROPES:
+    if not ropes <= SUPPORTED_ROPES:
         raise LoadError(
-            f"{kind} whose rotary positions ({', '.join(sorted(ropes - SERVED_ROPES))}) change with the length of the "
-            f"text, which a batch of different lengths cannot serve"
+            f"{kind} whose rotary embeddings ({', '.join(sorted(ropes - SUPPORTED_ROPES))}) depend on the length of the "
+            f"text, which is not supported in a batch of texts of different lengths"
         )
 
 
@@ -210,17 +212,17 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 @torch.inference_mode()
 def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int, int]]:
-    """Run one token through the model; returns (key-value heads, head size) of each layer."""
+    """Run the model on one token. Returns the number of key-value heads and the head size of each layer."""
     probe = Probe()
     token = torch.zeros((1, 1), dtype=torch.int64, device=device)
     model(input_ids=token, position_ids=token, use_cache=False, attention_context=probe)
     layers = model.config.num_hidden_layers
     if sorted(probe.heads) != list(range(layers)):
         raise UnsupportedAttentionError(
-            f"{len(probe.heads)} of its {layers} layers use the attention interface"
+            f"only {len(probe.heads)} of its {layers} layers use transformers' attention interface"
         )
     if len(set(probe.heads.values())) > 1:
-        raise UnsupportedAttentionError("its layers differ in key-value heads")
+        raise UnsupportedAttentionError("its layers have different numbers or sizes of key-value heads")
     return probe.heads
 
 
@@ -228,13 +230,13 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
     context = getattr(config, "max_position_embeddings", None)
     if not isinstance(context, int) or context < 2:
         raise LoadError(
-            f"{folder / 'config.json'} does not say how long a text may be (max_position_embeddings)"
+            f"{folder / 'config.json'} does not specify the context length (max_position_embeddings)"
         )
     return context
 
 
 def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """From the generation settings, the configuration, or the tokenizer: the first that names any."""
+    """Return the end-of-text ids from the generation settings, else from the configuration, else from the tokenizer."""
     generation = model.generation_config
     named = (
         generation.eos_token_id if generation else None,

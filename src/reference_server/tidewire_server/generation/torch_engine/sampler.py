@@ -1,7 +1,7 @@
-"""The next token of each row: argmax(logit / temperature + Gumbel noise), which is a sample of the softmax.
+"""Sampling with the Gumbel-max trick: argmax(logit / temperature + Gumbel noise) is a sample of the softmax.
 
-The noise of a token depends on (seed, position, token id) and nothing else, so a request's tokens do not depend
-on who shares its batch, on its row, or on how many steps its prompt took.
+The noise depends only on the seed, the position and the token id. A request's tokens therefore do not depend on the other
+requests in the batch, on its row, or on the number of steps in which its prompt was read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MASK32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one request samples. A temperature of 0 takes the most probable token, the lowest id in a tie."""
+    """Sampling parameters of one request. A temperature of 0 selects the most probable token, in a tie the lowest id."""
 
     temperature: float
     top_p: float
     top_k: int
-    """0 is off."""
+    """Number of tokens to sample from, or 0 for no limit."""
     min_p: float
     seed: int
 
@@ -30,15 +30,15 @@ class Sampling:
 
 
 def sample(logits: torch.Tensor, sampling: list[Sampling], positions: list[int]) -> torch.Tensor:
-    """Choose a token per row.
+    """Sample one token per row.
 
     Args:
-        logits: [B, V], float32.
-        sampling: of each row.
-        positions: of the token that is chosen, in its own text.
+        logits: Logits, [B, V], float32.
+        sampling: Sampling parameters of each row.
+        positions: Position of the sampled token in its sequence, for each row.
 
     Returns:
-        [B], int64.
+        Token ids, [B], int64.
     """
     if all(s.temperature == 0 for s in sampling):
         return logits.argmax(-1)
@@ -52,10 +52,10 @@ def sample(logits: torch.Tensor, sampling: list[Sampling], positions: list[int])
 
 
 def allowed(scaled: torch.Tensor, sampling: list[Sampling]) -> torch.Tensor:
-    """Which tokens `top_k`, `top_p` and `min_p` leave: bool [B, V]; at least one in each row.
+    """Return the mask of tokens that pass `top_k`, `top_p` and `min_p`: bool [B, V], at least one token per row.
 
-    Exact: tokens are ordered by (logit descending, id ascending); top-k takes the first k, and top-p then the
-    fewest of those whose renormalised probabilities reach p.
+    Tokens are ordered by descending logit, then by ascending id. Top-k keeps the first k tokens. Top-p then keeps the
+    smallest prefix of these whose renormalized probabilities reach p.
     """
     kept = torch.ones_like(scaled, dtype=torch.bool)
     rows = [i for i, s in enumerate(sampling) if s.filters]
@@ -75,19 +75,23 @@ def allowed(scaled: torch.Tensor, sampling: list[Sampling]) -> torch.Tensor:
 
 
 def gumbel(seeds: list[int], positions: list[int], size: int, device: torch.device) -> torch.Tensor:
-    """Gumbel noise [B, size], float32: a hash of seed, position and id, made uniform, then -log(-log(1 - u))."""
+    """Compute Gumbel noise, [B, size], float32.
+
+    A hash of seed, position and token id gives a uniform number u, and the noise is -log(-log(1 - u)).
+    """
     parts = [[s & MASK32, s >> 32, p] for s, p in zip(seeds, positions, strict=True)]
     low, high, position = torch.tensor(parts, device=device).T
     key = _mix(_mix(_mix(low ^ 0x9E3779B9) ^ high) ^ position)
     ids = _mix(torch.arange(size, device=device) ^ 0x85EBCA6B)
     bits = _mix(key[:, None] ^ ids)
-    # Small u is the tail where tokens win, and there float32 keeps all 32 bits; the other end is cut below 1.
+    # Large noise, which decides the argmax, comes from small u, where float32 keeps all 32 bits. u = 1 must not occur,
+    # because its noise is infinite, so u is clamped.
     uniform = ((bits.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-uniform))
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:
-    """A bijection of 32 bits, held in int64, in which each bit of the input moves about half of the output's."""
+    """Integer hash: a bijection on 32-bit numbers (stored as int64) with a good avalanche effect."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK32
     x = ((x ^ (x >> 15)) * 0x846CA68B) & MASK32
     return x ^ (x >> 16)

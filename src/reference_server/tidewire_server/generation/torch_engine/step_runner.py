@@ -1,4 +1,4 @@
-"""One step on the device: a forward pass over the packed tokens, sampling, and scores where they were asked for."""
+"""Execution of one step on the device (`Runner`): forward pass, sampling, and log-probabilities if requested."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tidewire_server.generation.torch_engine.top_n import score
 
 @dataclass(eq=False, kw_only=True)
 class RunningSequence(Sequence):
-    """A request with what the device must know about it."""
+    """A scheduled request with its parameters for sampling and scoring."""
 
     sampling: Sampling
     scored: bool
-    """Whether log-probability and rank of each token are wanted."""
+    """Whether to compute the log-probability and rank of each token."""
     top: int
-    """How many alternatives; 0 unless `scored`."""
+    """Number of alternatives per token. 0 unless `scored`."""
 
 
 R = TypeVar("R", bound=RunningSequence)
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=RunningSequence)
 
 @dataclass(frozen=True)
 class Sampled:
-    """The token of one request. Log-probabilities are in nats, unrounded, of the model's own distribution."""
+    """Sampled token of one request. Log-probabilities are in nats, unrounded, before temperature and filters."""
 
     token: int
     logprob: float = 0.0
@@ -39,11 +39,11 @@ class Sampled:
     top_ids: list[int] = field(default_factory=list)
     top_logprobs: list[float] = field(default_factory=list)
     is_number: bool = True
-    """False where the model's logits are no distribution (NaN, or an infinite peak)."""
+    """Whether the logits are a valid distribution. False for NaN or an infinite maximum."""
 
 
 class Runner:
-    """Runs steps on one model and one cache."""
+    """Executes steps with one model and one key-value cache."""
 
     def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
         self._model = checkpoint.model
@@ -52,7 +52,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, step: StepPlan[R]) -> list[Sampled]:
-        """Run one step; the tokens are in the order of `step.sampled`."""
+        """Execute one step and return the sampled tokens in the order of `step.sampled`."""
         logits = self._forward(step)
         runs = step.sampled
         if not runs:
@@ -77,7 +77,10 @@ class Runner:
         return sampled
 
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
-        """Logits [len(step.sampled), V] in float32. The packed row is what `attention` says."""
+        """Run the model and return the logits, [len(step.sampled), V], float32.
+
+        The input is a packed row: one token per slot up to the highest decoding slot, then the prompt chunks.
+        """
         by_slot = {run.slot: run for run in step.decode}
         decoding = 1 + max(by_slot, default=-1)
         tokens = [by_slot[slot].last if slot in by_slot else 0 for slot in range(decoding)]

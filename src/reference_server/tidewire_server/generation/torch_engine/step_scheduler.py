@@ -1,13 +1,13 @@
-"""Which tokens the next step reads. No tensors here, no time, no threads.
+"""Scheduler for continuous batching (`StepScheduler`): decides which tokens the next forward pass processes.
 
-Rules of a step, in this order:
+It uses no tensors, no clock and no threads. It plans a step by these rules, in this order:
 
-1. A cancelled request leaves; its slot is free at once.
-2. The oldest waiting request takes the lowest free slot, while there is one.
-3. Each request whose prompt is read decodes one token.
-4. What the decoding tokens leave of the step's budget goes to prompts, oldest first. A prompt longer than
-   that is read in chunks over several steps, so that a long prompt never stops those that decode.
-5. The step that reads the last chunk of a prompt also samples its first token.
+1. Remove cancelled requests. Their slots are free at once.
+2. While there are free slots, assign the lowest free slot to the oldest waiting request.
+3. Decode one token of each request whose prompt has been read.
+4. Spend the remaining token budget on prompts, oldest first. A prompt that exceeds the budget is read in chunks over several
+   steps, so that a long prompt never blocks the requests that decode.
+5. The step that reads the last chunk of a prompt also samples the request's first token.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from typing import Generic, TypeVar
 
 @dataclass(eq=False)
 class Sequence:
-    """A request as the scheduler sees it."""
+    """Scheduling state of a request."""
 
     prompt: list[int]
     slot: int = -1
     read: int = 0
-    """Prompt tokens in the cache."""
+    """Number of prompt tokens that are in the cache."""
     generated: int = 0
+    """Number of generated tokens."""
     last: int = -1
-    """The newest token: not yet in the cache."""
+    """The last generated token, which is not in the cache yet."""
     cancelled: bool = False
 
     @property
     def decodes(self) -> bool:
+        """Whether the prompt has been read completely, so that the request decodes."""
         return self.generated > 0
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and generated text."""
+        """Number of tokens of the prompt and the generated text."""
         return len(self.prompt) + self.generated
 
 
@@ -46,7 +48,7 @@ S = TypeVar("S", bound=Sequence)
 
 @dataclass(frozen=True)
 class Prefill(Generic[S]):
-    """Tokens `start…end` of a prompt."""
+    """Chunk of a prompt, from token `start` up to but not including token `end`."""
 
     sequence: S
     start: int
@@ -59,14 +61,14 @@ class Prefill(Generic[S]):
 
 @dataclass(frozen=True)
 class StepPlan(Generic[S]):
-    """What one forward pass reads."""
+    """Plan of one forward pass: the requests that decode one token, and the prompt chunks to read."""
 
     decode: list[S]
     prefill: list[Prefill[S]]
 
     @property
     def sampled(self) -> list[S]:
-        """The requests that get a token from this step: those that decode, then those whose prompt is read."""
+        """Requests that get a token in this step: all that decode, then those whose prompt is complete."""
         return [*self.decode, *(part.sequence for part in self.prefill if part.completes)]
 
     def __bool__(self) -> bool:
@@ -74,18 +76,21 @@ class StepPlan(Generic[S]):
 
 
 class StepScheduler(Generic[S]):
-    """Requests on their way through the slots.
+    """Waiting and running requests, and the assignment of slots.
 
     Args:
-        slots: requests that run at a time.
-        step_tokens: tokens that a step reads at most; at least `slots`, so that decoding always fits.
+        slots: Maximum number of requests that run at the same time.
+        step_tokens: Maximum number of tokens per step. Must be greater than `slots`, so that each step can decode one
+            token of every request and also read a part of a prompt.
     """
 
     def __init__(self, slots: int, step_tokens: int) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         if step_tokens <= slots:
-            raise ValueError(f"step_tokens must be more than the {slots} slots, not {step_tokens}")
+            raise ValueError(
+                f"step_tokens must be greater than the number of slots ({slots}), not {step_tokens}"
+            )
         self.slots = slots
         self._step_tokens = step_tokens
         self._free = list(range(slots))
@@ -102,10 +107,11 @@ class StepScheduler(Generic[S]):
         return len(self._running)
 
     def add(self, sequence: S) -> None:
+        """Add a request to the end of the waiting requests."""
         self._waiting.append(sequence)
 
     def plan(self) -> StepPlan[S]:
-        """The next step, by the rules above."""
+        """Plan the next step: assign slots, then choose tokens to decode and prompt chunks to read."""
         for sequence in [s for s in self._running if s.cancelled]:
             self.finish(sequence)
         if any(s.cancelled for s in self._waiting):
@@ -127,7 +133,7 @@ class StepScheduler(Generic[S]):
         return StepPlan(decode, prefill)
 
     def done(self, step: StepPlan[S], tokens: list[int]) -> None:
-        """Record that a step ran and sampled `tokens`, in the order of `step.sampled`."""
+        """Record the tokens that a step sampled, in the order of `step.sampled`."""
         for part in step.prefill:
             part.sequence.read = part.end
         for sequence, token in zip(step.sampled, tokens, strict=True):
@@ -135,13 +141,13 @@ class StepScheduler(Generic[S]):
             sequence.generated += 1
 
     def finish(self, sequence: S) -> None:
-        """Take a running request out; its slot is free."""
+        """Remove a running request and free its slot."""
         self._running.remove(sequence)
         heappush(self._free, sequence.slot)
         sequence.slot = -1
 
     def clear(self) -> list[S]:
-        """Take all requests out and return them."""
+        """Remove all requests and return them."""
         everyone = [*self._running, *self._waiting]
         for sequence in list(self._running):
             self.finish(sequence)

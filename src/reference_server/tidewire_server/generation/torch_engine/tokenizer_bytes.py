@@ -1,4 +1,4 @@
-"""The bytes that each token of a tokenizer stands for: byte-level BPE and SentencePiece, read once when a model loads."""
+"""Extraction of a tokenizer's vocabulary as bytes, for byte-level BPE and SentencePiece tokenizers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class UnsupportedTokenizerError(Exception):
-    """The tokenizer's tokens do not stand for bytes."""
+    """The tokenizer is neither a byte-level nor a SentencePiece tokenizer, so its tokens cannot be mapped to bytes."""
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """The table of a tokenizer, for ids 0…size-1 and any further ones that it knows.
+    """Read the vocabulary of a tokenizer, with at least `size` ids.
 
     Raises:
-        UnsupportedTokenizerError: neither byte-level nor of the SentencePiece kind.
+        UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
     """
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     steps = _decoders(backend.get("decoder"))
@@ -31,7 +31,8 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
         to_bytes = _sentence_piece
     else:
         raise UnsupportedTokenizerError(
-            f"its tokenizer decodes by {', '.join(sorted(steps)) or 'nothing'}; byte-level and SentencePiece are served"
+            f"its tokenizer has the decoders {', '.join(sorted(steps)) or 'none'}, but only byte-level and SentencePiece "
+            "tokenizers are supported"
         )
     ids: dict[str, int] = tokenizer.get_vocab()
     tokens = [b""] * max(size, 1 + max(ids.values()))
@@ -52,7 +53,10 @@ def _decoders(decoder: dict[str, Any] | None) -> set[str]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The byte-level BPE alphabet: printable Latin-1 stands for itself, every other byte for a letter from U+0100 on."""
+    """Map the characters of the byte-level BPE alphabet to bytes.
+
+    Printable Latin-1 characters represent themselves. All other bytes are represented by characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}

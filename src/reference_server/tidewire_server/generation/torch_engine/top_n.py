@@ -1,4 +1,4 @@
-"""Log-probabilities, top-n and ranks of the model's own distribution: before temperature and before any filter."""
+"""Log-probabilities, top-n tokens and ranks, computed before temperature and filters are applied."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import torch
 
 @dataclass(frozen=True)
 class Scores:
-    """Of B rows; log-probabilities in nats, float32."""
+    """Scores of B rows. Log-probabilities are in nats, float32."""
 
     chosen: torch.Tensor
-    """[B]"""
+    """Log-probabilities of the chosen tokens, [B]."""
     ranks: torch.Tensor
-    """[B], int64: 1 + the number of tokens with a higher logit, so an argmax in a tie is first, too."""
+    """Ranks of the chosen tokens, [B], int64: 1 + the number of tokens with a higher logit. Tied tokens share a rank."""
     top_ids: torch.Tensor
-    """[B, n], int64"""
+    """Ids of the most probable tokens, [B, n], int64."""
     top: torch.Tensor
-    """[B, n]"""
+    """Log-probabilities of the most probable tokens, [B, n]."""
 
 
 def score(logits: torch.Tensor, chosen: torch.Tensor, n: int) -> Scores:
-    """Score the chosen tokens and find the n most probable.
+    """Compute the scores of the chosen tokens and of the n most probable tokens.
 
     Args:
-        logits: [B, V], float32.
-        chosen: [B], int64.
-        n: 0…V.
+        logits: Logits, [B, V], float32.
+        chosen: Ids of the chosen tokens, [B], int64.
+        n: Number of most probable tokens, from 0 to V.
     """
     picked = logits.gather(-1, chosen[:, None])
     peak = logits.amax(-1, keepdim=True)
-    # log-sum-exp apart from the peak: a large common offset of the logits then rounds nothing away.
+    # Subtract the peak before adding the log-sum-exp, so that a large common offset of the logits causes no rounding error.
     log_sum = (logits - peak).exp_().sum(-1, keepdim=True).log_()
     ids = top_ids(logits, n)
     return Scores(
@@ -43,9 +43,9 @@ def score(logits: torch.Tensor, chosen: torch.Tensor, n: int) -> Scores:
 
 
 def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
-    """The n highest of each row, [B, n], in a total order: logit descending, then id ascending.
+    """Return the ids of the n highest logits per row, [B, n], ordered by descending logit, then by ascending id.
 
-    `topk` alone leaves the order of equal logits, and which of them make the cut, to the device.
+    `torch.topk` alone is not deterministic for equal logits. Their order and selection depend on the device.
     """
     size = logits.shape[-1]
     if n == 0:
@@ -57,8 +57,7 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     chosen = above | (level & (level.cumsum(-1) <= room))
     every = torch.arange(size, device=logits.device).expand_as(logits)
     ids = torch.where(chosen, every, size).topk(n, dim=-1, largest=False, sorted=True).values
-    ids = ids.clamp(
-        max=size - 1
-    )  # a row with NaN selects nothing; an id out of range would fail its neighbours, too
+    # A row with NaN selects no token. Without this clamp its invalid ids would make `gather` fail for the whole batch.
+    ids = ids.clamp(max=size - 1)
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)
