@@ -83,7 +83,7 @@ def test_a_weight_that_is_missing_is_not_made_up(folder: Path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert_refused(
-        folder, r"lacks 1 weights of a llama model, for example model\.layers\.1\.mlp\.up_proj\.weight"
+        folder, r"has no values for 1 weights of a llama model, for example model\.layers\.1\.mlp\.up_proj\.weight"
     )
 
 
@@ -163,7 +163,7 @@ def test_a_tokenizer_of_an_unknown_kind(folder: Path):
 def test_a_tokenizer_larger_than_the_model(folder: Path):
     tokens = byte_level_tokenizer([*byte_alphabet(), *(f"more{i}" for i in range(20))])
     tokens.save(str(folder / "tokenizer.json"))
-    assert_refused(folder, "has a tokenizer with 277 tokens, but a model with only 265")
+    assert_refused(folder, "has a tokenizer with 277 tokens, but a model for only 265 tokens")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x", "meta"])

@@ -154,7 +154,7 @@ def test_an_unserved_member_at_its_default_is_no_matter(engine: TorchEngine):
 def test_more_alternatives_than_the_cap_are_refused_by_name_and_number(engine: TorchEngine):
     check_members(Generate(top_logprobs=20), engine.caps)
     with pytest.raises(
-        InputError, match="top_logprobs is 21, but the maximum of this server is 20"
+        InputError, match="top_logprobs is 21, but the maximum on this server is 20"
     ) as refusal:
         check(engine, Generate(top_logprobs=21))
     assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")

@@ -1,4 +1,4 @@
-"""Generation of the default model's card (`MODEL_CARD.md`) from the record of its training."""
+"""Generate the model card of the default model (`MODEL_CARD.md`) from the record of its training."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ or processors round differently and therefore give different weights of the same
 
 
 def write(record: dict[str, Any]) -> str:
-    """Return the model card for a training record, which is the content of `training.json`."""
+    """Return the text of the model card for a training record, that is for the content of `training.json`."""
     model, settings, corpus, result = record["model"], record["settings"], record["corpus"], record["result"]
     return CARD.format(
         millions=f"{model['parameters'] / 1e6:.1f}",

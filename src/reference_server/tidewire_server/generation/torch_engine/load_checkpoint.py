@@ -24,22 +24,22 @@ from tidewire_server.generation.torch_engine.attention import Probe, Unsupported
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
-# Never download files, and never execute code from a checkpoint.
+# These options prevent transformers from downloading files and from executing code that a checkpoint contains.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Rotary embeddings in which the rotation of a position does not depend on the longest sequence of the batch.
+# Types of rotary embeddings in which the rotation at a position does not depend on the longest text in the batch.
 SUPPORTED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 
 class LoadError(Exception):
-    """The checkpoint cannot be loaded or is not supported. The message states the reason."""
+    """The checkpoint cannot be loaded, or is not supported. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with its tokenizer, and the properties that the engine needs."""
+    """A loaded model with its tokenizer, and properties of the model that the engine needs."""
 
     name: str
     model: PreTrainedModel
@@ -48,9 +48,9 @@ class Checkpoint:
     device: torch.device
     dtype: torch.dtype
     context: int
-    """Maximum number of positions, from the model's configuration."""
+    """Maximum number of tokens in a text, according to the model's configuration."""
     vocab_size: int
-    """Width of the logits, which is at least the number of tokens."""
+    """Number of logits at each position. It is at least the number of tokens in the vocabulary."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a text."""
     layers: int
@@ -59,12 +59,12 @@ class Checkpoint:
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
-    """Load a decoder-only model with full attention.
+    """Load a decoder-only model with full attention from a local folder.
 
     Args:
         folder: Folder with config.json, *.safetensors and tokenizer.json.
-        device: `auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:N` or `mps`.
-        dtype: `auto` (float32 on a CPU, otherwise the checkpoint's type), `float32`, `bfloat16` or `float16`.
+        device: `cpu`, `cuda`, `cuda:N`, `mps` or `auto`, which selects the first available of CUDA, MPS and CPU.
+        dtype: `float32`, `bfloat16`, `float16` or `auto`, which selects float32 on a CPU, otherwise the checkpoint's type.
 
     Raises:
         LoadError: The checkpoint does not exist, cannot be read, or is not supported.
@@ -94,13 +94,13 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         # transformers initializes missing weights with random numbers, so the model would produce garbage.
         missing = sorted(report["missing_keys"])
         raise LoadError(
-            f"{folder} lacks {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
+            f"{folder} has no values for {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
         )
     if not tokenizer.is_fast:
         raise LoadError(f"{folder} has no tokenizer.json, and other tokenizer formats are not supported")
     if len(tokenizer) > config.vocab_size:
         raise LoadError(
-            f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model with only {config.vocab_size}"
+            f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model for only {config.vocab_size} tokens"
         )
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
@@ -129,7 +129,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the torch device for a name. `auto` selects CUDA, MPS or the CPU.
+    """Return the torch device with a name. The name `auto` selects the first available of CUDA, MPS and the CPU.
 
     Raises:
         LoadError: The name is not valid, or the device is not available.
@@ -178,7 +178,7 @@ def _read_config(folder: Path) -> PreTrainedConfig:
 
 
 def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
-    """Raise an error unless the configuration is that of a decoder-only model with full attention."""
+    """Raise an error if the configuration does not describe a decoder-only model with full attention."""
     kind = f"{folder} is a {config.model_type} model"
     only = "only decoder-only models with full attention are supported"
     names = config.architectures or []
@@ -212,7 +212,11 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 @torch.inference_mode()
 def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int, int]]:
-    """Run the model on one token. Returns the number of key-value heads and the head size of each layer."""
+    """Run the model on one token to measure its heads.
+
+    Returns:
+        The number of key-value heads and the head size, by the index of the layer.
+    """
     probe = Probe()
     token = torch.zeros((1, 1), dtype=torch.int64, device=device)
     model(input_ids=token, position_ids=token, use_cache=False, attention_context=probe)
@@ -236,7 +240,11 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
 
 
 def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the end-of-text ids from the generation settings, else from the configuration, else from the tokenizer."""
+    """Return the ids of the end-of-text tokens.
+
+    They come from the generation settings if these have them, otherwise from the model's configuration, otherwise from the
+    tokenizer.
+    """
     generation = model.generation_config
     named = (
         generation.eos_token_id if generation else None,
