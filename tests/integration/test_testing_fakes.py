@@ -159,7 +159,7 @@ def test_a_restart_makes_void_what_came(server, client):
 
 
 def test_faults_need_the_value_first(server):
-    with pytest.raises(ValueError, match="has only 0 changes, not 1: add its values first"):
+    with pytest.raises(ValueError, match="has only 0 changes, not 1; add its values before the fault"):
         server.endpoint("talk").fails().cuts_after(1)
 
 

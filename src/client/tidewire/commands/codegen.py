@@ -1,17 +1,18 @@
-"""Code generation for `tidewire codegen`: a typed Python module from a server's endpoint descriptions.
+"""Code generation for the command `tidewire codegen`, which creates a typed Python module for the endpoints of a server.
 
-datamodel-code-generator creates the models. This module merges the endpoints' schemas into one document with unique type
-names, and appends the classes `TypedClient` and `TypedAsyncClient`, which let editors complete `client.submit(…)`.
+The code merges the schemas of all endpoints into one document with unique type names. The library datamodel-code-generator
+creates pydantic models from this document. The code then appends the classes `TypedClient` and `TypedAsyncClient`, so that
+editors can complete calls such as `client.submit(…)`. This table shows which type is generated for a schema:
 
   schema of an endpoint             | type in the generated module
   ----------------------------------+----------------------------------------------------------------------------------
   object with members               | a pydantic model, such as `TalkInput` or `TalkValue`
   any other schema                  | a type alias with such a name, for example for `list[Point]`
   empty schema `{}`                 | a type alias with such a name for `JsonValue`
-  definition in `$defs`             | a model with the definition's name; a number is added if different ones share a name
+  definition in `$defs`             | a model with the definition's name; a number is added if the name is already used
 
-The server's descriptions are untrusted. They appear in the generated module only as names, literals, comments and
-docstrings, never as code.
+The server's descriptions are not trusted. Their content occurs in the generated module only in names, literals, comments
+and docstrings, never as code.
 """
 
 import ast
@@ -40,20 +41,20 @@ IMPORTS: Final = (
     "typing.Literal",
     "typing.overload",
 )
-"""Imports of the generated `TypedClient` and `TypedAsyncClient`. Models must not use these names."""
+"""Imports that `TypedClient` and `TypedAsyncClient` need in the generated module. Models must not have these names."""
 
 _POINTER: Final = re.compile(r"#/(?:\$defs|definitions)/([^/]+)(/.*)?")
 _MEMBERS: Final = frozenset({"properties", "patternProperties"})
-"""JSON Schema keywords whose value maps member names to schemas."""
+"""Keywords of JSON Schema whose value is an object that maps member names to schemas."""
 _DATA: Final = frozenset({"const", "default", "enum", "examples"})
-"""JSON Schema keywords whose value is data and not a schema."""
+"""Keywords of JSON Schema whose value is data instead of a schema."""
 _SYNC, _ASYNC = "TypedClient", "TypedAsyncClient"
 _OURS: Final = {_SYNC, _ASYNC, "BaseModel", "Model"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """An endpoint with the names of its input and value types in the generated module."""
+    """An endpoint, with the names of the types of its input and its value in the generated module."""
 
     name: str
     batches: bool
@@ -62,7 +63,7 @@ class _Endpoint:
 
 
 def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescription]) -> str:
-    """Generate the source text of the module. The output is deterministic.
+    """Generate the source code of the module. The same arguments always give the same code.
 
     Args:
         url: URL of the server, without credentials.
@@ -107,13 +108,13 @@ def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescripti
 
 
 class _Names:
-    """Registry of the names in the generated module, which must be unique."""
+    """Set of the names that are already used in the generated module, in which all names must be unique."""
 
     def __init__(self, used: set[str]) -> None:
         self._used = used
 
     def fresh(self, wanted: str) -> str:
-        """Reserve the wanted name, with a number appended if the name is already used."""
+        """Reserve a name, and return it. If the name is already used, a number is appended to it."""
         name, number = wanted, 2
         while name in self._used:
             name, number = f"{wanted}{number}", number + 1
@@ -122,14 +123,14 @@ class _Names:
 
 
 def _camel(name: str) -> str:
-    """Convert a name to CamelCase: `max-tokens` becomes `MaxTokens`."""
+    """Convert a name to CamelCase, for example `max-tokens` to `MaxTokens`."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     joined = "".join(word[:1].upper() + word[1:] for word in words)
     return joined if joined[:1].isalpha() else f"Endpoint{joined}"
 
 
 def _line(text: str) -> str:
-    """Make untrusted text safe for a one-line comment: no line breaks, at most 200 characters."""
+    """Make untrusted text safe for a comment of one line, by removing line breaks and all but the first 200 characters."""
     return "".join(sign if sign.isprintable() else " " for sign in text)[:200]
 
 
@@ -149,7 +150,8 @@ def _document(schemas: dict[str, Any], names: _Names) -> dict[str, Any]:
         serialized = json.dumps(definitions, sort_keys=True)
         known = {}
         for name in definitions:
-            # Definitions may refer to each other, so two of them are the same only if all their siblings are the same.
+            # Definitions may refer to each other. Treat two definitions with the same name as equal only if all definitions
+            # of their schemas are equal.
             if (name, serialized) not in shared:
                 shared[name, serialized] = names.fresh(_camel(name))
             known[name] = shared[name, serialized]
@@ -166,7 +168,7 @@ def _document(schemas: dict[str, Any], names: _Names) -> dict[str, Any]:
 
 
 def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
-    """Return a copy of a schema whose references point to the merged document."""
+    """Return a copy of a schema in which all references point into the merged document."""
     if isinstance(schema, list):
         return [_moved(each, root, known) for each in schema]
     if not isinstance(schema, dict):
@@ -188,7 +190,7 @@ def _pointed(reference: str, root: str, known: dict[str, str]) -> str:
         return f"#/components/schemas/{known[place[1]]}{place[2] or ''}"
     if place is None and (reference == "#" or reference.startswith("#/")):
         return f"#/components/schemas/{root}{reference[1:]}"
-    # Never resolve external references: a malicious server could make this machine request arbitrary URLs.
+    # Never resolve external references. With such a reference, a malicious server could make this program request any URL.
     raise ValueError(f"the schema of {root} refers to {reference!r}, which is outside of that schema")
 
 
@@ -224,7 +226,8 @@ def _models(document: dict[str, Any], header: str, imports: list[str]) -> str:
 
 # ---- the two classes ---------------------------------------------------------------------------------------------
 
-# Method name, argument, return type of the blocking client, return type of the async client, whether it is awaited.
+# For each method: its name, its argument, its return types in the blocking and in the async client, and whether the method
+# of the async client is a coroutine function.
 _METHODS: Final = (
     ("submit", "input: {input}", "Job[{value}]", "AsyncJob[{value}]", True),
     ("run", "input: {input}", "{value}", "{value}", True),

@@ -33,9 +33,8 @@ class Context:
 
     @property
     def rows(self) -> Mapping[int, "Context"]:
-        """Contexts of the inputs of a batched call by row number, without padding rows.
-
-        If the call is not batched, the mapping has the single row 0, with this context.
+        """Contexts of the inputs of a batched call by row number, without padding rows. If the call is not batched, the
+        mapping contains only this context, as row 0.
         """
         return self._rows if self._writer is None else MappingProxyType({0: self})
 
@@ -60,9 +59,8 @@ class Context:
         self._write(lambda writer: writer.note(text, level))
 
     def usage(self, **numbers: float) -> None:
-        """Report resource usage, such as `tokens=12`. See `Stream.usage`.
-
-        A batched function must report usage through the context of each row, as in `ctx.rows[row].usage(tokens=12)`.
+        """Report resource usage, such as `tokens=12`. See `Stream.usage`. A batched function must report usage for each
+        row, as in `ctx.rows[row].usage(tokens=12)`.
 
         Raises:
             ValueError: An argument is not a number within ±2^53, or this is the context of a whole batched call.

@@ -63,7 +63,7 @@ class Stream(Generic[T]):
         self._writer.truncate(n_last, at)
 
     def row(self, *members: Any) -> None:
-        """Append to all columns of the endpoint at once.
+        """Append to all columns of the endpoint at once, a string to each text and one element to each array.
 
         Args:
             *members: One argument for each column, in the order of the columns: a string if the column is a text, one
@@ -76,9 +76,9 @@ class Stream(Generic[T]):
         self._writer.row(members)
 
     def set(self, pointer: str, value: Any) -> None:
-        """Set one member or element of the value.
+        """Set one member or element of the value. The object or array that contains it must exist.
 
-        The object or array that contains the member must exist. Setting the index after an array's last element appends.
+        Setting the index after the last element of an array appends to the array.
 
         Args:
             pointer: JSON Pointer within the value. An empty pointer replaces the whole value.
