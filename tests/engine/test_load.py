@@ -83,7 +83,8 @@ def test_a_weight_that_is_missing_is_not_made_up(folder: Path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert_refused(
-        folder, r"has no values for 1 weights of a llama model, for example model\.layers\.1\.mlp\.up_proj\.weight"
+        folder,
+        r"has no values for 1 weights of a llama model, for example model\.layers\.1\.mlp\.up_proj\.weight",
     )
 
 

@@ -88,7 +88,7 @@ def test_a_text_too_short_for_a_batch_is_refused(
         path.write_text("x = 1\n")
     stdlib_corpus.write_manifest(library, "3.11.0", tmp_path / "corpus.json")
     assert run_recipe(library, tmp_path / "model") == 2
-    assert "2 windows of 512 tokens need 1537" in capsys.readouterr().err
+    assert "2 windows of 512 tokens needs 1537" in capsys.readouterr().err
 
 
 def test_drift_that_is_allowed_is_recorded(library: Path):

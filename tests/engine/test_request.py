@@ -177,7 +177,7 @@ def test_a_prompt_fills_the_context_to_the_last_token_and_not_beyond(engine: Tor
 def test_max_tokens_beyond_the_context_names_the_room_that_is_left(engine: TorchEngine):
     check(engine, Generate(prompt="x" * 100, max_tokens=28))
     with pytest.raises(
-        InputError, match=r"max_tokens is 29, but after the 100 tokens.*room for 28"
+        InputError, match=r"max_tokens is 29, but prompt has 100 tokens.*room for only 28"
     ) as refusal:
         check(engine, Generate(prompt="x" * 100, max_tokens=29))
     assert refusal.value.member == "max_tokens"

@@ -172,7 +172,9 @@ def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    told = re.search(rf"the job keeps running. Attach to it with: tidewire attach {url} (\S+)", errors)
+    told = re.search(
+        rf"the job keeps running. To attach to the job, run: tidewire attach {url} (\S+)", errors
+    )
     assert told is not None, errors
     assert run("cancel", url, told[1]).exit_code == 0
 

@@ -155,7 +155,7 @@ def not_a_number() -> list[float]:
     [
         (returns_a_generator_and_does_not_say_so, "annotate it `-> Iterator[T]`"),
         (returns_one_of_the_loop_and_does_not_say_so, "annotate it `-> AsyncIterator[T]`"),
-        (forgot_to_be_async, "declare it `async def` and await the coroutine"),
+        (forgot_to_be_async, "declare the function `async def`, and await the coroutine"),
         (picture, "pydantic.Base64Bytes"),
         (not_a_number, "/1: nan"),
     ],
@@ -236,7 +236,7 @@ def test_an_annotation_without_a_schema_is_told_in_one_line(function: Callable[.
     with pytest.raises(TypeError) as refused:
         Server().endpoint(function)
     assert "numpy.ndarray" in str(refused.value)
-    assert "annotate its JSON form instead: list[float]" in str(refused.value)
+    assert "use an annotation for its JSON form instead, such as list[float]" in str(refused.value)
     assert "arbitrary_types_allowed" not in str(refused.value)
     assert "\n" not in str(refused.value)
 

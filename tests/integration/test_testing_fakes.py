@@ -135,7 +135,7 @@ def test_places_in_the_queue_and_progress_are_told(server, client):
 
 def test_an_endpoint_without_an_answer_says_so(server, client):
     server.endpoint("ask")
-    with pytest.raises(AssertionError, match="has no answer: add one"):
+    with pytest.raises(AssertionError, match="has no answer; add an answer"):
         client.run("ask")
 
 

@@ -198,7 +198,7 @@ class threading_lock:  # noqa: N801
 
 def test_what_is_of_another_kind_than_it_should_be_is_told():
     with pytest.raises(
-        TypeError, match="an endpoint must be a function, not 'count'; pass its name as name="
+        TypeError, match="an endpoint must be a function, not 'count'; use @server.endpoint\\(name="
     ):
         Server().endpoint("count")
     with pytest.raises(TypeError, match="validate must be a function"):

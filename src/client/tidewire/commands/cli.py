@@ -187,7 +187,7 @@ def call(
         endpoint, members = read_words(words or [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
-            raise ValueError("the input was passed twice: use either --input or KEY=VALUE")
+            raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
         job = client.with_options(deadline=deadline).submit(
             endpoint, members if whole is UNSET else whole, idempotency_key=idempotency_key
         )

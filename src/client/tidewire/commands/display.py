@@ -40,7 +40,7 @@ class _Output(Console):
 
 
 class Screen:
-    """Standard output and standard error of one command."""
+    """The output of one command, to standard output and standard error."""
 
     def __init__(self) -> None:
         # Printing must not fail because of the locale's encoding. Write UTF-8 to pipes. On a terminal, replace characters
@@ -131,7 +131,7 @@ class Screen:
 
     @contextmanager
     def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
-        """Show a progress bar if standard error is a terminal. Yields the function that updates the bar."""
+        """Show a progress bar if standard error is a terminal. Yields a function that updates the progress bar."""
         with Bar(
             BarColumn(),
             MofNCompleteColumn(),

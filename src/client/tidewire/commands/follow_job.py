@@ -29,11 +29,13 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
         job.listener = None
         screen.end_line()
         screen.note(
-            f"interrupted; the job keeps running. Attach to it with: tidewire attach {client.url} {job.id}"
+            f"interrupted; the job keeps running. To attach to the job, run: tidewire attach {client.url} {job.id}"
         )
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = f"The job keeps running. Attach to it with: tidewire attach {client.url} {job.id}"
+        error.advice = (
+            f"The job keeps running. To attach to the job, run: tidewire attach {client.url} {job.id}"
+        )
         raise
 
 

@@ -21,7 +21,7 @@ def read_headers(given: list[str] | None) -> dict[str, str]:
 
 
 def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Parse an optional endpoint name, followed by members of the form KEY=VALUE.
+    """Parse arguments that consist of an optional endpoint name and members of the form KEY=VALUE.
 
     A value that is valid JSON is parsed as JSON. Any other value is a string.
     """

@@ -20,7 +20,7 @@ MIN_WAIT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits on how often and how long a client retries failed requests and broken streams."""
+    """Limits on the number and the duration of retries after failed requests and broken streams."""
 
     max_attempts: int = 10
     """Number of consecutive failures without progress after which the client gives up on a job's stream."""

@@ -37,7 +37,9 @@ class Cursor(NamedTuple):
         """
         match = _ID.fullmatch(text)
         if match is None:
-            raise CursorError(f"{text[:40]!r} is not an event id: expected EPOCH-SEQ, such as 1-17")
+            raise CursorError(
+                f"{text[:40]!r} is not an event id; an event id has the form EPOCH-SEQ, such as 1-17"
+            )
         return cls(int(match[1]), int(match[2]))
 
 

@@ -132,9 +132,9 @@ class Follower:
     document: Document | None = None
     done: Done | None = None
     heartbeat: float = DEFAULT_HEARTBEAT
-    """Heartbeat interval in seconds, from the last `hello`."""
+    """Heartbeat interval in seconds, from the last `hello` event."""
     events_url: str | None = None
-    """URI reference of the event stream, from the last `hello`."""
+    """URI reference of the event stream, from the last `hello` event."""
     repeats: int = 0
     """Number of logged events that were ignored because they had already been applied."""
     resyncs: int = 0
@@ -170,7 +170,7 @@ class Follower:
 
     @property
     def greeted(self) -> bool:
-        """Whether `hello` has arrived on this connection."""
+        """Whether the event `hello` has arrived on the current connection."""
         return self._connection.hello
 
     # ---- events and losses -----------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Follower:
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
-        """Take the state of the job that the caller has read after the server responded to the stream request with 204.
+        """Report the job that the caller has requested with GET after the response to a stream request was 204.
 
         The status 204 means that there are no events after the cursor.
         """
@@ -229,7 +229,10 @@ class Follower:
         return self.adopt(job)
 
     def adopt(self, job: JobResource) -> Outcome:
-        """Take the state of a job that was requested with GET, as from a snapshot. If the job has ended, the stream ends."""
+        """Replace the state by the state of a job that the caller has requested with GET, as after a snapshot.
+
+        If the job has ended, the stream ends.
+        """
         try:
             cursor = Cursor.parse(job.cursor)
             messages.check_state(job.state, what="job")
@@ -258,11 +261,11 @@ class Follower:
         try:
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
-                raise _Broken("a snapshot of a job that has ended; only done may end a job")
+                raise _Broken("the status in a snapshot is final, but only a done event may end a job")
             rewound = snapshot.reason == "rewound"
             # A snapshot without an `id` line has the id of the previous event. It must not replace the state with that id.
             if rewound and not fresh_id:
-                raise _Broken("a snapshot with reason rewound, but without a new id")
+                raise _Broken("a snapshot has the reason rewound, but no new id")
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if continuity is Continuity.REPEAT:
                 return self._repeat(event)
@@ -400,7 +403,8 @@ class Follower:
         here.pings_above = here.pings_above + 1 if above else 0
         if here.pings_above >= 2:
             return self._reconnect(
-                Cause.CUT, f"the server's head is {ping.head}, but no event after {self._place()} arrives"
+                Cause.CUT,
+                f"the log of the server ends at event {ping.head}, but no event after {self._place()} has arrived",
             )
         return Ignored("ping")
 
@@ -490,7 +494,9 @@ class Follower:
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({self.backoff.failures} attempts without progress)")
         if not self.backoff.allows(at_least):
             most = self.backoff.policy.max_seconds
-            asked = f"asked to wait {at_least:g} s; the retry policy allows {most:g} s in total"
+            asked = (
+                f"the server asked to wait {at_least:g} s, but the retry policy allows {most:g} s in total"
+            )
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({asked})")
         return Reconnect(self.backoff.failed(at_least=at_least), cause, why)
 

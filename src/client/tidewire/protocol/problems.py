@@ -15,7 +15,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(WireModel):
-    """A problem details object. Additional members are kept in `model_extra`."""
+    """A problem details object. Members that this model does not define are kept in `model_extra`."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 

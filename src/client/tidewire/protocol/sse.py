@@ -152,8 +152,8 @@ class Decoder:
             chunk = bytes(memoryview(chunk))
         if self._stopped:
             raise EventTooLargeError(
-                f"this decoder stopped at an event larger than max_event_bytes={self._limit} bytes and cannot decode more "
-                f"input; reconnect with Last-Event-ID {self.last_event_id!r} and a new decoder",
+                f"this decoder has stopped, because an event was larger than max_event_bytes={self._limit} bytes; reconnect "
+                f"with Last-Event-ID {self.last_event_id!r} and a new decoder",
                 limit=self._limit,
             )
         if self._start is not None:
@@ -166,7 +166,9 @@ class Decoder:
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        if _CR in chunk:  # searching an int is several times faster than searching a bytes object
+        if (
+            _CR in chunk
+        ):  # `_CR` is an int, because searching for an int is several times faster than for a bytes object
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
@@ -291,8 +293,8 @@ class Decoder:
         self._stopped = True
         self._forget_event()
         return EventTooLargeError(
-            f"an event has more than max_event_bytes={self._limit} bytes (the last event ID before it is "
-            f"{self.last_event_id!r}); raise the limit, or close the connection and resume after that id",
+            f"an event is larger than max_event_bytes={self._limit} bytes (the last event ID before the event is "
+            f"{self.last_event_id!r}); raise the limit, or close the connection and resume after this id",
             limit=self._limit,
             events=events,
         )

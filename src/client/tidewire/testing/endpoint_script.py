@@ -28,40 +28,40 @@ class FakeToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """Step that appends text to the value."""
+    """Step of a script that appends text to the value."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetValue:
-    """Step that replaces the value."""
+    """Step of a script that replaces the value."""
 
     value: JsonValue
 
 
 @dataclass(frozen=True, slots=True)
 class FailItem:
-    """Step that fails the item with a problem."""
+    """Step of a script that ends the item with the status `failed` and a problem."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class SendEvent:
-    """Step that sends a `queue` or `progress` event, which does not change the value."""
+    """Step of a script that sends a `queue` or `progress` event, which does not change the value."""
 
     message: Queue | Progress
 
 
 @dataclass(frozen=True, slots=True)
 class RestartJob:
-    """Step that restarts the job, as after a restart of the server. The current value is retracted."""
+    """Step of a script that restarts the job, as after a restart of the server. The current value is retracted."""
 
 
 @dataclass(slots=True)
 class ConnectionFault:
-    """Step that breaks or stalls the connection once, in the middle of the next event."""
+    """Step of a script that breaks or stalls the connection once, in the middle of the next event."""
 
     stalls: bool = False
     """Whether the connection stays open but transfers no more data. Otherwise, the connection breaks."""

@@ -136,12 +136,12 @@ class FakeServer:
     def endpoint(
         self, name: str, *, batch: int | None = 1024, max_top: int = 20, rollback: bool = False
     ) -> FakeEndpoint:
-        """Return the endpoint with a name. The first call with this name creates the endpoint.
+        """Return the endpoint `name` of this server. The first call with a name creates the endpoint.
 
         Args:
             name: Name of the endpoint.
             batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
-            max_top: Maximum number of candidates per token, that is of most probable tokens.
+            max_top: Maximum value of the input member `top_logprobs`, for the discovery document.
             rollback: Whether the endpoint declares the capability `rollback`, which allows it to retract text. `iter_text`
                 then waits for the end of the job.
         """
@@ -162,7 +162,7 @@ class FakeServer:
 
     @property
     def resumes(self) -> int:
-        """Number of event streams with which clients resumed a job, that is of all streams except the first of each job."""
+        """Number of event streams with which clients resumed a job. The first stream of each job does not count."""
         return len(self._opened) - len(set(self._opened))
 
     def job_status(self, job_id: str) -> str:

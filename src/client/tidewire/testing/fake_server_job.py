@@ -52,7 +52,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Ephemeral:
-    """An ephemeral event, which is not part of the log."""
+    """An ephemeral event, which is sent to clients but not logged."""
 
     frame: bytes
 

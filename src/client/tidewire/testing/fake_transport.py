@@ -10,7 +10,7 @@ from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 
 class FakeTransport(httpx.AsyncBaseTransport):
-    """Transport that calls a function for each request and converts its result to an httpx response."""
+    """Transport that calls a function for each request, and converts the result of the function to an httpx response."""
 
     def __init__(self, answer: Callable[[FakeRequest], FakeResponse], on_cut: Callable[[], None]) -> None:
         self._answer = answer

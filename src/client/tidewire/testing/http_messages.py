@@ -1,4 +1,4 @@
-"""HTTP requests and responses of a fake server."""
+"""Classes for the HTTP requests and responses of a fake server."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

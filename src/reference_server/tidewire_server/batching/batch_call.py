@@ -85,7 +85,7 @@ class BatchCall:
 
     @property
     def rows(self) -> int:
-        """Number of rows that have not ended."""
+        """Number of rows that are still running."""
         return sum(not row.over for row in self._rows.values())
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
@@ -312,7 +312,7 @@ class BatchCall:
                 await asyncio.sleep(0)
 
     def _drive(self, arguments: dict[str, Any], known: int) -> None:
-        """Run a synchronous generator in a worker thread, like `_drain` does for an async generator."""
+        """Run a synchronous generator and apply the values that it yields. Called in a worker thread."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
         _check_generator(isinstance(generator, Generator), generator)
         with closing(generator):

@@ -85,7 +85,7 @@ class BatchQueue(Generic[T]):
             key = waiting.place.key
             smaller[key] = group = self._groups[key]
             del group.items[item]
-            # Reset the cost of an empty group to 0, so that rounding errors cannot accumulate.
+            # Set the cost of an empty group to 0. Otherwise the rounding errors of the subtractions would accumulate.
             group.cost = group.cost - waiting.place.cost if group.items else 0.0
         for key, group in smaller.items():
             self._update_full(key, group)
@@ -93,7 +93,7 @@ class BatchQueue(Generic[T]):
                 del self._groups[key]
 
     def find(self, item: T) -> Waiting | None:
-        """Return the entry of an item, or None if the item is not waiting."""
+        """Return the entry of a waiting item, or None if the item is not in the queue."""
         return self._items.get(item)
 
     def due(self) -> float:
@@ -108,7 +108,7 @@ class BatchQueue(Generic[T]):
         return next(iter(self._items.values())).arrived + self._bounds.timeout
 
     def draft(self, now: float) -> "BatchBuilder[T]":
-        """Start building a new batch."""
+        """Return a builder for a new batch."""
         return BatchBuilder(self, self._bounds, now)
 
     def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
@@ -128,7 +128,7 @@ class BatchQueue(Generic[T]):
         return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
-        """Whether a batch with this key may start without waiting for more items."""
+        """Whether a batch with this batch key may start now, without waiting for more items."""
         oldest = next(iter(self._groups[key].items.values()))
         return key in self._full or oldest.arrived + self._bounds.timeout <= now
 
@@ -163,7 +163,7 @@ class BatchBuilder(Generic[T]):
         return max(0, self._bounds.max_size - self.rows)
 
     def __call__(self, item: T) -> bool:
-        """Add an item if it fits. Returns whether it was added."""
+        """Add an item to the batch if it fits. Returns whether the item was added."""
         waiting = self._queue.find(item)
         if waiting is None or self.rows >= self._bounds.max_size or waiting.principal in self._closed:
             return False

@@ -1,4 +1,4 @@
-"""Assignment of a batched call's results to its inputs."""
+"""Assign the results of a batched call to the inputs of the call."""
 
 from typing import Any
 

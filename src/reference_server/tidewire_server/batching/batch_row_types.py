@@ -61,7 +61,7 @@ class QueuedItem:
 
 @dataclass(slots=True, eq=False)
 class BatchRow:
-    """One item of a batched call."""
+    """A row of a batched call, that is one of the items that the call processes."""
 
     job: BatchedJob
     index: int

@@ -18,14 +18,14 @@ class BatchSlot(NamedTuple):
     """Properties of an item that decide with which other items it can share a batch."""
 
     key: Hashable = None
-    """Grouping key. Only items with equal keys share a batch."""
+    """Batch key of the item. Only items with equal batch keys share a batch."""
     cost: float = 0.0
     """Cost of the item. The total cost of the items in a batch is limited to the option `max_cost`."""
 
 
 @dataclass(frozen=True)
 class Batching:
-    """Validated options of a batched endpoint. `Server.endpoint` documents each option."""
+    """The options of a batched endpoint after validation. `Server.endpoint` documents each option."""
 
     max_size: int
     timeout: float

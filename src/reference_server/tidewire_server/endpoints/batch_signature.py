@@ -70,7 +70,7 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
     if read.stream is not None:
         raise TypeError(
             f"{here}: a batched function cannot have a Stream parameter, because a Stream belongs to one item. "
-            "Yield {row: Append(…)} instead, and use `ctx: Context` for progress, notes and usage"
+            "Yield {row: Append(…)} instead, and use a parameter `ctx: Context` to report progress, notes and usage"
         )
     if not read.members:
         raise TypeError(f"{here}: a batched function needs a parameter for the list of inputs")
@@ -161,7 +161,10 @@ def _appends(annotation: Any) -> bool:
 
 
 def _is_control_type(annotation: Any) -> bool:
-    """Whether the annotation is not a value type, because it is `Append` or `Last` without an argument, or an exception."""
+    """Whether the annotation is not the type of a value.
+
+    This is the case for exception classes, and for `Append` and `Last` without a type argument.
+    """
     return annotation in {Append, Last} or (
         isinstance(annotation, type) and issubclass(annotation, BaseException)
     )

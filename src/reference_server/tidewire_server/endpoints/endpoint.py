@@ -143,7 +143,7 @@ class Served:
 
 
 class Endpoint:
-    """A function that is registered under a name."""
+    """A function that is registered with the server under a name, so that clients can submit jobs for it."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         """Derive the schemas from the function's signature and validate the options.
@@ -153,7 +153,9 @@ class Endpoint:
             ValueError: An option is invalid, or an example does not match the input schema.
         """
         if not callable(function):
-            raise TypeError(f"an endpoint must be a function, not {function!r}; pass its name as name=…")
+            raise TypeError(
+                f"an endpoint must be a function, not {function!r}; use @server.endpoint(name=…) to set a name"
+            )
         body = unwrap_partial(function)
         _refuse_unbound(body)
         self.function = function
@@ -400,7 +402,7 @@ class Endpoint:
         )
 
     def describe(self, root: str, max_inputs: int) -> EndpointDescription:
-        """Return the endpoint's description: schemas, examples, capabilities and links."""
+        """Return the endpoint's description for clients, with its schemas, examples, capabilities and links."""
         here = f"{root}/endpoints/{self.name}"
         # The URL contains the version of the content, so that caches can keep the response forever.
         further = {name: f"{here}/{name}?v={self.resource(name).version}" for name in self.links}
@@ -416,7 +418,7 @@ class Endpoint:
         )
 
     def resource(self, name: str) -> Served:
-        """Return a linked resource. The content is created on first use and then cached.
+        """Return an additional resource of the endpoint. The content is created on first use and then cached.
 
         Raises:
             KeyError: The endpoint has no link with this name.
@@ -438,12 +440,13 @@ def _refuse_unbound(function: Callable[..., Any]) -> None:
     if isinstance(function, type):
         name = function.__name__
         raise TypeError(
-            f"an endpoint must be a function, but {name} is a class: register a method of an object, {name}(…).method"
+            f"an endpoint must be a function, but {name} is a class; register a method of an object, such as "
+            f"{name}(…).method"
         )
     if inspect.isfunction(function):
         first = next(iter(inspect.signature(function).parameters.values()), None)
         if first is not None and first.name in {"self", "cls"} and first.annotation is first.empty:
             raise TypeError(
-                f"{function.__name__!r} is an unbound method: register the method of an object, such as "
+                f"{function.__name__!r} is an unbound method; register the method of an object instead, such as "
                 f"server.endpoint(model.{function.__name__})"
             )

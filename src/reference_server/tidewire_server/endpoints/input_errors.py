@@ -15,7 +15,7 @@ _MAX_FAULTS: Final = 1000
 examines, and an input could have millions of errors."""
 
 _MAX_NAME: Final = 200
-"""Maximum length of a member name in a message, in characters."""
+"""Maximum length of a member's name in an error message, in characters."""
 
 
 def refused_input(

@@ -99,12 +99,12 @@ def _refuse_unstarted(returned: Any) -> None:
     """Raise an error if a function returned a generator or a coroutine instead of a value."""
     hint = None
     if isinstance(returned, Generator):
-        hint = "the function returned a generator: annotate it `-> Iterator[T]`, where T is the type of the values"
+        hint = "the function returned a generator; annotate it `-> Iterator[T]`, where T is the type of the values"
     elif isinstance(returned, AsyncGenerator):
-        hint = "the function returned an async generator: annotate it `-> AsyncIterator[T]`, where T is the type of the values"
+        hint = "the function returned an async generator; annotate it `-> AsyncIterator[T]`, where T is the type of the values"
     elif isinstance(returned, Coroutine):
         returned.close()
-        hint = "the function returned a coroutine: declare it `async def` and await the coroutine"
+        hint = "the function returned a coroutine; declare the function `async def`, and await the coroutine in it"
     if hint is not None:
         raise InvalidValueError(hint)
 
@@ -166,7 +166,7 @@ def keep_what_was_yielded(writer: ItemWriter) -> None:
 
 
 def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: bool) -> None:
-    """Set the item's value to a value that a generator yielded.
+    """Set the item's value to a value that the endpoint's generator has yielded.
 
     Raises:
         InvalidValueError: The value is not JSON, or does not match the schema.
@@ -182,7 +182,7 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
 
 
 def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
-    """Convert a function's return value for one item to JSON and validate it.
+    """Convert the value that a function returned for one item to JSON, and validate it against the endpoint's schema.
 
     Raises:
         InvalidValueError: The value cannot be converted to JSON, or does not match the schema.

@@ -145,7 +145,7 @@ class ValueShape:
 
     adapter: TypeAdapter[Any]
     rows: TypeAdapter[list[Any]]
-    """Adapter that converts lists of values to JSON."""
+    """Pydantic adapter that converts lists of values to JSON."""
     schema: dict[str, Any]
     is_any: bool
     """Whether the function's signature does not specify the type of the value."""
@@ -192,7 +192,7 @@ def _check_strictly(value: JsonValue) -> None:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters and annotations of a function, from which the schemas are created."""
+    """Parameters and annotations of an endpoint's function. The schemas of the endpoint are created from them."""
 
     members: dict[str, tuple[Any, Any]]
     """Annotation and default of each parameter that is a member of the input. A required member has the default `...`."""
@@ -205,7 +205,7 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
-    """Read a function's parameters and annotations.
+    """Read the parameters and annotations of an endpoint's function.
 
     Raises:
         TypeError: A parameter cannot be a member of an input, or an annotation cannot be resolved.
@@ -245,7 +245,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def _without_none(annotation: Any) -> Any:
     """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Other annotations are unchanged.
 
-    A parameter may be None, so that the function can also be called directly, without a server.
+    An annotation with None allows users to call the function directly, without a server.
     """
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
@@ -255,7 +255,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
-    """Derive the input and value schemas of a function that takes one input.
+    """Derive the schemas of input and value from the signature of a function that is not batched.
 
     Raises:
         TypeError: A parameter cannot be a member of the input, or an annotation has no JSON Schema.
@@ -278,8 +278,8 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
         reason = str(error).partition("\n")[0]
         if error.code == "schema-for-unknown-type":
             reason = (
-                f"{reason.partition('. Set')[0]}; annotate its JSON form instead: list[float] or list[list[float]] "
-                "for an array or a tensor, a pydantic model or a dataclass for an object"
+                f"{reason.partition('. Set')[0]}; use an annotation for its JSON form instead, such as list[float] or "
+                "list[list[float]] for an array or a tensor, and a pydantic model or a dataclass for an object"
             )
         raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {reason}") from None
 

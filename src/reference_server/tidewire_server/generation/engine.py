@@ -49,7 +49,7 @@ class EngineClosedError(EngineError):
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """Model, limits and supported input members of an engine."""
+    """Description of an engine: its model, its limits, and the input members that it supports."""
 
     model: str
     """Human-readable name of the model."""
@@ -62,7 +62,7 @@ class EngineCapabilities:
     members: frozenset[str]
     """Input members that this engine supports in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
-    """Vocabulary of the model, or None if the engine does not have it."""
+    """Vocabulary of the model, or None if it is not available."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ _COLUMNS = tuple(f.name for f in fields(Delta) if f.name not in {"finish_reason"
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of an engine."""
+    """Counters that describe the load of an engine."""
 
     started: int
     """Number of requests that the engine has accepted since it was created."""

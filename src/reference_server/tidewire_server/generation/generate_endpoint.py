@@ -1,4 +1,4 @@
-"""The `generate` endpoint, which writes the tokens of an engine to the job's stream."""
+"""The `generate` endpoint, which writes the tokens that an inference engine generates to the stream of a job."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Generate(BaseModel):
         None,
         min_length=1,
         max_length=1024,
-        description="Conversation to continue, instead of `prompt`. Requires a model with a chat template.",
+        description="Conversation to continue, as an alternative to `prompt`. It requires a model with a chat template.",
     )
     max_tokens: int = Field(
         64,
@@ -52,7 +52,8 @@ class Generate(BaseModel):
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="Divisor of the logits before sampling. 0 always selects the most probable token.",
+        description="Number by which the logits are divided before sampling. With 0, the most probable token is always "
+        "selected.",
     )
     top_p: float = Field(
         1.0,
@@ -85,7 +86,7 @@ class Generate(BaseModel):
         1.0,
         gt=0,
         le=100,
-        description="Divisor of the logits of tokens that already occurred. 1 disables the penalty.",
+        description="Number by which the logits of tokens that already occurred are divided. 1 disables the penalty.",
     )
     presence_penalty: float = Field(
         0.0,
@@ -139,7 +140,8 @@ class Generate(BaseModel):
     )
     ranks: bool = Field(
         False,
-        description="Whether to return the rank of each generated token: 1 + the number of tokens with a higher logit.",
+        description="Whether to return the rank of each generated token, that is 1 + the number of tokens with a higher "
+        "logit.",
     )
     ties: Literal["cut", "count", "all"] = Field(
         "cut",
@@ -204,7 +206,7 @@ class Generated(BaseModel):
         None, description="Ids of the generated tokens, including an end-of-text token if there is one."
     )
     logprobs: list[float | None] | None = Field(
-        None, description="Log-probability of each token, in nats. Null for a probability of 0."
+        None, description="Log-probability of each token, in nats, or null if the probability is 0."
     )
     top_ids: list[list[int]] | None = Field(
         None,
@@ -214,7 +216,7 @@ class Generated(BaseModel):
         None, description="Log-probabilities of the tokens in `top_ids`, in nats."
     )
     ranks: list[int] | None = Field(
-        None, description="Rank of each token: 1 + the number of tokens with a higher logit."
+        None, description="Rank of each token, that is 1 + the number of tokens with a higher logit."
     )
     tie_counts: list[int] | None = Field(
         None,
@@ -227,11 +229,11 @@ class Generated(BaseModel):
     top_text: list[list[str]] | None = Field(None, description="Texts of the tokens in `top_ids`.")
     prompt_token_ids: list[int] | None = Field(None, description="Ids of the prompt's tokens.")
     prompt_logprobs: list[float | None] | None = Field(
-        None, description="Log-probability of each token of the prompt, in nats. Null for the first token."
+        None, description="Log-probability of each token of the prompt, in nats, or null for the first token."
     )
     prompt_top_ids: list[list[int]] | None = Field(
         None,
-        description="Ids of the most probable tokens at each position of the prompt. Empty for the first position.",
+        description="Ids of the most probable tokens at each position of the prompt. The first list is empty.",
     )
     prompt_top_logprobs: list[list[float | None]] | None = Field(
         None, description="Log-probabilities of the tokens in `prompt_top_ids`, in nats."

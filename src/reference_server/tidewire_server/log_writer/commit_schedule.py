@@ -31,7 +31,7 @@ class Writer(Protocol):
     urgent: bool
     """Whether the writer's pending changes must be committed at once, even if the window has not ended."""
     committed_at: float
-    """Time of the last commit, by the event loop's clock."""
+    """Time of the writer's last commit, by the event loop's clock."""
     waits_until: float | None
     """Time of the writer's scheduled commit, by the event loop's clock; None if no commit is scheduled."""
 

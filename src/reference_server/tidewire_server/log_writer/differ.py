@@ -42,7 +42,7 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, common_prefi
 from tidewire.protocol.strict_json import StrictJsonError
 
 LONG: Final = 64
-"""Arrays and objects of up to this many elements are compared completely in every step."""
+"""Maximum number of elements of arrays and objects that every step compares completely."""
 
 ENDS: Final = 3
 """Number of elements at each end of a longer array or object that every step compares."""
@@ -54,11 +54,11 @@ _MISSING: Final = object()
 
 
 class NotPlainError(StrictJsonError):
-    """A value contains a Python type that is not plain JSON (a tuple, a model, an array) and must be converted first."""
+    """A value contains a Python type that is not plain JSON, such as a tuple or a model, and must be converted first."""
 
 
 class ShadowCopy:
-    """A copy of the last value at one path, independent of the object that the function keeps mutating."""
+    """Keeps a copy of the last value at one path, which does not change when the function mutates the yielded object."""
 
     def __init__(
         self, value: JsonValue, pointer: str = "", *, clock: Callable[[], float] = time.perf_counter
@@ -108,7 +108,7 @@ class ShadowCopy:
 
     @property
     def behind(self) -> bool:
-        """Whether the last step left elements uncompared."""
+        """Whether the last step did not compare all elements."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Op]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NO_ROLLBACK: Final = (
     "this endpoint declares that it never retracts text; "
-    "to allow it, declare @server.endpoint(capabilities={'rollback': True})"
+    "to allow retractions, pass capabilities={'rollback': True} to @server.endpoint"
 )
 
 
@@ -205,7 +205,7 @@ class ItemWriter:
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
-        # Compare without the lock: a comparison can take long, and the event loop needs the lock to commit.
+        # Do not hold the lock during the comparison, which can take long, because the event loop needs the lock to commit.
         self.open_text = None
         shadow, self._shadow = self._shadow or self._new_shadow(), None
         try:
@@ -336,7 +336,7 @@ class ItemWriter:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StreamClosedError("this item has ended: nothing more can be written to its stream")
+            raise StreamClosedError("this item has ended, so nothing more can be written to its stream")
         if self.failure is not None:
             raise self.failure
 

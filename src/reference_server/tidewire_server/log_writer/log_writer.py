@@ -74,7 +74,7 @@ _DIGEST_IN_THREAD: Final = 256 * 1024
 _EPOCH_STEPS: Final = 10_000
 
 _RETRY: Final = 1.0
-"""Seconds between two attempts to write to a log that fails."""
+"""Time between two attempts to write to a log if the store fails, in seconds."""
 
 _new: Final = tuple.__new__
 
@@ -451,7 +451,7 @@ class LogWriter:
 
     def _check_not_ended(self) -> None:
         if self._ended:
-            raise StreamClosedError("this job has ended: nothing more can be written to its stream")
+            raise StreamClosedError("this job has ended, so nothing more can be written to its stream")
 
     def _signal(self, *, urgent: bool = False) -> None:
         if self._signalled and (self.urgent or not urgent):
@@ -583,7 +583,7 @@ class LogWriter:
             self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
 
     def _log_text(self, encoded: bytes, grown: Iterable[str]) -> None:
-        """Queue an append to a job's only column, which is a text. If no check is due, the diff is only a string."""
+        """Queue an append to a job's only column, which is a text. If no text check is due, the diff is only a string."""
         due = note_growth(self._unchecked, grown)
         self._closed.append(shape(b'[["r",%b]]' % encoded, self._checks(due)) if due else encoded)
 
@@ -754,7 +754,7 @@ class LogWriter:
                 return await self._log.append(self._head, block)
             except StoreError as error:
                 if not reported:
-                    _log.error("%s; a job waits for the log, and retries every %g s", error, _RETRY)
+                    _log.error("%s; a job cannot continue, and retries the write every %g s", error, _RETRY)
                 reported = True
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRY):

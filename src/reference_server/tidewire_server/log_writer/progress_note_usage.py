@@ -58,7 +58,7 @@ def usage(numbers: dict[str, Any]) -> dict[str, int | float]:
     checked: dict[str, int | float] = plain(numbers)
     for name, number in checked.items():
         if type(number) not in {int, float} or not abs(number) <= MAX_INTEGER:
-            raise ValueError(f"usage takes numbers up to ±2^53; {name!r} is not one")
+            raise ValueError(f"the usage {name!r} must be a number from -2^53 to 2^53")
     return checked
 
 

@@ -37,8 +37,8 @@ class Stream(Generic[T]):
 
         Args:
             x: The string or the elements.
-            at: JSON Pointer of the text or array within the value. Default: the endpoint's column if it has exactly
-                one, otherwise the value itself.
+            at: JSON Pointer of the text or array within the value. The default is the endpoint's column if the endpoint
+                has exactly one column, otherwise the value itself.
 
         Raises:
             ValueError: The value at this path is not a text (for a string) or an array (for elements).
@@ -120,7 +120,7 @@ class Stream(Generic[T]):
         self._writer.progress(current, total, unit=unit, phase=phase)
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
-        """Add a note to the job's state, for all readers.
+        """Add a note to the job's state, where all readers of the job can see it.
 
         Raises:
             ValueError: The note is not a string, or the level is unknown.

@@ -41,7 +41,7 @@ def _plain(value: Any) -> Any:
     return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
-_BYTES: Final = "; bytes that are not UTF-8 are sent as base64: annotate them with pydantic.Base64Bytes"
+_BYTES: Final = "; to send bytes that are not UTF-8 as base64, annotate them with pydantic.Base64Bytes"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 

@@ -111,7 +111,7 @@ def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator)
     least = (batch + 1) * length + 1
     if len(ids) < least:
         raise stdlib_corpus.CorpusError(
-            f"the text has {len(ids)} tokens, but {batch} windows of {length} tokens need {least}"
+            f"the text has {len(ids)} tokens, but a batch of {batch} windows of {length} tokens needs {least} tokens"
         )
     while True:
         offset = int(torch.randint(length, (1,), generator=chance))

@@ -72,7 +72,7 @@ class Corpus:
     drift: list[str]
     """Files that are missing or differ from the manifest, with one line for each file. Empty if all files match."""
     digest: str
-    """SHA-256 over the names and contents of the files."""
+    """SHA-256 of the names and contents of all files."""
 
 
 def source_folder() -> Path:
@@ -93,7 +93,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def write_manifest(folder: Path, python: str, manifest: Path = MANIFEST) -> int:
-    """Write a manifest of the files in `folder`. Returns the number of files."""
+    """Write a manifest that lists the files in `folder` with their SHA-256. Returns the number of files."""
     files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in list_files(folder)}
     manifest.write_text(json.dumps({"python": python, "files": files}, indent=0) + "\n", encoding="utf-8")
     return len(files)

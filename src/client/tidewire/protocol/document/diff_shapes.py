@@ -54,7 +54,7 @@ class StableError(DiffError):
 
 
 class DiffShape(NamedTuple):
-    """A diff of any shape, normalized to a list of ops and a list of checks."""
+    """The content of a diff of any of the three shapes, as a list of ops and a list of checks."""
 
     ops: list[Any]
     check: list[Any]

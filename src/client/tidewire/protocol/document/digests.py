@@ -54,7 +54,7 @@ def array_check(pointer: str, length: int) -> list[JsonValue]:
 
 
 def verify(document: Measured, checks: JsonValue) -> None:
-    """Compare a document with the checks of a diff or of a `done` event.
+    """Verify a document with the checks in a diff or in a `done` event.
 
     Raises:
         DiffError: The checks are malformed.
@@ -78,7 +78,7 @@ def verify(document: Measured, checks: JsonValue) -> None:
         if found != expected:
             what = ("length in code points", "CRC-32")[len(found) - 1] if crc else "number of elements"
             raise IntegrityError(
-                f"check of {path[:200]!r} failed: the {what} is {found[-1]}, expected {expected[-1]}"
+                f"check of {path[:200]!r} failed: the {what} is {found[-1]}, but {expected[-1]} was expected"
             )
 
 

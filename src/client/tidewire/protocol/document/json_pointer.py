@@ -53,7 +53,9 @@ def array_index(token: str) -> int:
     if len(token) == 1 and "0" <= token <= "9":
         return ord(token) - 48
     if _INDEX.fullmatch(token) is None:
-        raise PointerError(f"{token[:40]!r} is not an array index: use digits without sign or leading zero")
+        raise PointerError(
+            f"{token[:40]!r} is not an array index; use digits without a sign or a leading zero"
+        )
     return int(token)
 
 

@@ -102,13 +102,15 @@ def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
             if not (
                 value.isascii() or is_text(value)
             ):  # `isascii` makes the call of `is_text` unnecessary in most cases
-                raise _NotAdmitted("the value holds a lone surrogate")
+                raise _NotAdmitted("the value contains a lone surrogate")
         elif kind is float:
             if not isfinite(value):
-                raise _NotAdmitted("the value holds a number that JSON cannot represent (NaN or an infinity)")
+                raise _NotAdmitted(
+                    "the value contains a number that JSON cannot represent (NaN or an infinity)"
+                )
         elif kind is int:
             if not _LEAST <= value <= _MOST:
-                raise _NotAdmitted("the value holds an integer beyond ±2^53")
+                raise _NotAdmitted("the value contains an integer beyond ±2^53")
         elif kind is list or kind is dict:
             if max_depth <= 0:
                 raise _NotAdmitted("the value is nested too deep")
@@ -117,9 +119,9 @@ def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
             elif _are_names(value):
                 value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901
             else:
-                raise _NotAdmitted("a member name is not a string, or holds a lone surrogate")
+                raise _NotAdmitted("a member name is not a string, or contains a lone surrogate")
         elif value is not None and kind is not bool:
-            raise _NotAdmitted("the value holds an object of a type that JSON does not have")
+            raise _NotAdmitted("the value contains an object of a type that JSON does not have")
         copies.append(value)
     return copies
 

@@ -17,7 +17,7 @@ _SLACK: Final = 16
 """Divisor of the limit. The client measures a state again only after events of `limit / _SLACK` bytes have arrived."""
 
 _PART: Final = 2**16
-"""Number of code points of a text that are serialized at a time."""
+"""Number of code points of a long text that are serialized at a time."""
 
 
 def cost(data: str) -> int:

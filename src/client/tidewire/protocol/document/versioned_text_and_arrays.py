@@ -48,7 +48,7 @@ class _RopeNode:
         self._lengths = array("q")
 
     def length_at(self, version: int) -> int:
-        """Return the length that the node had at the end of a version."""
+        """Return the length of the node in a version of the document."""
         length = self.length
         if self.version <= version:
             return length
@@ -93,7 +93,7 @@ class Rope(_RopeNode):
             self._merge()
 
     def text_at(self, version: int) -> str:
-        """Return the text that the node had at the end of a version."""
+        """Return the text of the node in a version of the document."""
         length = self.length_at(version)
         text = "".join(self._pieces)
         return text if len(text) == length else text[:length]
@@ -203,7 +203,7 @@ class RopeArray(_RopeNode):
         self.length += len(elements)
 
     def items_at(self, version: int) -> list[Any]:
-        """Return a new list of the elements that the array had at the end of a version."""
+        """Return a new list with the elements of the array in a version of the document."""
         return self.items[: self.length_at(version)]
 
     def cut(self, length: int) -> None:
@@ -251,7 +251,7 @@ def holds(node: Any, value: Any) -> bool:
 
 
 def materialize(node: Any, version: int) -> Any:
-    """Copy the content that a node had at the end of a version to dicts, lists, strings and other JSON types."""
+    """Copy the content of a node in a version of the document to dicts, lists, strings and other JSON types."""
     kind = type(node)
     if kind is dict:
         return {name: materialize(member, version) for name, member in node.items()}

@@ -34,12 +34,12 @@ class AttentionContext(Protocol):
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """Compute the attention of one layer.
+        """Compute the attention of one layer for T tokens.
 
         Args:
             layer: Index of the layer.
-            query: Queries, [H, T, D].
-            key: Keys, [Hkv, T, D].
+            query: Queries, [H, T, D], where H is the number of query heads, and D the size of a head.
+            key: Keys, [Hkv, T, D], where Hkv is the number of key-value heads.
             value: Values, [Hkv, T, D].
             scale: Factor for the dot products of queries and keys. None means 1/sqrt(D).
 

@@ -94,7 +94,11 @@ class TorchEngine:
                 f"which is more than max_cache_bytes ({max_cache_bytes}); raise max_cache_bytes, or use fewer slots"
             )
         if context < c.context:
-            logger.warning("context shortened from %d to %d tokens to fit the cache", c.context, context)
+            logger.warning(
+                "the context is limited to %d instead of %d tokens, because of max_cache_bytes",
+                context,
+                c.context,
+            )
         self._checkpoint = checkpoint
         self._scheduler: StepScheduler[Request] = StepScheduler(slots, step_tokens)
         self._runner = Runner(
@@ -257,8 +261,8 @@ class TorchEngine:
             )
         if len(ids) + request.max_tokens > context:
             raise InputError(
-                f"max_tokens is {request.max_tokens}, but after the {len(ids)} tokens of {member}, "
-                f"the context of {context} tokens has room for {context - len(ids)}",
+                f"max_tokens is {request.max_tokens}, but {member} has {len(ids)} tokens, and the context of {context} "
+                f"tokens has room for only {context - len(ids)} more",
                 member="max_tokens",
                 code="input_too_long",
             )

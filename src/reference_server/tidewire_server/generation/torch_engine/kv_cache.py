@@ -1,4 +1,4 @@
-"""Key-value cache with one dense slot per running request (`KVCache`)."""
+"""The key-value cache of the engine (`KVCache`), in which each running request has one slot of fixed size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading and validation of a Hugging Face checkpoint from a local folder (`load`, `Checkpoint`)."""
+"""Load a Hugging Face checkpoint from a local folder, and check that the engine supports it."""
 
 from __future__ import annotations
 
@@ -91,13 +91,15 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     model: PreTrainedModel
     model, report = loaded
     if report["missing_keys"]:
-        # transformers initializes missing weights with random numbers, so the model would produce garbage.
+        # Reject the checkpoint, because transformers initializes missing weights with random numbers.
         missing = sorted(report["missing_keys"])
         raise LoadError(
             f"{folder} has no values for {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
         )
     if not tokenizer.is_fast:
-        raise LoadError(f"{folder} has no tokenizer.json, and other tokenizer formats are not supported")
+        raise LoadError(
+            f"{folder} has no usable tokenizer.json, and other tokenizer formats are not supported"
+        )
     if len(tokenizer) > config.vocab_size:
         raise LoadError(
             f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model for only {config.vocab_size} tokens"
@@ -165,14 +167,16 @@ def _pick_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> to
 def _read_config(folder: Path) -> PreTrainedConfig:
     if not folder.is_dir():
         raise LoadError(
-            f"{folder} is not a folder; pass the folder of a local checkpoint (nothing is downloaded)"
+            f"{folder} is not a folder; pass the folder of a local checkpoint, because the engine downloads nothing"
         )
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if missing:
         raise LoadError(f"{folder} has no {' and no '.join(missing)}")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # no common exception class: unknown model type, malformed JSON, not UTF-8
+    except (
+        Exception
+    ) as error:  # the errors for an unknown model, malformed JSON and invalid UTF-8 have no common class
         raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
     return config
 
@@ -223,10 +227,12 @@ def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int,
     layers = model.config.num_hidden_layers
     if sorted(probe.heads) != list(range(layers)):
         raise UnsupportedAttentionError(
-            f"only {len(probe.heads)} of its {layers} layers use transformers' attention interface"
+            f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
         )
     if len(set(probe.heads.values())) > 1:
-        raise UnsupportedAttentionError("its layers have different numbers or sizes of key-value heads")
+        raise UnsupportedAttentionError(
+            "the model's layers have different numbers or sizes of key-value heads"
+        )
     return probe.heads
 
 

@@ -34,7 +34,7 @@ class Sampling:
 
 
 def sample(logits: torch.Tensor, sampling: list[Sampling], positions: list[int]) -> torch.Tensor:
-    """Sample one token per row.
+    """Sample one token for each row of a batch of logits.
 
     Args:
         logits: Logits, [B, V], float32.

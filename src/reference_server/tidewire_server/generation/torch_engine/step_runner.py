@@ -17,7 +17,7 @@ from tidewire_server.generation.torch_engine.top_n import score
 
 @dataclass(eq=False, kw_only=True)
 class RunningSequence(Sequence):
-    """A scheduled request with its parameters for sampling and scoring."""
+    """A scheduled request, with its parameters for sampling and for the computation of log-probabilities."""
 
     sampling: Sampling
     scored: bool
@@ -45,7 +45,7 @@ class Sampled:
 
 
 class Runner:
-    """Executes steps with one model and one key-value cache."""
+    """Executes the steps of the engine with one model and one key-value cache."""
 
     def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
         self._model = checkpoint.model

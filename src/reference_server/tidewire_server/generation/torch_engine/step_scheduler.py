@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 @dataclass(eq=False)
 class Sequence:
-    """Scheduling state of a request."""
+    """The state of a request that the scheduler needs."""
 
     prompt: list[int]
     slot: int = -1
@@ -110,7 +110,7 @@ class StepScheduler(Generic[S]):
         return len(self._running)
 
     def add(self, sequence: S) -> None:
-        """Add a request to the end of the waiting requests."""
+        """Add a request to the end of the queue of waiting requests."""
         self._waiting.append(sequence)
 
     def plan(self) -> StepPlan[S]:
@@ -150,7 +150,7 @@ class StepScheduler(Generic[S]):
         sequence.slot = -1
 
     def clear(self) -> list[S]:
-        """Remove all requests and return them."""
+        """Remove all running and waiting requests from the scheduler, and return them."""
         everyone = [*self._running, *self._waiting]
         for sequence in list(self._running):
             self.finish(sequence)

@@ -31,8 +31,8 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
         to_bytes = _sentence_piece
     else:
         raise UnsupportedTokenizerError(
-            f"its tokenizer has the decoders {', '.join(sorted(steps)) or 'none'}, but only byte-level and SentencePiece "
-            "tokenizers are supported"
+            "only byte-level and SentencePiece tokenizers are supported, but the decoders of this tokenizer are "
+            f"{', '.join(sorted(steps)) or 'none'}"
         )
     ids: dict[str, int] = tokenizer.get_vocab()
     tokens = [b""] * max(size, 1 + max(ids.values()))
