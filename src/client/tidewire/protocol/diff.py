@@ -170,7 +170,7 @@ def _key(element: Any, max_depth: int) -> Hashable:
 def _token(name: str) -> str:
     if type(name) is not str or not is_text(name):
         raise DiffError(
-            f"{name!r:.80} is not a valid member name, because it is not a string without lone surrogates"
+            f"{name!r:.80} is not a valid member name; a name must be a string without lone surrogates"
         )
     return escape(name)
 

@@ -141,7 +141,7 @@ class FakeServer:
         Args:
             name: Name of the endpoint.
             batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
-            max_top: Maximum value of the input member `top_logprobs`, for the discovery document.
+            max_top: Maximum value of the input member `top_logprobs` that the endpoint's description reports.
             rollback: Whether the endpoint declares the capability `rollback`, which allows it to retract text. `iter_text`
                 then waits for the end of the job.
         """

@@ -119,7 +119,7 @@ class FakeJob:
         return body | {"state": latest.view.value()} if state else body
 
     def cancel(self, items: Sequence[int] | None) -> None:
-        """Cancel the items with the given indexes, unless they have ended.
+        """Cancel the items with the indexes in `items`, unless they have ended.
 
         If `items` is None, cancel all items, and run the job to its end.
         """

@@ -1,6 +1,6 @@
 """Apply the mappings that a batched generator yields to the values of its rows.
 
-A mapping assigns to row numbers a value, an `Append`, a `Last` or an exception.
+A mapping maps the numbers of rows to values, `Append`, `Last` or exceptions.
 """
 
 from collections.abc import Mapping

@@ -48,7 +48,7 @@ ENDS: Final = 3
 """Number of elements at each end of a longer array or object that every step compares."""
 
 PATIENCE: Final = 50
-"""Pause after a full comparison before the next full comparison, as a multiple of its duration."""
+"""Minimum time between two full comparisons, as a multiple of the duration of the first comparison."""
 
 _MISSING: Final = object()
 

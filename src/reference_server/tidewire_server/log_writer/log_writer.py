@@ -79,7 +79,7 @@ _RETRY: Final = 1.0
 _new: Final = tuple.__new__
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
-"""Limit of a job's uncommitted changes, in bytes. A worker thread that has exceeded it waits before it writes more."""
+"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more."""
 
 MAX_BUDGET: Final = 1024 * 1024
 """Maximum number of bytes by which an open event can grow. The setting `max_event_bytes` applies if it is smaller. Each

@@ -313,7 +313,7 @@ class Document(DiffApplier):
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         container, key = super()._slot(tokens)
-        # An op on an element of an array can shift all later elements. The whole array therefore counts as touched.
+        # An op on an element of an array can shift all later elements. The whole array therefore counts as changed.
         self._touched.append(tokens[:-1] if type(container) is list else tokens)
         self._clear_node_caches()
         return container, key
