@@ -128,7 +128,7 @@ def test_what_does_not_fit_changes_nothing_and_fits_later(tmp_path):
         writer = await Writer().add(store)
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
         before = writer.log.extent()
-        with pytest.raises(StoreError, match="free space on its disk"):
+        with pytest.raises(StoreError, match="free some space on the disk"):
             await writer.write("x" * 500_000)
         assert writer.log.extent() == before
         await store.jobs.reserve(key, b"h")
