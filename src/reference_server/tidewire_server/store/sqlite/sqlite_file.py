@@ -106,8 +106,9 @@ MIGRATIONS: Final = (
     ALTER TABLE server ADD COLUMN secret BLOB;
     """,
 )
-"""SQL scripts, each of which migrates the schema to the next version. A file's version is the number of applied
-scripts.
+"""SQL scripts, each of which migrates the schema to the next version.
+
+A file's version is the number of applied scripts.
 """
 
 _WAL_BYTES: Final = 64 * 1024 * 1024
@@ -212,8 +213,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
-    """Mark the file as in use. Returns whether the previous server closed it cleanly, and the signing key in the
-    file.
+    """Mark the file as in use.
+
+    Returns whether the previous server closed it cleanly, and the signing key in the file.
     """
     drawn = secrets.token_bytes(SECRET_BYTES)
     (clean,) = connection.execute("SELECT clean FROM server").fetchone()
