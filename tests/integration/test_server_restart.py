@@ -127,7 +127,7 @@ def test_a_job_whose_endpoint_is_gone_fails_and_says_so(server):
     found = server.ended(ran)
     error = found["state"]["items"][0]["error"]
     assert (found["status"], error["code"]) == ("failed", "worker_lost")
-    assert "'tidewire.script' did not exist any more" in error["detail"]
+    assert "'tidewire.script' no longer existed" in error["detail"]
     assert found["state"]["items"][0]["value"] == "Hel"
 
 
@@ -148,7 +148,7 @@ def test_deadlines_count_on_over_a_restart(server):
     server.again()
     found = server.ended(job)
     assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
-    assert found["done"]["error"]["detail"] == "unfinished 1.5 s after the submit"
+    assert found["done"]["error"]["detail"] == "not finished 1.5 s after the job was submitted"
 
 
 def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server, tmp_path):

@@ -2,7 +2,7 @@
 
 A stream stores only an offset into the log, and never a queue of copied events. It therefore uses a limited amount of
 memory: the kernel's send buffer, and one chunk that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`,
-or contains a single larger event.
+or contains a single larger event. The data that the server sends depends on the speed of the reader:
 
   the reader                                    | the server sends
   ----------------------------------------------+---------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Background cleanup: stores the final records of jobs, and deletes jobs, events and keys when they expire."""
+"""Background task that stores the records of ended jobs, and deletes jobs, events and keys that have expired."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,19 @@ _MIN_INTERVAL: Final = 0.02
 """Minimum number of seconds between two sweeps."""
 
 _RETRY_SECONDS: Final = 5.0
-"""Seconds until the next sweep after one that failed."""
+"""Number of seconds between a sweep that failed and the next one."""
 
 _log = logging.getLogger(__name__)
 
 
 class JobCleanup:
-    """Cleanup task of one server. Created and used on one event loop."""
+    """Cleanup task of one server. It must be created and used on one event loop."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._needed = asyncio.Event()
         self._unsaved: deque[JobRecord] = deque()
-        """Records of ended jobs that could not be stored yet."""
+        """Records of ended jobs that are not stored yet because the store failed."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -44,11 +44,11 @@ class JobCleanup:
             await asyncio.wait([self._task])
 
     def wake(self) -> None:
-        """Schedule a sweep soon, because an entry may expire earlier than expected."""
+        """Run a sweep soon, because an entry may expire before the next planned sweep."""
         self._needed.set()
 
     async def ended(self, record: JobRecord) -> None:
-        """Store the record of an ended job. If the store fails, a later sweep retries."""
+        """Store the record of a job that has ended. If the store fails, the next sweep tries again."""
         try:
             await self._jobs.save(record)
         except StoreError:  # the sweep retries and logs the error
@@ -67,7 +67,8 @@ class JobCleanup:
             except StoreError as error:
                 _log.error("cannot store the records of ended jobs or delete expired ones: %s", error)
                 due = now + _RETRY_SECONDS
-            # Always wait: thousands of jobs may end per second, and each of them wakes this task.
+            # Always wait between sweeps, because each job that ends wakes this task, and thousands of jobs may end per
+            # second.
             await asyncio.sleep(_MIN_INTERVAL)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else due - time.time()):
