@@ -63,7 +63,7 @@ class StreamReaders:
         return release
 
     def watch(self, job: str, grace: float, cancel: Callable[[], None]) -> None:
-        """Call `cancel` when the job has had no reader for `grace` seconds, starting now."""
+        """Watch a new job. `cancel` is called when the job has had no reader for `grace` seconds."""
         self._watched[job] = watched = _WatchedJob(grace, cancel)
         self._start_timer(watched)
 
