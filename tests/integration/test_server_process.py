@@ -312,7 +312,7 @@ def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_pat
             "concurrency_group 'gpu' has two different limits",
         ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
-        (["mine.py:server", "--log", "mysql://x"], "is not a log"),
+        (["mine.py:server", "--log", "mysql://x"], "is not a valid log"),
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
     ],
 )

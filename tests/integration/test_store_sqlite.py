@@ -206,7 +206,7 @@ def test_many_jobs_share_a_commit(tmp_path):
     "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "mysql://x", "", "log.db", "Memory"]
 )
 def test_what_names_no_log_is_refused(name):
-    with pytest.raises(ValueError, match="is not a log"):
+    with pytest.raises(ValueError, match="is not a valid log"):
         file_of(name)
 
 

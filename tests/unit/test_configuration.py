@@ -164,7 +164,7 @@ def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token):
     (told,) = faults({"tokens": (token,)})
     assert (
         told
-        == "--token: tokens: a token must consist of visible ASCII characters without spaces, to fit in a header"
+        == "--token: tokens: a token must consist of visible ASCII characters without spaces, because it is sent in a header"
     )
 
 

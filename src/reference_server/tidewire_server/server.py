@@ -1,4 +1,4 @@
-"""The public class `Server`: registers functions as endpoints, and serves them."""
+"""The public class `Server`, which registers functions as endpoints and serves them."""
 
 import asyncio
 import contextlib
@@ -36,11 +36,11 @@ from tidewire_server.store.open_store import memory_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
-"""Module that `tidewire serve` is importing, or None. `Server.run` refuses to run during this import."""
+"""Name of the module that `tidewire serve` is importing, or None. `Server.run` raises an error during this import."""
 
 
 class Server:
-    """Serves Python functions as endpoints.
+    """Server whose endpoints are Python functions.
 
     Example:
         server = Server()
@@ -58,8 +58,8 @@ class Server:
 
         Args:
             settings: All settings in one object.
-            options: Individual settings, which take precedence over `settings`: `default_concurrency_limit=1`,
-                `max_threads=40`, `heartbeat=15.0`, … `Settings` lists all of them with their bounds.
+            options: Individual settings such as `default_concurrency_limit=1`, `max_threads=40` or `heartbeat=15.0`.
+                They take precedence over `settings`. The class `Settings` lists all settings with their bounds.
 
         Raises:
             pydantic.ValidationError: A setting is unknown or out of bounds.
@@ -128,57 +128,59 @@ class Server:
     ) -> Any:
         """Register a function as an endpoint. The decorator returns the function unchanged.
 
-        The function may be synchronous (it then runs in a worker thread), `async`, or a synchronous or asynchronous
-        generator that yields complete values. It may also write to a parameter annotated `Stream[T]`. All other
-        parameters are members of the input, except that a single parameter annotated with a pydantic model is the
-        input itself. The value's schema is inferred from the return type, the yielded type, or `T`. The docstring
-        becomes the endpoint's description.
+        The function may be synchronous or asynchronous, and may be a generator that yields complete values. Synchronous
+        functions run in worker threads. The function may also have a parameter that is annotated `Stream[T]` and write
+        to it. All other parameters are members of the input. If there is only one and it is annotated with a pydantic
+        model, this model is the input itself. The value's schema is inferred from the return type, the yielded type, or
+        `T`. The docstring becomes the endpoint's description.
 
         Args:
             function: The function, if this method is used as a decorator without arguments.
-            name: Name of the endpoint. By default the name of the function.
-            concurrency_limit: Maximum number of concurrent calls, or None for no limit. By default the server's
+            name: Name of the endpoint. By default, the name of the function.
+            concurrency_limit: Maximum number of concurrent calls, or None for no limit. By default, the server's
                 `default_concurrency_limit`.
-            concurrency_group: Name of a group of endpoints that share one `concurrency_limit`, which is set on any of
-                them. Use a group for models that share a GPU.
-            max_queue_size: Maximum number of waiting items, which may be 0. By default the server's setting.
-            time_limit: Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None
-                for no limit.
-            on_restart: Treatment of items that were running when the server stopped, if the log is in a file: "rerun"
-                runs them again from the start, and "fail" fails them with `worker_lost`. Use "fail" for functions
-                that must not run twice.
-            columns: JSON Pointers of the growing texts and arrays within the value, or a function that computes them
-                from the input. If the value is a text, the default is the value itself.
-            initial: Value of an item before its function has produced one, or a function that computes it from the
+            concurrency_group: Name of a group of endpoints that share one `concurrency_limit`. The limit can be set at
+                any of these endpoints. Use a group for models that share a GPU, for example.
+            max_queue_size: Maximum number of waiting items, which may be 0. By default, the server's setting.
+            time_limit: Number of seconds after which an item fails with `deadline_exceeded` and its function is
+                cancelled. None for no limit.
+            on_restart: Treatment of items that were running when the server stopped, if the log is in a file. With
+                "rerun", these items run again from the start. With "fail", they fail with `worker_lost`. Use "fail" for
+                a function that must not run twice.
+            columns: JSON Pointers to the texts and arrays in the value that grow, or a function that computes the
+                pointers from the input. If the value is a text, the default is the value itself.
+            initial: Value of an item before its function has produced a value, or a function that computes it from the
                 input.
-            validate: Function called with each validated input before the input is queued. A `ValueError` or
-                `ItemError` that it raises rejects the submit. The attributes `member` and `code` of a `ValueError`
-                name the invalid member and the error code.
-            capabilities: Capabilities to report in discovery, in addition to those that the server detects:
-                `{"logprobs": {"max_top": 20}}`, `{"rollback": False}`. By default, `rollback` (the function may
-                remove text again) is true for generators, and for functions with a stream whose code mentions
-                `truncate`.
-            examples: Valid inputs, shown in discovery.
-            links: Additional resources under the endpoint's URL, by name: bytes, a JSON value, or a function that
-                returns either.
-            batch: Whether the function processes many inputs per call. It takes a list of a pydantic model, or one
-                list per member of the input, and returns the values in the same order. An `ItemError` or other
-                exception in the returned list fails only its own input. A generator yields `{row: value}`, with
+            validate: Function that is called with each validated input before the input is queued. If it raises a
+                `ValueError` or an `ItemError`, the job is rejected. The attributes `member` and `code` of a
+                `ValueError` name the invalid member and the error code.
+            capabilities: Capabilities to report in discovery, in addition to those that the server detects. Examples
+                are `{"logprobs": {"max_top": 20}}` and `{"rollback": False}`. The capability `rollback` means that the
+                function may remove text again. By default, it is true for generators, and for functions with a stream
+                whose code mentions `truncate`.
+            examples: Valid inputs to show in discovery.
+            links: Additional resources under the endpoint's URL, by name. Each is bytes, a JSON value, or a function
+                that returns bytes or a JSON value.
+            batch: Whether the function processes many inputs per call. Such a function takes a list of pydantic models,
+                or one list for each member of the input, and returns the values in the same order. An exception in the
+                returned list, such as an `ItemError`, fails only its own input. A generator yields `{row: value}`, with
                 `Append` and `Last`. Clients still submit single inputs or batches as usual. All options below require
                 `batch`.
-            max_batch_size: Maximum number of inputs per call. By default 16, or the largest of `sizes`.
-            batch_timeout: Seconds that an idle worker waits for more inputs, counted from the arrival of the oldest
-                waiting input. With 0, batches form only while another call is running.
-            sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded,
-                and the values of the padding rows are discarded.
-            pad: Input used for padding. By default the last input of the batch.
-            cost: Function that returns the cost of an input towards `max_cost`, such as its tokens or pixels. Called
-                when the input is submitted and again when it is queued.
-            max_cost: Maximum total cost of the inputs in one call. A submit with a more expensive input is rejected.
-            key: Function of the input. Only inputs with equal keys are batched together, for example those of the
-                same shape or adapter. Called at the same times as `cost`.
-            bisect: Whether to retry after an exception with each half of the inputs, until only the inputs that cause
-                the exception have failed. The function is then called several times with the same input.
+            max_batch_size: Maximum number of inputs per call. By default, 16 or the largest of `sizes`.
+            batch_timeout: Number of seconds that an idle worker waits for more inputs, counted from the arrival of the
+                oldest waiting input. With 0, several inputs are batched only if they have waited for another call to
+                end.
+            sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded, and
+                the values of the padding rows are discarded.
+            pad: Input that is used for padding. By default, the last input of the batch.
+            cost: Function that returns the cost of an input, such as its number of tokens or pixels. `max_cost` limits
+                the sum of the costs. The function is called when the input is submitted and again when it is queued.
+            max_cost: Maximum total cost of the inputs in one call. If a single input costs more, its job is rejected.
+            key: Function that returns a key for an input. Only inputs with equal keys are batched together, for example
+                inputs with the same shape or adapter. The function is called at the same times as `cost`.
+            bisect: Whether to call the function again with each half of the inputs after an exception, until only the
+                inputs that cause the exception have failed. The function is then called several times with the same
+                input.
 
         Raises:
             TypeError: The function's signature is not supported.
@@ -205,7 +207,9 @@ class Server:
 
     @property
     def app(self) -> TidewireApp:
-        """ASGI application, for use with any ASGI server. After the first access, settings can no longer be changed."""
+        """ASGI application, which any ASGI server can run. After the first access, settings cannot be changed any
+        more.
+        """
         if self._app is None:
             self._app = TidewireApp(self.endpoints, self.settings, self._closers)
         return self._app
@@ -222,11 +226,13 @@ class Server:
         self.settings = self.settings.replace(**options)
 
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
+        """Register a coroutine function that is called when the server closes, after all endpoint functions have
+        ended.
+        """
         self._closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
-        """Return the concurrency limit of an endpoint or of its group. None means no limit.
+        """Return the concurrency limit of an endpoint or of its group, or None if there is no limit.
 
         Raises:
             UnknownEndpointError: The server has no endpoint with this name.
@@ -254,13 +260,13 @@ class Server:
             port: Port to bind to, or 0 for any free port.
             port_file: File to write the port number to when the server is ready, for programs that wait for it.
             listener: Listening socket to use instead of `host` and `port`.
-            started: Function called with the URL when the server is ready. By default the URL is printed.
-            switch_interval: Python thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
+            started: Function that is called with the URL when the server is ready. By default, the URL is printed.
+            switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
             SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If
                 the exception is not caught, Python prints the reason in one line and exits with code 1.
-            RuntimeError: This thread already runs an event loop, as in a notebook, or the server is already running.
+            RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
 
@@ -298,7 +304,7 @@ class Server:
         Example: `with server.running() as url: …`
 
         Yields:
-            URL of the server, by default on any free port of the loopback interface.
+            URL of the server. By default, the server uses a free port of the loopback interface.
 
         Raises:
             OSError: The address cannot be bound.
@@ -312,11 +318,11 @@ class Server:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:
-        """Run one job in this process, without sockets, and return its value. For tests.
+        """Run one job in this process, without sockets, and return its value. This is useful in tests.
 
         Args:
             endpoint: Name of the endpoint.
-            members: Members of the input. For an endpoint whose input is one model, the members of the model.
+            members: Members of the input. If the input is a pydantic model, these are the members of the model.
 
         Returns:
             The final value, as JSON.
@@ -325,7 +331,7 @@ class Server:
             UnknownEndpointError: The server has no endpoint with this name.
             ProblemError: The input is not valid.
             ItemError: The function raised an `ItemError`, or its value does not match the schema.
-            Exception: Any other exception that the function raised.
+            Exception: The function raised another exception, which is raised unchanged.
         """
         found = self._endpoint(endpoint)
         if _has_running_loop():
@@ -336,9 +342,7 @@ class Server:
 
     def _check_not_running(self) -> None:
         if self._app is not None and self._app.started:
-            raise RuntimeError(
-                "this server is already running; its queue and log can be used only once at a time"
-            )
+            raise RuntimeError("this server is already running; stop it before it is started again")
 
     def _endpoint(self, name: str) -> Endpoint:
         try:
@@ -364,7 +368,7 @@ class Server:
 
 
 def _has_running_loop() -> bool:
-    """Return whether this thread runs an event loop, which a blocking call would stop."""
+    """Return whether an event loop is running in this thread. A blocking call would stop the event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -151,10 +151,8 @@ class EventStream:
         returned.
 
         The response head passes through the middleware, but the body does not. If the stream ran inside the middleware,
-        each
-        send would pass through all wrappers that the middleware adds, and every open stream would keep these wrappers
-        and
-        coroutines in memory.
+        each send would pass through all wrappers that the middleware adds, and every open stream would keep these
+        wrappers and coroutines in memory.
         """
         scope[STREAM] = partial(self._run, scope, receive, send)
 

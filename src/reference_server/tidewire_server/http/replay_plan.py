@@ -1,4 +1,6 @@
-"""Choose the first event of a stream, depending on the reader's cursor and on the events that the log stores:
+"""Choose the first event of a stream.
+
+The choice depends on the cursor that the reader sent, and on the events that the log stores:
 
 cursor                              | log                        | first event of the stream
 ------------------------------------+----------------------------+---------------------------------------------------

@@ -373,8 +373,7 @@ class JobService:
     async def drain(self, within: float) -> None:
         """Reject new jobs, wait up to `within` seconds for running jobs to end, and close all streams [TW-DEP-004].
 
-        The streams are closed one by one during this time. Their readers therefore do not all reconnect to
-        another
+        The streams are closed one by one during this time. Their readers therefore do not all reconnect to another
         server at the same time, and many of them still receive the end of their job.
         """
         self.draining = True

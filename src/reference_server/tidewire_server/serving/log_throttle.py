@@ -43,9 +43,8 @@ def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Limit the number of log lines about failed `accept` calls while the process has no free file descriptor.
 
     In this situation, asyncio calls `accept` up to `backlog` times per second and logs a traceback for each failure.
-    This
-    function installs an exception handler that logs at most one line per minute. asyncio still retries, and accepts
-    connections when a descriptor is free.
+    This function installs an exception handler that logs at most one line per minute. asyncio still retries, and
+    accepts connections when a descriptor is free.
     """
     last_logged = -math.inf
 

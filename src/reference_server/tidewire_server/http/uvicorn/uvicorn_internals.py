@@ -95,8 +95,7 @@ class UvicornConnection:
 
         Returns:
             Whether the part was written. It is not written if the client is slow or has disconnected, or if the server
-            is not
-            uvicorn with httptools. The caller must then use `send`.
+            is not uvicorn with httptools. The caller must then use `send`.
         """
         transport = self._transport
         if not self._chunks or transport.get_write_buffer_size() or transport.is_closing():
@@ -112,8 +111,7 @@ class UvicornConnection:
         """Return whether the connection was closed while the response was being sent.
 
         When a client with several pipelined requests disconnects, uvicorn notifies only the last request, and not the
-        request
-        whose response is being sent.
+        request whose response is being sent.
         """
         if self._transport is None or not self._transport.is_closing():
             return False
@@ -129,8 +127,7 @@ class UvicornConnection:
         """Wrap `send` to frame bodies for HTTP/1.0 clients, which do not support chunked encoding.
 
         uvicorn uses chunked encoding for every HTTP version. For HTTP/1.0 clients, this wrapper sends a body of unknown
-        length
-        without an encoding and then closes the connection, which marks the end of the body.
+        length without an encoding and then closes the connection, which marks the end of the body.
         """
         if scope["http_version"] != "1.0" or self._transport is None or self._flow is None:
             return send
@@ -186,8 +183,7 @@ def unacknowledged_bytes(transport: Any) -> int:
     """Return the number of bytes that the peer has not acknowledged, including the bytes in the kernel's send buffer.
 
     The size of the write buffer alone would not show that a slow peer makes progress. The kernel accepts more bytes
-    only
-    when a third of its buffer is free. If the peer reads a few bytes per second, this takes minutes.
+    only when a third of its buffer is free. If the peer reads a few bytes per second, this takes minutes.
     """
     return int(transport.get_write_buffer_size()) + _unacknowledged_in_kernel(transport)
 
