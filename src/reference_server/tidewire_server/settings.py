@@ -36,7 +36,7 @@ class Settings(BaseModel):
     default_concurrency_limit: int | None = Field(
         1,
         ge=1,
-        description="Maximum number of items that run concurrently, for endpoints without a limit of their own.",
+        description="Maximum number of concurrent items of an endpoint that sets no limit itself.",
     )
     max_threads: Count = Field(
         40,
@@ -48,10 +48,10 @@ class Settings(BaseModel):
     )
     queue_interval: Seconds = Field(0.25, description="Minimum time between two updates of queue positions.")
     cancel_timeout: Seconds = Field(
-        5.0, description="Time that a cancelled function has to return before its item ends."
+        5.0, description="Time within which a cancelled function must return. Then its item ends."
     )
     shutdown_timeout: Seconds = Field(
-        10.0, description="Time that running jobs have to end during a shutdown."
+        10.0, description="Time for which a shutdown waits for running jobs to end."
     )
     min_grace: Seconds = Field(
         60.0,
@@ -83,7 +83,7 @@ class Settings(BaseModel):
         60.0,
         gt=0,
         le=3600,
-        description="Time after which a stream is closed if its reader has not accepted a single byte.",
+        description="Time after which a stream is closed if its reader accepts no byte.",
     )
 
     # ---- limits ------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Settings(BaseModel):
     )
     log_fsync: bool = Field(
         False,
-        description="Sync each commit to the disk, which is slower, but nothing is lost in a power failure.",
+        description="Sync each commit to the disk. This is slower, but nothing is lost in a power failure.",
     )
     max_attempts: Count = Field(
         10,
@@ -232,7 +232,7 @@ class Launch(BaseModel):
         None, description="Folder with a Hugging Face checkpoint; by default, a small bundled model."
     )
     device: str = Field("auto", description="Device for the model: auto, cpu, cuda, cuda:1, mps.")
-    script: bool = Field(False, description="Add the endpoint tidewire.script, which is meant for tests.")
+    script: bool = Field(False, description="Add the endpoint tidewire.script. It is meant for tests.")
     switch_interval: float = Field(
         SWITCH_INTERVAL,
         ge=0.00001,
