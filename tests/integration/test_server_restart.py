@@ -236,7 +236,7 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_refused():
-    assert "cannot be created" in refusal("sqlite:////proc/log.db")
+    assert "cannot create the lock file" in refusal("sqlite:////proc/log.db")
 
 
 def test_a_damaged_file_is_refused(tmp_path):
@@ -256,7 +256,7 @@ def test_a_job_that_cannot_be_taken_up_is_told_and_nothing_is_served(server):
     with sqlite3.connect(server.log) as db:
         db.execute("DELETE FROM state")
     found = refusal(f"sqlite:///{server.log}")
-    assert "are missing: the file is damaged" in found
+    assert "are missing, so the file is damaged" in found
     assert str(server.log) in found
     with pytest.raises(ChildProcessError, match="the file is damaged"):
         server.start()

@@ -35,7 +35,7 @@ def test_shared_members_are_bounded_by_all_the_copies_of_them(monkeypatch):
         admitted([{}] * 5, shared)
     found = refused.value.problem
     assert (found.code, found.pointer) == ("batch_too_large", "/shared")
-    assert "1000 bytes, and each of 5 inputs" in str(refused.value)
+    assert "1000 bytes, and each of the 5 inputs" in str(refused.value)
     assert found.model_extra == {"limit": 4}
 
 

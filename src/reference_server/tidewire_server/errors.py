@@ -32,9 +32,7 @@ def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **m
 
 
 def request_timeout(detail: str) -> Problem:
-    """Create the problem with status 408 for a request that did not arrive in time. The client may repeat the
-    request.
-    """
+    """Create the problem (status 408) for a request that did not arrive in time. The client may repeat the request."""
     return Problem(
         code="request.late",
         title="The request did not arrive in time",
@@ -71,7 +69,7 @@ class ItemError(Exception):
             found = Problem(
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
-        # The registry says whether a registered code is retryable [TW-ERR-004]. For custom codes, the function says so.
+        # The registry says whether a registered code is retryable [TW-ERR-004]. For custom codes, `members` says so.
         custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
         overrides = {name: self.members[name] for name in custom if name in self.members}
         return Problem(**(self.members | to_json(found) | overrides))

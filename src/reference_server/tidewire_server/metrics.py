@@ -55,9 +55,7 @@ class Metrics:
             self.stream_requests.labels(cursor)
 
     def measure(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """Register a gauge with one value for each endpoint. `read` is called for the values when the metrics are
-        read.
-        """
+        """Register a gauge with one value for each endpoint. `read` returns the values when the metrics are read."""
         self.registry.register(_PerEndpoint(f"tidewire_{name}", help_text, read))
 
     def add(self, counter: Counter, amount: int, *labels: str) -> None:

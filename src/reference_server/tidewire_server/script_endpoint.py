@@ -75,7 +75,7 @@ class Truncate(_Described):
 
     truncate: int = Field(ge=0)
     at: Pointer | None = None
-    """JSON Pointer within the value. Same default as in `append`."""
+    """JSON Pointer within the value. The default is the same as in an `append` step."""
 
 
 class Set(_Described):
@@ -98,11 +98,11 @@ class Emit(_Described):
 
 
 class Bytes(_Described):
-    """Append a text with this number of ASCII characters, which are `01234567890123…`."""
+    """Append the ASCII text `01234567890123…`, which has as many characters as `bytes` says."""
 
     bytes: int = Field(ge=0, le=MAX_BYTES)
     at: Pointer | None = None
-    """JSON Pointer within the value. Same default as in `append`."""
+    """JSON Pointer within the value. The default is the same as in an `append` step."""
 
 
 class Sleep(_Described):
@@ -196,7 +196,7 @@ def _bounded(steps: list[Step]) -> list[Step]:
 
 
 class Script(_Described):
-    """Input of the endpoint: the steps to execute, and the initial value."""
+    """Input of the endpoint, which contains the steps to execute and the initial value."""
 
     script: Annotated[list[Annotated[Step, _BY_NAME]], Field(max_length=MAX_STEPS), AfterValidator(_bounded)]
     """Steps to execute in this order. After the last step, the item succeeds."""
@@ -241,7 +241,7 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
         """Execute the steps in the input.
 
         Tests of clients and black-box tests of servers use this endpoint, because they need a stream that grows, is
-                truncated, pauses or fails at a known point.
+        truncated, pauses or fails at a known point.
         """
         for index, step in enumerate(script.script):
             try:

@@ -207,9 +207,7 @@ class Server:
 
     @property
     def app(self) -> TidewireApp:
-        """ASGI application, which any ASGI server can run. After the first access, settings cannot be changed any
-        more.
-        """
+        """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         if self._app is None:
             self._app = TidewireApp(self.endpoints, self.settings, self._closers)
         return self._app
@@ -226,9 +224,7 @@ class Server:
         self.settings = self.settings.replace(**options)
 
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Register a coroutine function that is called when the server closes, after all endpoint functions have
-        ended.
-        """
+        """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
         self._closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:

@@ -48,7 +48,8 @@ class Settings(BaseModel):
     )
     queue_interval: Seconds = Field(0.25, description="Minimum time between two updates of queue positions.")
     cancel_timeout: Seconds = Field(
-        5.0, description="Time within which a cancelled function must return. Then its item ends."
+        5.0,
+        description="Time within which a cancelled function must return. Afterwards, its item ends anyway.",
     )
     shutdown_timeout: Seconds = Field(
         10.0, description="Time for which a shutdown waits for running jobs to end."
@@ -77,7 +78,10 @@ class Settings(BaseModel):
         "0.05 s.",
     )
     min_snapshot_interval: float = Field(
-        0.25, ge=0.001, le=3600, description="Minimum time between two snapshots of a `diffs=0` stream."
+        0.25,
+        ge=0.001,
+        le=3600,
+        description="Minimum time between two snapshots of a stream that was requested with `diffs=0`.",
     )
     stall_timeout: float = Field(
         60.0,

@@ -204,7 +204,7 @@ class _MergedDiff:
         return all(self._keeps_checks(op, renewing) for op in ops)
 
     def add(self, content: Any) -> None:
-        """Add a diff. The caller must check `follows_on` first."""
+        """Add the ops of a diff to the merged diff. The caller must check `follows_on` first."""
         if type(content) is str:
             self._grow(self._columns[0], content)
             return

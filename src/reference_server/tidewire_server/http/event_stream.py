@@ -49,7 +49,7 @@ _MERGED_BYTES: Final = 256 * 1024
 """Maximum size of the logged events that are merged before the result is sent."""
 
 _SMALL_STATE_BYTES: Final = 64 * 1024
-"""Initial value of `_snapshot_bytes`. A smaller backlog is always sent as merged events, not as a snapshot."""
+"""Initial value of `_snapshot_bytes`. A smaller backlog is sent as merged events and never as a snapshot."""
 
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -58,7 +58,7 @@ HEADERS: Final = [
 ]
 
 STREAM: Final = "tidewire.stream"
-"""Key in the ASGI scope of the coroutine function that sends the stream. It is called with the `send` for the body."""
+"""Key in the ASGI scope whose value is the coroutine function that sends the stream, when called with a `send`."""
 
 
 _log = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class EventStream:
     async def _read_merged(self, cursor: Cursor) -> LogChunk | None:
         """Read the events after a cursor and merge them, or return a snapshot if it is smaller.
 
-        None if events were trimmed.
+        Returns None if events after the cursor were trimmed.
         """
         at = await self._log.state()
         # Merging needs the columns of the cursor's epoch, which are unknown if the log's newest event is in a later

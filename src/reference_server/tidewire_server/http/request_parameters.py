@@ -1,6 +1,4 @@
-"""Parse and validate request parameters, which come from the query string, the headers, and the body of cancel
-requests.
-"""
+"""Parse and validate parameters in the query string and the headers of requests, and in the body of cancel requests."""
 
 from typing import Any, Final
 

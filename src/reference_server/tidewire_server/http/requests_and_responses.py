@@ -51,7 +51,7 @@ def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -
 
 
 def header_lines(request: Request, name: bytes) -> list[str]:
-    """Return the values of all header lines with a name, which must be lowercase.
+    """Return the values of all header lines with this lowercase name.
 
     This function reads the ASGI list of headers, because Starlette's mapping is slow for absent headers. The mapping
     raises and catches an exception for each of them.
@@ -60,7 +60,7 @@ def header_lines(request: Request, name: bytes) -> list[str]:
 
 
 def header(request: Request, name: bytes) -> str:
-    """Return the value of the first header line with a name, or an empty string. The name must be lowercase."""
+    """Return the value of the first header line with this lowercase name, or an empty string."""
     lines = header_lines(request, name)
     return lines[0] if lines else ""
 
@@ -72,9 +72,7 @@ def root_of(request: Request) -> str:
 
 
 def accept_names(request: Request, media_type: str) -> bool:
-    """Return whether the `Accept` header contains the media type itself, and not just a wildcard, with a weight above
-    0.
-    """
+    """Return whether the `Accept` header names the media type itself, not just a wildcard, with a weight above 0."""
     return media_type in _ranges(request)[0]
 
 
@@ -96,7 +94,9 @@ def require_acceptable(request: Request, media_type: str) -> None:
 
 
 def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the media ranges in the `Accept` header with a weight above 0, and the ranges with weight 0."""
+    """Return two tuples of media ranges from the `Accept` header, first those with a weight above 0, then the
+    others.
+    """
     return _read_ranges(",".join(header_lines(request, b"accept")))
 
 
@@ -176,7 +176,7 @@ async def _received(receive: Receive, deadline: float) -> Message:
         async with asyncio.timeout_at(deadline):
             return await receive()
     except TimeoutError:
-        # The part may have arrived in time but be unread, because the event loop was blocked. Try once more to read it.
+        # If the event loop was blocked, the part may have arrived in time without being read. Try once more to read it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(0):
@@ -186,7 +186,7 @@ async def _received(receive: Receive, deadline: float) -> Message:
 def _too_large(max_bytes: int) -> ProblemError:
     return refuse(
         "body_too_large",
-        f"the request body is larger than {max_bytes} bytes (max_body_bytes)",
+        f"the request body is larger than the limit of {max_bytes} bytes (max_body_bytes)",
         limit=max_bytes,
     )
 
@@ -224,9 +224,7 @@ def failure(request: Request, error: Exception) -> Problem:
 
 
 def with_privacy(send: Send, scope: Scope) -> Send:
-    """Add `Referrer-Policy: no-referrer` to the response if the URL contains a stream token, to keep the token
-    secret.
-    """
+    """Add the header `Referrer-Policy: no-referrer` to a response if the URL contains a secret stream token."""
     if b"token=" not in scope["query_string"]:
         return send
 

@@ -184,7 +184,7 @@ class TidewireApp:
 
     @property
     def started(self) -> bool:
-        """Whether the application has been started and not been closed since."""
+        """Whether the application has been started and is not closed yet."""
         return self._service is not None
 
     def open_log(self) -> None:

@@ -271,7 +271,7 @@ class Jobs(Protocol):
         Reservations are kept only in memory. If the process ends, the client can retry the request with the same key.
 
         Returns:
-            None if the key is now reserved. If the key was used before, its earlier use, and nothing is reserved.
+            None if the key is now reserved. Otherwise, the earlier use of the key.
         """
         ...
 
@@ -304,7 +304,9 @@ class Jobs(Protocol):
         ...
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        """Return a principal's newest `limit` jobs, newest first. If `before` is a job id, return only older jobs."""
+        """Return up to `limit` jobs of a principal, newest first. If `before` is set, return only jobs older than
+        it.
+        """
         ...
 
     async def unfinished(self, principal: str) -> int:
@@ -312,11 +314,14 @@ class Jobs(Protocol):
         ...
 
     async def interrupted(self) -> Sequence[str]:
-        """Return the ids, oldest first, of the jobs that were unfinished when the store was opened and still are."""
+        """Return the ids of the jobs that the previous server left unfinished and that are not reopened yet.
+
+        The oldest job comes first.
+        """
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Load an interrupted job in order to continue its log. None if it has ended or was deleted meanwhile."""
+        """Load an interrupted job in order to continue its log. Returns None if the job was deleted meanwhile."""
         ...
 
     async def delete_job(self, job: str) -> None:
@@ -324,7 +329,7 @@ class Jobs(Protocol):
         ...
 
     async def expire(self, now: float) -> float | None:
-        """Trim logs, and delete jobs, tombstones and idempotency keys, when their retention time is over.
+        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over.
 
         Returns:
             Time at which the next entry expires, or None if no entry is waiting to expire.
@@ -334,7 +339,7 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """Item of a job that waits to run."""
+    """Item that waits in the queue until it can run."""
 
     endpoint: str
     job: str

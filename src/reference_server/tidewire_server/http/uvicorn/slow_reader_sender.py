@@ -84,9 +84,7 @@ class BackpressuredSender:
         await self._send_message({"type": "http.response.body", "body": body, "more_body": False})
 
     def behind(self) -> bool | None:
-        """Return whether data that was sent earlier is still buffered, or None if the ASGI server does not expose its
-        buffer.
-        """
+        """Return whether earlier data is still buffered, or None if the ASGI server does not expose its buffer."""
         return self._connection.behind()
 
     async def wait_until_sent(self) -> None:

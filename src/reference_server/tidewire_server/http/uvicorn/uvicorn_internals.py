@@ -60,8 +60,7 @@ class UvicornConnection:
             self._transport.set_write_buffer_limits()
 
     def limit_buffering(self) -> None:
-        """Limit how much unsent data is buffered, to the last write in this process and to `SEND_BUFFER_BYTES` in the
-        kernel.
+        """Limit the amount of unsent data. Only the last write is buffered here, and `SEND_BUFFER_BYTES` in the kernel.
 
         After this call, `send` waits until the kernel has accepted all earlier writes.
         """

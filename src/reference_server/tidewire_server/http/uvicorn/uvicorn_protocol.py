@@ -47,9 +47,7 @@ _SLICE: Final = 16 * 1024
 
 
 def http_protocol(settings: Settings, max_connections: int) -> Any:
-    """Create the protocol class for uvicorn, which extends uvicorn's httptools protocol by the limits in the
-    settings.
-    """
+    """Create the protocol class for uvicorn. It adds the limits in the settings to uvicorn's httptools protocol."""
 
     class BoundedHttp(HttpToolsProtocol):
         """HTTP connection that enforces the limits in the settings."""
@@ -136,7 +134,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                     self._refuse(
                         problem(
                             "bad_parameter",
-                            f"the request head is larger than {settings.max_head_bytes} bytes (max_head_bytes)",
+                            f"the request head is larger than the limit of {settings.max_head_bytes} bytes (max_head_bytes)",
                         )
                     )
 
@@ -180,7 +178,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             self._stall_timer = self.loop.call_later(settings.stall_timeout, self._check_progress)
 
         def _check_progress(self) -> None:
-            """Abort the connection if the client has read nothing of a complete response.
+            """Abort the connection if the response is complete and the client has read nothing since the last check.
 
             Event streams have their own check.
             """

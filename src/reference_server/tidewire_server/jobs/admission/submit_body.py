@@ -62,9 +62,7 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     """
     members = read_json(body)
     if ("input" in members) == ("inputs" in members):
-        raise refuse(
-            "invalid_input", "the body must contain either 'input' or 'inputs', and not both", pointer=""
-        )
+        raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
         if value is None and name in _NEVER_NULL:  # a member without a value must be omitted [TW-JOB-079]
             raise refuse("invalid_input", f"/{name} is null; omit the member instead", pointer=f"/{name}")

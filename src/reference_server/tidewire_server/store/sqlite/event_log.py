@@ -70,11 +70,11 @@ class StateCheckpoint(NamedTuple):
 
     cursor: Cursor
     written: int
-    """Number of event bytes up to and including the event at `cursor`."""
+    """Total size in bytes of the log's events up to and including the event at `cursor`."""
 
 
 class LogMetadata(NamedTuple):
-    """Metadata of a log: its range, its size and its checkpoints."""
+    """Metadata of a log, which consists of its range of events, its size and its state checkpoints."""
 
     extent: Extent
     written: int
@@ -266,7 +266,7 @@ def write_block(
     """Insert a block if the log's last event is still `after`.
 
     Returns:
-        Size of the state checkpoint that was written in bytes, or None if no checkpoint was written.
+        Size in bytes of the state checkpoint that was written, or None if no checkpoint was written.
 
     Raises:
         HeadMovedError: The log's last event is not `after`.
@@ -395,7 +395,7 @@ def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
         "SELECT columns FROM state WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
     ).fetchone()
     if job is None or head is None or not starts or columns is None:
-        raise StoreError(f"rows of the log of job number {number} are missing: the file is damaged")
+        raise StoreError(f"rows of the log of job number {number} are missing, so the file is damaged")
     base = Cursor(starts[0][0], starts[0][1] - 1) if job[1] is None else Cursor(*job)
     extent = Extent(
         base,

@@ -231,7 +231,7 @@ class SqliteJobs:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
             body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
-                raise StoreError(f"rows of job {job} are missing: the file is damaged")
+                raise StoreError(f"rows of job {job} are missing, so the file is damaged")
             return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
 
         record, submit, metadata = await self._file.do(work)

@@ -75,8 +75,8 @@ class WriterThread:
         """Run `work` in the thread, inside a transaction, and return its result after the commit.
 
         Args:
-            work: Function that reads and writes through the connection. It must raise only before its first write,
-                because other tasks share the transaction.
+            work: Function that reads and writes through the connection. If it raises an exception, it must do so before
+                its first write, because other tasks share the transaction.
             then: Function called on the event loop with the result after the commit, even if the caller was cancelled.
                 Use it to update data in memory that must match the file.
 
