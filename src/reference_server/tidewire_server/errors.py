@@ -7,8 +7,9 @@ from typing import Any
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
 ITEM_ERROR = "item_refused"
-"""Default code of an `ItemError`. It is also the prefix of codes that are not registered, contain no dot, and are not
-URIs.
+"""Default code of an `ItemError`.
+
+It is also the prefix of codes that are not registered, contain no dot, and are not URIs.
 """
 
 

@@ -31,8 +31,9 @@ MAX_NUMBERS: Final = 64
 """Maximum number of members in one `usage` step."""
 
 CONCURRENCY: Final = 8
-"""Default number of scripts that run concurrently. It is small, so that tests can fill the queue with a few more
-scripts.
+"""Default number of scripts that run concurrently.
+
+It is small, so that tests can fill the queue with a few more scripts.
 """
 
 _DIGITS: Final = "0123456789"

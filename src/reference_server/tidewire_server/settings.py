@@ -21,8 +21,9 @@ KIB = 1024
 MIB = KIB * KIB
 
 SWITCH_INTERVAL: Final = 0.0005
-"""Python's thread switch interval in seconds. With Python's default of 0.005, functions in threads would delay
-streams.
+"""Python's thread switch interval in seconds.
+
+With Python's default of 0.005, functions in threads would delay streams.
 """
 
 

@@ -71,7 +71,7 @@ class EndpointQueue:
 
     @property
     def max_rows_per_call(self) -> int:
-        """Maximum number of items per call."""
+        """Maximum number of items that one call of the function takes."""
         batching = self.endpoint.batching
         return 1 if batching is None else batching.max_size
 

@@ -64,7 +64,7 @@ class JobScheduler:
             settings: Limits and intervals.
             start: Function that runs one item. It must call its second argument when the item's function has ended.
             find: Function that returns the job of an item, or None if the job has ended.
-            on_start: Function that is called before an item runs in a batch. It counts the start and returns the job.
+            on_start: Function that is called before an item runs in a batch. It must return the job of the item.
             announce: Function that publishes the queue position of a job.
         """
         self._queue = queue

@@ -338,7 +338,7 @@ class JobService:
     # ---- callbacks --------------------------------------------------------------------------------------------
 
     def _on_start(self, entry: QueueEntry) -> Job | None:
-        """Count an item that is about to run in the metrics. Returns the job of the item."""
+        """Update the metrics for an item that is about to run. Returns the job of the item."""
         job = self._live.get(entry.job)
         if job is not None:
             if job.record.started_at is None:

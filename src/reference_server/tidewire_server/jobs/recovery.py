@@ -120,7 +120,10 @@ async def recovery_plan_of(
     started = state["status"] != "queued"
     rewound: SnapshotReason | None = "rewound" if started or store.may_have_lost else None
     if reason is None and started and not store.clean and interrupted.record.attempt >= settings.max_attempts:
-        reason = f"the server crashed {settings.max_attempts} times while the job was running (max_attempts)"
+        reason = (
+            f"the server crashed {settings.max_attempts} times while the job was running, so the job is not run again "
+            "(max_attempts)"
+        )
     deadline = admitted.submission.deadline
     if reason is None and deadline is not None and interrupted.record.created_at + deadline <= time.time():
         expired = problem(

@@ -34,11 +34,11 @@ class JobCleanup:
         return self._task is not None
 
     def start(self) -> None:
-        """Start the periodic sweeps."""
+        """Start the task that periodically deletes expired entries."""
         self._task = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Stop the sweeps."""
+        """Stop the task that deletes expired entries."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -65,7 +65,9 @@ class JobCleanup:
                     self._unsaved.popleft()
                 due = await self._jobs.expire(now)
             except StoreError as error:
-                _log.error("cannot store the records of ended jobs or delete expired ones: %s", error)
+                _log.error(
+                    "cannot store the records of ended jobs, or cannot delete expired entries: %s", error
+                )
                 due = now + _RETRY_SECONDS
             # Always wait between sweeps, because each job that ends wakes this task, and thousands of jobs may end per
             # second.

@@ -28,7 +28,7 @@ def startup_banner(server: Server, url: str) -> str:
         "",
         *_groups(server),
         f"  durability   {_durability(settings)}",
-        f"  retention    ended jobs keep events {settings.log_ttl:g} s and state {settings.state_ttl:g} s",
+        f"  retention    ended jobs keep events for {settings.log_ttl:g} s and state for {settings.state_ttl:g} s",
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
     ]

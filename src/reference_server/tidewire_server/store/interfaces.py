@@ -304,8 +304,9 @@ class Jobs(Protocol):
         ...
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        """Return up to `limit` jobs of a principal, newest first. If `before` is set, return only jobs older than
-        it.
+        """Return up to `limit` jobs of a principal, newest first.
+
+        If `before` is set, return only jobs older than it.
         """
         ...
 

@@ -167,7 +167,7 @@ class UvicornConnection:
 
 
 def drop(transport: Any) -> None:
-    """Abort a connection and discard its buffers, including the kernel's buffer, whose data would be retransmitted."""
+    """Abort a connection and discard its buffers, including the kernel's buffer, which would be retransmitted."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):  # the socket is already closed

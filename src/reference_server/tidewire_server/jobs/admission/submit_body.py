@@ -32,7 +32,10 @@ class Submission:
     Used only if `cancel_on_disconnect` is true.
     """
     deadline: float | None
-    """Number of seconds after submission when unfinished items fail. None if the job has no deadline."""
+    """Number of seconds after which unfinished items fail, counted from the submission.
+
+    None if there is no deadline.
+    """
     shared_size: int
     """Size of the shared members as JSON, in bytes."""
     size: int
@@ -58,7 +61,7 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     """Parse the body of a request to submit a job.
 
     Raises:
-        ProblemError: The body is not valid. The problem's pointer is that of the invalid member.
+        ProblemError: The body is not valid. The problem's pointer refers to the invalid member.
     """
     members = read_json(body)
     if ("input" in members) == ("inputs" in members):
@@ -102,7 +105,7 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
     """Add the shared members to each input that does not override them, and validate all inputs.
 
     Raises:
-        ProblemError: An input is not valid. The problem's pointer is that of the invalid member in the body.
+        ProblemError: An input is not valid. The problem's pointer refers to the invalid member in the body.
     """
     total_size = submission.shared_size * len(submission.inputs)
     if total_size > MAX_SHARED_BYTES:
