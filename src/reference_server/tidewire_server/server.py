@@ -136,51 +136,49 @@ class Server:
 
         Args:
             function: The function, if this method is used as a decorator without arguments.
-            name: Name of the endpoint. By default, the name of the function.
-            concurrency_limit: Maximum number of concurrent calls, or None for no limit. By default, the server's
+            name: Name of the endpoint. By default the name of the function.
+            concurrency_limit: Maximum number of concurrent calls, or None for no limit. By default the server's
                 `default_concurrency_limit`.
-            concurrency_group: Name of a group of endpoints that share one `concurrency_limit`. The limit can be set at
-                any of these endpoints. Use a group for models that share a GPU, for example.
-            max_queue_size: Maximum number of waiting items, which may be 0. By default, the server's setting.
-            time_limit: Number of seconds after which an item fails with `deadline_exceeded` and its function is
-                cancelled. None for no limit.
-            on_restart: Treatment of items that were running when the server stopped, if the log is in a file. With
-                "rerun", these items run again from the start. With "fail", they fail with `worker_lost`. Use "fail" for
-                a function that must not run twice.
-            columns: JSON Pointers to the texts and arrays in the value that grow, or a function that computes the
-                pointers from the input. If the value is a text, the default is the value itself.
-            initial: Value of an item before its function has produced a value, or a function that computes it from the
+            concurrency_group: Name of a group of endpoints that share one `concurrency_limit`, which is set on any of
+                them. Use a group for models that share a GPU.
+            max_queue_size: Maximum number of waiting items, which may be 0. By default the server's setting.
+            time_limit: Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None
+                for no limit.
+            on_restart: Treatment of items that were running when the server stopped, if the log is in a file: "rerun"
+                runs them again from the start, and "fail" fails them with `worker_lost`. Use "fail" for functions
+                that must not run twice.
+            columns: JSON Pointers of the growing texts and arrays within the value, or a function that computes them
+                from the input. If the value is a text, the default is the value itself.
+            initial: Value of an item before its function has produced one, or a function that computes it from the
                 input.
-            validate: Function that is called with each validated input before the input is queued. If it raises a
-                `ValueError` or an `ItemError`, the job is rejected. The attributes `member` and `code` of a
-                `ValueError` name the invalid member and the error code.
-            capabilities: Capabilities to report in discovery, in addition to those that the server detects. Examples
-                are `{"logprobs": {"max_top": 20}}` and `{"rollback": False}`. The capability `rollback` means that the
-                function may remove text again. By default, it is true for generators, and for functions with a stream
-                whose code mentions `truncate`.
-            examples: Valid inputs to show in discovery.
-            links: Additional resources under the endpoint's URL, by name. Each is bytes, a JSON value, or a function
-                that returns bytes or a JSON value.
-            batch: Whether the function processes many inputs per call. Such a function takes a list of pydantic models,
-                or one list for each member of the input, and returns the values in the same order. An exception in the
-                returned list, such as an `ItemError`, fails only its own input. A generator yields `{row: value}`, with
+            validate: Function called with each validated input before the input is queued. A `ValueError` or
+                `ItemError` that it raises rejects the submit. The attributes `member` and `code` of a `ValueError`
+                name the invalid member and the error code.
+            capabilities: Capabilities to report in discovery, in addition to those that the server detects:
+                `{"logprobs": {"max_top": 20}}`, `{"rollback": False}`. By default, `rollback` (the function may
+                remove text again) is true for generators, and for functions with a stream whose code mentions
+                `truncate`.
+            examples: Valid inputs, shown in discovery.
+            links: Additional resources under the endpoint's URL, by name: bytes, a JSON value, or a function that
+                returns either.
+            batch: Whether the function processes many inputs per call. It takes a list of a pydantic model, or one
+                list per member of the input, and returns the values in the same order. An `ItemError` or other
+                exception in the returned list fails only its own input. A generator yields `{row: value}`, with
                 `Append` and `Last`. Clients still submit single inputs or batches as usual. All options below require
                 `batch`.
-            max_batch_size: Maximum number of inputs per call. By default, 16 or the largest of `sizes`.
-            batch_timeout: Number of seconds that an idle worker waits for more inputs, counted from the arrival of the
-                oldest waiting input. With 0, several inputs are batched only if they have waited for another call to
-                end.
-            sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded, and
-                the values of the padding rows are discarded.
-            pad: Input that is used for padding. By default, the last input of the batch.
-            cost: Function that returns the cost of an input, such as its number of tokens or pixels. `max_cost` limits
-                the sum of the costs. The function is called when the input is submitted and again when it is queued.
-            max_cost: Maximum total cost of the inputs in one call. If a single input costs more, its job is rejected.
-            key: Function that returns a key for an input. Only inputs with equal keys are batched together, for example
-                inputs with the same shape or adapter. The function is called at the same times as `cost`.
-            bisect: Whether to call the function again with each half of the inputs after an exception, until only the
-                inputs that cause the exception have failed. The function is then called several times with the same
-                input.
+            max_batch_size: Maximum number of inputs per call. By default 16, or the largest of `sizes`.
+            batch_timeout: Seconds that an idle worker waits for more inputs, counted from the arrival of the oldest
+                waiting input. With 0, batches form only while another call is running.
+            sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded,
+                and the values of the padding rows are discarded.
+            pad: Input used for padding. By default the last input of the batch.
+            cost: Function that returns the cost of an input towards `max_cost`, such as its tokens or pixels. Called
+                when the input is submitted and again when it is queued.
+            max_cost: Maximum total cost of the inputs in one call. A submit with a more expensive input is rejected.
+            key: Function of the input. Only inputs with equal keys are batched together, for example those of the
+                same shape or adapter. Called at the same times as `cost`.
+            bisect: Whether to retry after an exception with each half of the inputs, until only the inputs that cause
+                the exception have failed. The function is then called several times with the same input.
 
         Raises:
             TypeError: The function's signature is not supported.
