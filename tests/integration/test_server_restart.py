@@ -148,7 +148,7 @@ def test_deadlines_count_on_over_a_restart(server):
     server.again()
     found = server.ended(job)
     assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
-    assert found["done"]["error"]["detail"] == "not finished 1.5 s after the job was submitted"
+    assert found["done"]["error"]["detail"] == "the item had not ended 1.5 s after the job was submitted"
 
 
 def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server, tmp_path):

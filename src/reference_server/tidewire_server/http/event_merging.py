@@ -196,7 +196,7 @@ class _MergedDiff:
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:
-        """Return whether all checks of the merged diff can still be computed after this diff is added."""
+        """Return whether a diff can be added, which is the case if all checks can still be computed afterwards."""
         if not self._checks or type(content) is str:
             return True
         ops, renewed = _ops_and_checks(content)
@@ -351,7 +351,7 @@ class _MergedDiff:
         if proof is None:
             return
         if len(proof) > 1:
-            del self._checks[path]  # `follows_on` has made sure that this diff contains a new check
+            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path
         else:
             self._checks[path] = [proof[0] - n]
 

@@ -43,7 +43,9 @@ _CHUNK_BYTES: Final = 32 * 1024
 """Maximum size of the events that are passed to the ASGI server in one call of `send`."""
 
 _SLICE_BYTES: Final = 16 * 1024
-"""Size of the events that are merged before yielding to the event loop. Merging them takes about two milliseconds."""
+"""Total size of the events that are merged at once. Merging takes about two milliseconds, during which nothing else
+runs.
+"""
 
 _MERGED_BYTES: Final = 256 * 1024
 """Maximum size of the logged events that are merged before the result is sent."""
@@ -58,7 +60,7 @@ HEADERS: Final = [
 ]
 
 STREAM: Final = "tidewire.stream"
-"""Key in the ASGI scope whose value is the coroutine function that sends the stream, when called with a `send`."""
+"""Key in the ASGI scope under which a stream stores the coroutine function that sends its body."""
 
 
 _log = logging.getLogger(__name__)

@@ -321,7 +321,9 @@ class Job:
 
     def set_deadline(self, seconds: float) -> None:
         """Set the deadline, in seconds after the job was submitted. Items that are unfinished at the deadline fail."""
-        expired = problem("deadline_exceeded", f"not finished {seconds:g} s after the job was submitted")
+        expired = problem(
+            "deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted"
+        )
         remaining = max(0.0, self.record.created_at + seconds - time.time())
         self._deadline = self._loop.call_later(
             remaining, lambda: self._in_background(self._fail_all(expired))

@@ -127,7 +127,7 @@ async def recovery_plan_of(
     deadline = admitted.submission.deadline
     if reason is None and deadline is not None and interrupted.record.created_at + deadline <= time.time():
         expired = problem(
-            "deadline_exceeded", f"not finished {deadline:g} s after the job was submitted"
+            "deadline_exceeded", f"the item had not ended {deadline:g} s after the job was submitted"
         )  # TW-JOB-071
         return RecoveryPlan(state, at.columns, rewound, expired)
     if reason is not None:

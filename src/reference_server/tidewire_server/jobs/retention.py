@@ -13,7 +13,7 @@ _MIN_INTERVAL: Final = 0.02
 """Minimum number of seconds between two sweeps."""
 
 _RETRY_SECONDS: Final = 5.0
-"""Number of seconds between a sweep that failed and the next one."""
+"""Number of seconds to wait after a sweep that failed."""
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ _LAST_GRACE = 1.0
 class _ServeCommand(typer.core.TyperCommand):
     """Command with a helpful error for settings that have no flag.
 
-    The error shows the line for the configuration file.
+    The error message contains the line that sets the value in the configuration file.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -8,7 +8,9 @@ from collections import Counter
 from typing import Any, Final
 
 EVERY: Final = 1000
-"""Interval at which a repeated warning is logged. After the first warning of a kind, only each thousandth is logged."""
+"""Interval at which repeated warnings are logged. After the first warning of a kind, only every thousandth is
+logged.
+"""
 
 _MAX_KINDS: Final = 100
 

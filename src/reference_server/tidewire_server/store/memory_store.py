@@ -170,7 +170,7 @@ class MemoryJobs:
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
         self._old_keys: dict[Key, KeyUse] = {}
-        """Keys whose retention time is over but whose jobs are still stored [TW-JOB-027]."""
+        """Idempotency keys whose own retention time is over, but whose jobs are still stored [TW-JOB-027]."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         known = self._keys.get(key)

@@ -304,7 +304,7 @@ def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:
 
 
 def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
-    """Delete the events of a log up to and including a cursor, at which there must be a state checkpoint."""
+    """Delete the events of a log up to and including a cursor. There must be a state checkpoint at the cursor."""
     db.execute("DELETE FROM block WHERE job = ? AND seq <= ?", (number, to.seq))
     db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, to.seq))
     db.execute("UPDATE job SET base_epoch = ?, base_seq = ? WHERE number = ?", (*to, number))

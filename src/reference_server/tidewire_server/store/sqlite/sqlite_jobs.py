@@ -150,8 +150,7 @@ class SqliteJobs:
         log: SqliteLog | None = None
 
         def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
-            # Register the log in this callback, which runs right after the commit. Later, the job might already be
-            # deleted.
+            # Register the log in this callback, right after the commit. Otherwise the job could be deleted before.
             nonlocal log
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
@@ -247,7 +246,7 @@ class SqliteJobs:
         live = self._live.get(job)
         log = live[1] if live is not None else self._shared_logs.get(job)
         if log is not None:
-            # Before the rows are deleted, load the final state and `done` from them, which open readers still need.
+            # Load the final state and `done` before their rows are deleted, because open readers still need both.
             await log.detach()
         retention, now = self._retention, self._clock()
 

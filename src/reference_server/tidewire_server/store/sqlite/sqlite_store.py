@@ -23,8 +23,8 @@ class SqliteStore:
         Args:
             path: Path of the file.
             retention: Limits on how long and how much the store keeps.
-            fsync: Whether to sync every commit to the disk. Without syncing, a power failure may lose the last commits,
-                but a crash of the server process does not.
+            fsync: Whether to sync every commit to the disk. Without it, the last commits may be lost in a power
+                failure, but not if only the server process crashes.
 
         Raises:
             StoreError: The file cannot be opened, or another server is using it.
