@@ -1,4 +1,4 @@
-"""What a client costs: processor time per event, the first value after a submit, memory, many jobs at once.
+"""What a client costs: processor time per event and per short job, the first value, memory, many jobs at once.
 
 A server of plain sockets, in a process of its own, sends a stream that was written before: one event per HTTP chunk,
 as fast as it is read. Each client runs in a process of its own, and counts the processor time of that process
@@ -9,11 +9,14 @@ shape. What was read is compared with what was sent.
 The first value is measured against a reference server that runs `def one() -> int`: the time from the submit to the
 value, by a raw event stream on a connection that stands, and through the clients.
 
+A short job is one `run` of it, one after the other on a connection that stays open; httpx posts the same submit, and reads
+the stream that answers it to its end. `httpx.Client` and `httpx.AsyncClient` are both measured, in a process each.
+
 Memory is that by which a client's process grows at its peak, its first job apart, for a document that comes as one
 value, and for one that grows by appends of `APPEND` characters.
 
-Bars: at most 0.9 × httpx-sse, async and blocking; the first value at most 2 ms after the raw one; at most 3 × the
-document.
+Bars: at most 0.9 × httpx-sse, async and blocking; a short job at most 2 × httpx; the first value at most 2 ms after the raw
+one; at most 3 × the document.
 """
 
 import argparse
@@ -38,8 +41,10 @@ from measured import save
 TOKEN = " the"
 DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
 """Characters of the documents of which the memory is measured."""
+MEMORY_ROUNDS = 5
 APPEND = 1_000
 KINDS = ("httpx-sse + json", "openai", "tidewire, async", "tidewire, blocking")
+SHORT_JOB = ("httpx, blocking", "httpx, async", "tidewire, blocking", "tidewire, async")
 
 SERVER = """
 import sys
@@ -240,6 +245,59 @@ def first_values(url: str, repetitions: int) -> None:
     print(json.dumps({name: statistics.median(times) for name, times in found.items()}))
 
 
+def short_jobs(kind: str, url: str, jobs: int) -> None:
+    """Print the milliseconds of processor time that one short job takes of its client."""
+    import httpx
+
+    from tidewire import AsyncClient, Client
+
+    submit = {
+        "url": f"{url}/v1/endpoints/one/jobs",
+        "content": b'{"input":{}}',
+        "headers": {"Accept": "text/event-stream", "Content-Type": "application/json"},
+    }
+    values: list[object] = []
+    warm_up = 20
+    begun = 0.0
+
+    def note(turn: int) -> None:
+        nonlocal begun
+        if turn == warm_up:
+            begun = time.process_time()
+
+    def value_in(stream: bytes) -> object:
+        return 1 if b'["s","/items/0/value",1]' in stream else None
+
+    async def by_async(kind: str) -> None:
+        if kind == "httpx, async":
+            async with httpx.AsyncClient() as client:
+                for turn in range(warm_up + jobs):
+                    note(turn)
+                    values.append(value_in((await client.post(**submit)).content))
+        else:
+            async with AsyncClient(url) as client:
+                for turn in range(warm_up + jobs):
+                    note(turn)
+                    values.append(await client.run("one"))
+
+    if kind.endswith("async"):
+        asyncio.run(by_async(kind))
+    elif kind == "httpx, blocking":
+        with httpx.Client() as client:
+            for turn in range(warm_up + jobs):
+                note(turn)
+                values.append(value_in(client.post(**submit).content))
+    else:
+        with Client(url) as client:
+            for turn in range(warm_up + jobs):
+                note(turn)
+                values.append(client.run("one"))
+    spent = time.process_time() - begun
+    if values != [1] * (warm_up + jobs):
+        sys.exit(f"{kind}: a value is wrong")
+    print(json.dumps(spent / jobs * 1e3))
+
+
 def memory(url: str, way: str, characters: int) -> None:
     """Print the bytes by which a client's process grew for a document, and the document's."""
     from tidewire import Client
@@ -301,6 +359,11 @@ def streaming(n: int) -> Iterator[str]:
             server.kill()
 
 
+def grown_by(url: str, way: str, characters: int) -> float:
+    """The median of several processes: what a process takes of the system at a time is coarse next to a small document."""
+    return statistics.median(run("memory", url, way, characters)["grown"] for _ in range(MEMORY_ROUNDS))
+
+
 def measure(arguments: argparse.Namespace) -> dict:
     from wire import serving
 
@@ -314,8 +377,14 @@ def measure(arguments: argparse.Namespace) -> dict:
     with serving(SERVER) as server:
         url = f"http://127.0.0.1:{server.port}"
         first = run("first", url, arguments.submits)
+        short: dict[str, list[float]] = {kind: [] for kind in SHORT_JOB}
+        for _ in range(arguments.short_rounds):
+            for kind in SHORT_JOB:
+                short[kind].append(run("short", kind, url, arguments.short_jobs))
         sizes = [
-            run("memory", url, way, characters) for way in ("value", "appends") for characters in DOCUMENTS
+            {"way": way, "document": characters, "grown": grown_by(url, way, characters)}
+            for way in ("value", "appends")
+            for characters in DOCUMENTS
         ]
         many = run("crowd", url, arguments.jobs)
     return {
@@ -323,13 +392,23 @@ def measure(arguments: argparse.Namespace) -> dict:
         "repetitions": 3 * arguments.rounds,
         "us_per_event": {kind: statistics.median(found) for kind, found in costs.items()},
         "first_value_ms": first,
+        "short_job_ms": {kind: statistics.median(found) for kind, found in short.items()},
+        "short_jobs": arguments.short_jobs,
+        "short_rounds": arguments.short_rounds,
         "memory": sizes,
         "crowd": many,
     }
 
 
 def main() -> None:
-    roles = {"serve": serve, "read": read, "first": first_values, "memory": memory, "crowd": crowd}
+    roles = {
+        "serve": serve,
+        "read": read,
+        "first": first_values,
+        "short": short_jobs,
+        "memory": memory,
+        "crowd": crowd,
+    }
     if len(sys.argv) > 1 and sys.argv[1] in roles:
         given = [int(one) if one.isdigit() else one for one in sys.argv[2:]]
         roles[sys.argv[1]](*given)
@@ -340,7 +419,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=20_000, help="events in a stream")
     parser.add_argument("--rounds", type=int, default=3, help="processes per client, each of three streams")
     parser.add_argument("--submits", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--short-jobs", type=int, default=1000, help="one after the other")
+    parser.add_argument("--short-rounds", type=int, default=7, help="processes per client")
+    parser.add_argument("--jobs", type=int, default=300, help="at once")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "client.json")
     arguments = parser.parse_args()
 
@@ -350,6 +431,10 @@ def main() -> None:
         print(f"{kind:22} {cost:7.1f} us an event, {cost / base:5.2f} x httpx-sse")
     for name, found in result["first_value_ms"].items():
         print(f"{'first value, ' + name:22} {found:7.2f} ms")
+    short = result["short_job_ms"]
+    for name, found in short.items():
+        of = f"{found / short['httpx, blocking']:.2f} x httpx, {found / short['httpx, async']:.2f} x httpx async"
+        print(f"{'short job, ' + name:32} {found:5.2f} ms of CPU, {of}")
     for one in result["memory"]:
         print(
             f"{'memory, ' + one['way']:22} {one['grown'] / one['document']:7.2f} x a document of "

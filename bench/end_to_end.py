@@ -5,7 +5,8 @@ pydantic model for each event, which is what people write; gradio with gradio_cl
 2,000 or 20,000 tokens for a stream, one by one or sixteen at a time, and gives up its turn of the event loop each time.
 Each token is an append, an event, or a yield of its own. The application takes each piece as it comes and has the whole
 text at the end, which is compared with what was made, or the time counts for nothing. What a job costs beside its
-tokens, the submit and the end, is in the figures: of a short stream it is most.
+tokens, the submit and the end, is in the figures: of a short stream it is most. So is the source, which is also measured
+by itself, on the event loop that uvicorn chooses.
 
 Ours runs as users get it: what comes faster than one event per 5 ms is merged before it is sent, so that pieces are
 longer; `pieces` are those that the application got for each token. The servers stand for the whole run, idle while
@@ -57,6 +58,21 @@ async def tokens(n, block):
         await asyncio.sleep(0)
         yield [{TOKEN!r}] * min(block, n - start)
 '''
+
+SOURCE_ALONE = f"""{SOURCE}
+import time
+from uvicorn import Config
+
+async def main(n, block):
+    begun = time.process_time()
+    async for some in tokens(n, block):
+        for _ in some:
+            pass
+    print((time.process_time() - begun) / n * 1e6)
+
+with asyncio.Runner(loop_factory=Config(None).get_loop_factory()) as runner:
+    runner.run(main(*map(int, sys.argv[1:])))
+"""
 
 OURS = f"""{SOURCE}
 from tidewire_server import Server, Stream
@@ -150,7 +166,10 @@ async def by_httpx_sse(url: str, n: int, block: int, streams: int, jobs: int) ->
     async def one() -> list[str]:
         asked = {"n": n, "block": block}
         async with httpx_sse.aconnect_sse(client, "POST", f"{url}/say", json=asked) as source:
-            return [Token.model_validate_json(event.data).text async for event in source.aiter_sse()]
+            # sse-starlette's pings come as events without data.
+            return [
+                Token.model_validate_json(event.data).text async for event in source.aiter_sse() if event.data
+            ]
 
     async with httpx.AsyncClient(timeout=None) as client:
         return [came for _ in range(jobs) for came in await asyncio.gather(*(one() for _ in range(streams)))]
@@ -238,6 +257,19 @@ def measure(lengths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def source_alone(rounds: int) -> dict[int, float]:
+    """Microseconds of CPU that the source takes for a token, by how many it makes at a time."""
+    found = {}
+    for block in BLOCKS:
+        command = [sys.executable, "-c", SOURCE_ALONE, "400000", str(block)]
+        runs = [
+            float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(rounds)
+        ]
+        found[block] = statistics.median(runs)
+        print(f"the source alone, by {block:2}: {found[block]:.2f} us of CPU a token", flush=True)
+    return found
+
+
 def compared(
     found: dict[str, list[dict[str, float]]], n: int, streams: int, block: int
 ) -> list[dict[str, Any]]:
@@ -277,6 +309,7 @@ def main() -> None:
     result = {
         "rounds": arguments.rounds,
         "rows": rows,
+        "source_us": source_alone(arguments.rounds),
     }
     save(arguments.json, result, *packages)
 

@@ -1,16 +1,24 @@
-"""What the first call of a fresh process costs, beside httpx doing the same request.
+"""CPU of a fresh interpreter up to the first response, next to httpx making the same request.
 
-Each run is a new interpreter. Its CPU time is the operating system's, for the whole process: imports, TLS context, the
-request, and the end. The server is a process of its own. The rows:
+Each run is a new interpreter, which prints its CPU time (`time.process_time`: all threads, from the start of the process)
+once it has the response. The operating system counts the whole process, its end included; both are kept. The modules
+are compiled before, into a folder of this script's own. The server is a process of its own. The rows:
 
-    python              an interpreter that does nothing
-    httpx               import httpx; httpx.Client().get(URL)
-    Client              from tidewire import Client; Client(URL).discover()
-    AsyncClient         the same, awaited
-    tidewire --version  the command line
+    python                      an interpreter that does nothing
+    httpx                       import httpx; httpx.Client().get(URL)
+    httpx.AsyncClient, pydantic a request without certificates, validated as a model of one member: the least that a
+                                client on asyncio, httpx and pydantic can take
+    Client                      from tidewire import Client; Client(URL).discover()
+    AsyncClient                 the same, awaited
+    tidewire --version          the command line
 
-The longest time for which the first call of an AsyncClient holds the event loop is measured by a task that wakes all
-the time while the call runs.
+Three of them are also run without trio and click: httpx imports its command line, with click and rich, and httpcore imports
+trio, wherever these are installed, as they are for development and seldom for users.
+
+A task that wakes all the time measures how long an AsyncClient holds the event loop: in its first calls (made,
+`discover`, `run`), in the first call to a server with TLS, and where the import is made while the loop runs. The longest
+time between two of its wakes is taken by the clock, and as CPU time of the process, all threads: that leaves out what other
+processes take of the machine.
 
     python bench/start.py             21 runs of each, interleaved
     python bench/start.py --runs 5    quicker
@@ -21,6 +29,8 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +48,24 @@ def double(n: int) -> int:
 server.run(port=0, started=lambda url: print(url, flush=True))
 """
 
+FLOOR = """
+import asyncio, ssl
+import httpx, pydantic
+
+class Discovery(pydantic.BaseModel):
+    protocol: str
+
+async def main():
+    async with httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)) as client:
+        Discovery.model_validate_json((await client.get({url!r} + "/v1")).content)
+
+asyncio.run(main())
+"""
+
 PROGRAMS = {
-    "python": "pass",
+    "python": "",
     "httpx": "import httpx; httpx.Client().get({url!r} + '/v1').json()",
+    "httpx.AsyncClient, pydantic": FLOOR,
     "Client": "from tidewire import Client; Client({url!r}).discover()",
     "AsyncClient": """
 import asyncio
@@ -61,63 +86,119 @@ main()
 """,
 }
 
+WITHOUT = "import sys; sys.modules.update(click=None, trio=None)\n"
+ALONE = ("httpx", "httpx.AsyncClient, pydantic", "Client")
+PROGRAMS |= {f"{name}, without trio and click": WITHOUT + PROGRAMS[name] for name in ALONE}
+
+SAY_CPU = "\nimport time; print(time.process_time())"
+
 LOOP_HELD = """
 import asyncio, time
+{before}
 
-longest = 0.0
+longest = [0.0, 0.0]
 
 async def watch():
-    global longest
-    last = time.perf_counter()
+    last = [time.perf_counter(), time.process_time()]
     while True:
         await asyncio.sleep(0)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
+        now = [time.perf_counter(), time.process_time()]
+        longest[:] = [max(most, here - there) for most, here, there in zip(longest, now, last)]
+        last = now
+
+async def use():
+    {work}
 
 async def main():
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    from tidewire import AsyncClient
-    async with AsyncClient({url!r}) as client:
-        await client.discover()
+    await use()
+    await asyncio.sleep(0)
     watching.cancel()
-    print(longest)
+    print(*longest)
 
 asyncio.run(main())
 """
 
+IMPORT = "from tidewire import AsyncClient"
 
-def cpu_seconds(code: str) -> float:
-    """User and system time of one interpreter that runs this."""
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+HOLDS = {
+    "the first calls": (
+        IMPORT,
+        """
+    async with AsyncClient({url!r}) as client:
+        await client.discover()
+        assert await client.run("double", n=2) == 4""",
+    ),
+    "the first call with TLS": (
+        f"{IMPORT}\nfrom tidewire.errors import TransportError",
+        # The server has none: the client has loaded its certificates by the time it sees that.
+        """
+    try:
+        async with AsyncClient({url!r}.replace("http:", "https:")) as client:
+            await client.discover()
+    except TransportError:
+        pass""",
+    ),
+    "the import, while the loop runs": ("", IMPORT),
+}
+
+
+def in_fresh_process(code: str, environment: Mapping[str, str]) -> tuple[list[float], float]:
+    """The numbers that a program prints in its last line, and the user and system time of its interpreter."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        said = output.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"a run ended with {process.returncode}")
-    return usage.ru_utime + usage.ru_stime
+    numbers = [float(one) for one in said.splitlines()[-1].split()]
+    return numbers, usage.ru_utime + usage.ru_stime
 
 
-def loop_held(url: str) -> float:
-    """Seconds for which the first call of an AsyncClient holds the event loop, imports included."""
-    code = LOOP_HELD.format(url=url)
-    return float(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    )
-
-
-def measure(url: str, runs: int) -> dict[str, Any]:
-    found: dict[str, list[float]] = {name: [] for name in PROGRAMS}
-    held: list[float] = []
-    for turn in range(runs):
-        for name, code in PROGRAMS.items():
-            found[name].append(cpu_seconds(code.format(url=url)))
-        held.append(loop_held(url))
-        print(f"run {turn + 1} of {runs}", flush=True)
-    rows = {
-        name: {"median": statistics.median(one), "min": min(one), "max": max(one)}
-        for name, one in found.items()
+def measure(url: str, runs: int, environment: Mapping[str, str]) -> dict[str, Any]:
+    programs = {name: code.format(url=url) + SAY_CPU for name, code in PROGRAMS.items()}
+    holds = {
+        name: LOOP_HELD.format(before=before, work=work.format(url=url))
+        for name, (before, work) in HOLDS.items()
     }
-    return {"runs": runs, "cpu_seconds": rows, "loop_held_seconds": statistics.median(held)}
+    for code in (programs | holds).values():  # compiles the modules
+        in_fresh_process(code, environment)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+    held: dict[str, list[list[float]]] = {name: [] for name in holds}
+    for turn in range(runs):
+        for name, code in programs.items():
+            (first,), whole = in_fresh_process(code, environment)
+            found[name].append((first, whole))
+        for name, code in holds.items():
+            held[name].append(in_fresh_process(code, environment)[0])
+        print(f"run {turn + 1} of {runs}", flush=True)
+    rows = {}
+    for name, one in found.items():
+        firsts, wholes = zip(*one, strict=True)
+        rows[name] = {
+            "median": statistics.median(firsts),
+            "min": min(firsts),
+            "max": max(firsts),
+            "whole_process": statistics.median(wholes),
+        }
+    return {
+        "runs": runs,
+        "cpu_seconds": rows,
+        "loop_held_seconds": {
+            name: dict(zip(("wall", "cpu"), map(statistics.median, zip(*one, strict=True)), strict=True))
+            for name, one in held.items()
+        },
+    }
+
+
+def base_of(name: str) -> str:
+    """The row that a row is compared with."""
+    return "httpx, without trio and click" if "without" in name else "httpx"
 
 
 def main() -> None:
@@ -131,24 +212,29 @@ def main() -> None:
         "--json", type=Path, default=Path(__file__).parent / "results/start.json", metavar="FILE"
     )
     options = parser.parse_args()
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().strip()
-            for code in PROGRAMS.values():  # compiles the modules
-                cpu_seconds(code.format(url=url))
-            found = measure(url, options.runs)
-        finally:
-            server.terminate()
-    base = found["cpu_seconds"]["httpx"]["median"]
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as compiled:
+        environment["PYTHONPYCACHEPREFIX"] = compiled
+        with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                found = measure(server.stdout.readline().strip(), options.runs, environment)
+            finally:
+                server.terminate()
     print()
     for name, row in found["cpu_seconds"].items():
+        base = found["cpu_seconds"][base_of(name)]
         print(
-            f"{name:20} {row['median']:.3f} s of CPU   {row['median'] / base:5.2f} × httpx   ({row['min']:.3f} … {row['max']:.3f})"
+            f"{name:51} {row['median']:.3f} s of CPU   {row['median'] / base['median']:5.2f} × httpx   "
+            f"({row['min']:.3f} … {row['max']:.3f}; the whole process {row['whole_process']:.3f}, "
+            f"{row['whole_process'] / base['whole_process']:.2f} ×)"
         )
-    print(
-        f"{'event loop held':20} {found['loop_held_seconds'] * 1000:.0f} ms at most in the first call of an AsyncClient, median"
-    )
+    for name, seconds in found["loop_held_seconds"].items():
+        print(
+            f"event loop held by {name}: {seconds['cpu'] * 1000:.0f} ms of CPU at most, "
+            f"{seconds['wall'] * 1000:.0f} ms by the clock; medians"
+        )
     save(options.json, found, "httpx", "pydantic", "anyio", "typer")
 
 

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from start import base_of
+
 HERE = Path(__file__).parent
 JUDGED = "tidewire, response"
 
@@ -261,8 +263,10 @@ def end_to_end() -> str:
         ]
         for row in result["rows"]
     ]
+    source = ", ".join(f"{found:.2f} by {block}" for block, found in result["source_us"].items())
     return (
-        f"{table(head, rows)}\n\nMedians of {result['rounds']} rounds, Python {result['python']}, {result['cpus']} cores; "
+        f"{table(head, rows)}\n\nOf the server's CPU, the source takes µs a token: {source}. "
+        f"Medians of {result['rounds']} rounds, Python {result['python']}, {result['cpus']} cores; "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -286,10 +290,22 @@ def client() -> str:
             for way, name in ways.items()
         ],
     )
+    short = result["short_job_ms"]
+    short_rows = [
+        [
+            kind,
+            f"{found:.2f}",
+            f"{found / short['httpx, blocking']:.2f}",
+            f"{found / short['httpx, async']:.2f}",
+        ]
+        for kind, found in short.items()
+    ]
+    short_head = ["short job", "CPU, ms", "× httpx.Client", "× httpx.AsyncClient"]
     return (
-        f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{memory}\n\n"
-        f"{result['n']:,} events, medians of {result['repetitions']} repetitions. Time from a submit to its first value: {first}. "
-        f"The second table shows the peak memory growth of the client process relative to the document. "
+        f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{table(short_head, short_rows)}\n\n{memory}\n\n"
+        f"{result['n']:,} events, medians of {result['repetitions']} repetitions; {result['short_jobs']:,} short jobs, medians "
+        f"of {result['short_rounds']}. Time from a submit to its first value: {first}. "
+        f"The last table shows the peak memory growth of the client process relative to the document. "
         f"{result['crowd']['jobs']} concurrent jobs use {result['crowd']['client_threads']} client thread. "
         f"Python {result['python']}; {versions(result['versions'])}.\n"
     )
@@ -337,16 +353,33 @@ def log() -> str:
 
 def start() -> str:
     result = json.loads((HERE / "results/start.json").read_text())
-    base = result["cpu_seconds"]["httpx"]["median"]
-    head = ["new process", "CPU, s", "relative to httpx"]
-    rows = [
-        [f"`{name}`", f"{row['median']:.2f}", f"{row['median'] / base:.2f} ×"]
-        for name, row in result["cpu_seconds"].items()
+    programs = result["cpu_seconds"]
+    base = {name: programs[base_of(name)] for name in programs}
+    head = [
+        "new process",
+        "CPU to the first response, s",
+        "× httpx",
+        "CPU of the whole process, s",
+        "× httpx",
     ]
-    return (
-        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient`, including imports, blocks "
-        f"the event loop for at most {result['loop_held_seconds'] * 1000:.0f} ms. Python {result['python']}.\n"
+    rows = [
+        [
+            f"`{name}`",
+            f"{row['median']:.2f}",
+            f"{row['median'] / base[name]['median']:.2f} ×",
+            f"{row['whole_process']:.2f}",
+            f"{row['whole_process'] / base[name]['whole_process']:.2f} ×",
+        ]
+        for name, row in programs.items()
+    ]
+    held = table(
+        ["longest time for which an `AsyncClient` blocks the event loop", "CPU, ms", "wall time, ms"],
+        [
+            [name, f"{1000 * seconds['cpu']:.0f}", f"{1000 * seconds['wall']:.0f}"]
+            for name, seconds in result["loop_held_seconds"].items()
+        ],
     )
+    return f"{table(head, rows)}\n\n{held}\n\nMedians of {result['runs']} runs. Python {result['python']}.\n"
 
 
 def jobs() -> str:

@@ -1,15 +1,17 @@
-"""Values that several threads use at once: views of a document, and appends to one stream."""
+"""Thread safety of document views and of appends to one stream."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 from tidewire.protocol.document import Document
 
 
-def test_views_are_read_right_while_another_thread_writes():
+def test_views_stay_correct_while_another_thread_writes():
     document = Document({"t": "", "n": []}, ["/t", "/n"])
-    views, wrong, done = [], [], threading.Event()
+    views, mismatches, done = [], [], threading.Event()
 
     def read():
         while not done.is_set() or views:
@@ -17,7 +19,7 @@ def test_views_are_read_right_while_another_thread_writes():
                 count, view = views.pop()
                 value = view.value()
                 if value != {"t": "ab" * count, "n": list(range(count))}:
-                    wrong.append((count, value))
+                    mismatches.append((count, value))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -30,12 +32,12 @@ def test_views_are_read_right_while_another_thread_writes():
         done.set()
         reader.join(30)
     assert not reader.is_alive()
-    assert wrong == []
+    assert mismatches == []
 
 
-@on_a_loop
-async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
-    job = Written({"a": "", "b": ""}, ("/a",), merge_window=0.001)
+@on_event_loop
+async def test_concurrent_appends_are_complete_and_ordered_per_thread():
+    job = StreamHarness({"a": "", "b": ""}, ("/a",), merge_window=0.001)
 
     def write(place: str, letter: str) -> None:
         for number in range(3000):
@@ -53,3 +55,41 @@ async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
         pieces = value[place].split(",")[:-1]
         for letter in "xy":
             assert [p for p in pieces if p[0] == letter] == [f"{letter}{n}" for n in range(3000)]
+
+
+FIRST_VALIDATIONS = """
+import sys, threading
+from tidewire.protocol.messages import Hello, State
+from tidewire.protocol.resources import Batch
+
+sys.setswitchinterval(1e-5)
+begin, wrong = threading.Barrier(8), []
+
+def validate():
+    begin.wait()
+    for model, value in (
+        (State, {"status": "queued", "items": [{"status": "queued"}]}),
+        (Hello, {"protocol": "p", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 1}),
+        (Batch, {"max_items": 1}),
+    ):
+        try:
+            if type(model.model_validate(value)) is not model:
+                wrong.append(model)
+        except Exception as error:
+            wrong.append(error)
+
+threads = [threading.Thread(target=validate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(wrong)
+"""
+
+
+def test_threads_that_use_a_model_first_at_the_same_time_validate_with_that_model():
+    # Models build their validators when they are first used: only in a new process is that still to come.
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_VALIDATIONS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -17,7 +17,9 @@ MEDIA_TYPE = "application/problem+json"
 class Problem(WireModel):
     """A problem details object. Additional members are kept in `model_extra`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+    # Built when this is imported: pydantic looks for plugins in all installed packages when it builds a first model, and
+    # would hold the event loop for that in a first call.
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", defer_build=False)
 
     code: str
     """Machine-readable kind of the problem: a key of `REGISTRY`, a name that contains a dot, or an absolute URI."""

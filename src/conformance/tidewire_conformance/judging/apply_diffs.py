@@ -1,6 +1,6 @@
 """Application of diffs to states (chapter 5), independent of the client and the server.
 
-A diff that does not apply raises `Refused` with the requirement that it violates. States are immutable: a new state
+A diff that does not apply raises `InvalidDiffError` with the requirement that it violates. States are immutable: a new state
 shares all unchanged parts with the old one, so a history can keep the state at every id.
 """
 
@@ -21,7 +21,7 @@ _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
 """Ops and their number of elements. A row (`r`) has one element for each column."""
 
 
-class Refused(Exception):  # noqa: N818 - names the result for the diff
+class InvalidDiffError(Exception):
     """A diff, check or digest that violates a requirement."""
 
     def __init__(self, requirement: str, why: str) -> None:
@@ -40,14 +40,14 @@ class State:
 
 def _require(holds: object, requirement: str, why: str) -> None:
     if not holds:
-        raise Refused(requirement, why)
+        raise InvalidDiffError(requirement, why)
 
 
 def tokens(path: Any) -> list[str]:
     """Return the reference tokens of a JSON Pointer.
 
     Raises:
-        Refused: The path is not a JSON Pointer.
+        InvalidDiffError: The path is not a JSON Pointer.
     """
     sound = isinstance(path, str) and (not path or path[0] == "/") and not re.search("~(?![01])", path)
     _require(sound, "TW-DIF-018", f"{path!r} is not a JSON Pointer")
@@ -63,7 +63,7 @@ def get(value: Any, path: str) -> Any:
     """Return the value at a path.
 
     Raises:
-        Refused: The path does not exist.
+        InvalidDiffError: The path does not exist.
     """
     for token in tokens(path):
         if isinstance(value, dict):
@@ -81,7 +81,7 @@ def find(value: Any, path: str) -> Any:
     """Return the value at a path, or None if the path does not exist."""
     try:
         return get(value, path)
-    except Refused:
+    except InvalidDiffError:
         return None
 
 
@@ -191,7 +191,7 @@ def apply(state: State, data: Any) -> State:
     """Apply a diff and verify its checks.
 
     Raises:
-        Refused: The diff does not apply, or one of its checks fails.
+        InvalidDiffError: The diff does not apply, or one of its checks fails.
     """
     ops, checks = data, []
     if isinstance(data, str):
@@ -253,7 +253,7 @@ def verify(state: State, checks: Any, requirement: str) -> None:
         requirement: Requirement that a malformed check violates.
 
     Raises:
-        Refused: A check is malformed or does not hold.
+        InvalidDiffError: A check is malformed or does not hold.
     """
     for check in checks:
         _require(isinstance(check, list) and len(check) in {2, 3}, requirement, f"{check!r} is not a check")

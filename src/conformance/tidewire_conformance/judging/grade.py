@@ -59,7 +59,7 @@ class GradedRun(Protocol):
         """Return the profile that a requirement counts toward."""
 
 
-class Named(Protocol):
+class CheckOrScenario(Protocol):
     """Check or scenario: a name and the requirements that it covers."""
 
     @property
@@ -200,7 +200,7 @@ class Report:
 
 
 def grade(
-    run: GradedRun, checks: Iterable[Named], known: Mapping[str, str] | None = None, part: str = ""
+    run: GradedRun, checks: Iterable[CheckOrScenario], known: Mapping[str, str] | None = None, part: str = ""
 ) -> Report:
     """Grade a run.
 

@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.event_stream_decoder import Block, Reader
-from tidewire_conformance.wire.strict_json import Reading
+from tidewire_conformance.wire.event_stream_decoder import Block, EventStreamDecoder
+from tidewire_conformance.wire.strict_json import ParsedJson
 
 SECRET: Final = 8
 """Minimum length at which a credential is replaced wherever it occurs. Shorter values are replaced only in their own
@@ -46,7 +46,7 @@ class RecordedExchange:
     fault: str = ""
     """HTTP or connection error; empty if there was none."""
     finished: float = 0.0
-    reader: Reader = field(default_factory=Reader)
+    reader: EventStreamDecoder = field(default_factory=EventStreamDecoder)
     secrets: tuple[tuple[str, str], ...] = ()
     """Header values that no report may show, each with the name of the variable printed in its place."""
 
@@ -90,7 +90,7 @@ class RecordedExchange:
         return self.ended == "whole"
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> ParsedJson:
         """Response body parsed as JSON. The value is cached, so read it only after the response has ended."""
         return strict_json.read(self.body)
 

@@ -18,14 +18,14 @@ import h11
 from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
-BUSY: Final = frozenset({429, 503})
+BUSY_STATUSES: Final = frozenset({429, 503})
 """Status codes after which a request with `Retry-After` is sent again."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
 """Longest `Retry-After`, in seconds, that the suite waits for before a retry; multiplied by `patience`."""
-ANSWER_SECONDS: Final = 10.0
+RESPONSE_SECONDS: Final = 10.0
 """Timeout for a status line and for each further piece of a body; multiplied by `patience`."""
-WHOLE_SECONDS: Final = 60.0
+COMPLETE_RESPONSE_SECONDS: Final = 60.0
 """Timeout for a complete response that is not a stream; multiplied by `patience`."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of one response body. The client stops reading beyond it."""
@@ -39,7 +39,7 @@ Header = Mapping[str, str | None]
 """Request header fields. None removes a field that the client would send by default."""
 
 
-class Sent(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """Optional parts of a request."""
 
     header: Header | None
@@ -54,7 +54,7 @@ class Sent(TypedDict, total=False):
     """Send the request as HTTP/1.0, as some proxies do."""
 
 
-class NoAnswerError(Exception):
+class IncompleteResponseError(Exception):
     """The response is missing or incomplete, so nothing can be judged by it."""
 
 
@@ -67,7 +67,7 @@ class Stream:
         self._patience = patience
 
     async def until(
-        self, holds: Callable[[RecordedExchange], object], seconds: float = ANSWER_SECONDS
+        self, holds: Callable[[RecordedExchange], object], seconds: float = RESPONSE_SECONDS
     ) -> bool:
         """Read until a condition holds for the exchange.
 
@@ -87,14 +87,14 @@ class Stream:
             return False
         return True
 
-    async def next(self, seconds: float = ANSWER_SECONDS) -> bool:
+    async def next(self, seconds: float = RESPONSE_SECONDS) -> bool:
         """Read the next piece; False if the response has ended or the timeout (times `patience`) expired."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds * self._patience):
                 return await self._connection.read()
         return False
 
-    async def to_end(self, seconds: float = ANSWER_SECONDS) -> RecordedExchange:
+    async def to_end(self, seconds: float = RESPONSE_SECONDS) -> RecordedExchange:
         """Read until the response ends, or until nothing arrives for `seconds` times `patience`."""
         with contextlib.suppress(TimeoutError):
             while not self.exchange.ended:
@@ -164,8 +164,8 @@ class Wire:
         """Return the URL of a path below the base URL; an absolute URL is returned unchanged."""
         return place if "://" in place else self.base_url + place
 
-    async def ask(
-        self, method: str, place: str, *, seconds: float = ANSWER_SECONDS, **sent: Unpack[Sent]
+    async def request(
+        self, method: str, place: str, *, seconds: float = RESPONSE_SECONDS, **sent: Unpack[RequestOptions]
     ) -> RecordedExchange:
         """Send a request and read the whole response.
 
@@ -176,16 +176,16 @@ class Wire:
             **sent: Optional parts of the request.
 
         Raises:
-            NoAnswerError: The connection failed, or the response was not complete in time.
+            IncompleteResponseError: The connection failed, or the response was not complete in time.
         """
         async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, WHOLE_SECONDS) * self.patience):
+                async with asyncio.timeout(max(seconds, COMPLETE_RESPONSE_SECONDS) * self.patience):
                     await stream.to_end(seconds)
         if not exchange.is_whole:
             incomplete = f"the response ({exchange.status}) had not ended after {len(exchange.body)} bytes"
-            raise NoAnswerError(f"{exchange}: {exchange.fault or incomplete}")
+            raise IncompleteResponseError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
 
     @contextlib.asynccontextmanager
@@ -194,9 +194,9 @@ class Wire:
         method: str,
         place: str,
         *,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float = RESPONSE_SECONDS,
         read_ahead: int = _READ,
-        **sent: Unpack[Sent],
+        **sent: Unpack[RequestOptions],
     ) -> AsyncIterator[Stream]:
         """Send a request and read the response header. The caller reads the body from the returned stream.
 
@@ -208,7 +208,7 @@ class Wire:
             **sent: Optional parts of the request.
 
         Raises:
-            NoAnswerError: The connection failed, or no response header arrived in time.
+            IncompleteResponseError: The connection failed, or no response header arrived in time.
         """
         url, header, body = self.url(place), sent.get("header") or {}, sent.get("body")
         if sent.get("json") is not None:
@@ -249,7 +249,7 @@ class Wire:
             exchange.fault = f"{type(error).__name__}: {error}"
         try:
             if not exchange.status:
-                raise NoAnswerError(
+                raise IncompleteResponseError(
                     f"{exchange}: {exchange.fault or 'the server closed the connection before a response'}"
                 )
             yield Stream(exchange, connection, self.patience)
@@ -273,7 +273,7 @@ class Wire:
 def _retry_after(exchange: RecordedExchange) -> float | None:
     """Return the `Retry-After` of a 429 or 503 in seconds, or None."""
     value = exchange.response_header("retry-after")
-    return float(value) if exchange.status in BUSY and value.isascii() and value.isdigit() else None
+    return float(value) if exchange.status in BUSY_STATUSES and value.isascii() and value.isdigit() else None
 
 
 def _origin(url: str) -> tuple[str, str]:
