@@ -314,7 +314,7 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
             "concurrency_group 'gpu' has two different limits",
         ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
-        (["mine.py:server", "--log", "mysql://x"], "is not a log"),
+        (["mine.py:server", "--log", "mysql://x"], "is not a valid log"),
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
     ],
 )

@@ -129,7 +129,7 @@ def test_an_interrupted_job_of_a_removed_endpoint_fails(server):
     found = server.ended(ran)
     error = found["state"]["items"][0]["error"]
     assert (found["status"], error["code"]) == ("failed", "worker_lost")
-    assert "'tidewire.script' did not exist any more" in error["detail"]
+    assert "'tidewire.script' no longer existed" in error["detail"]
     assert found["state"]["items"][0]["value"] == "Hel"
 
 
@@ -150,7 +150,7 @@ def test_deadlines_include_time_before_a_restart(server):
     server.again()
     found = server.ended(job)
     assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
-    assert found["done"]["error"]["detail"] == "unfinished 1.5 s after the submit"
+    assert found["done"]["error"]["detail"] == "the item had not ended 1.5 s after the job was submitted"
 
 
 def test_a_job_whose_deadline_passed_while_the_server_was_down_does_not_run(server, tmp_path):
@@ -238,7 +238,7 @@ def test_a_file_that_is_not_a_log_is_refused_and_unchanged(tmp_path):
 
 
 def test_an_unwritable_folder_is_refused():
-    assert "cannot be created" in refusal("sqlite:////proc/log.db")
+    assert "cannot create the lock file" in refusal("sqlite:////proc/log.db")
 
 
 def test_a_damaged_file_is_refused(tmp_path):
@@ -258,7 +258,7 @@ def test_a_log_with_missing_rows_prevents_the_start(server):
     with sqlite3.connect(server.log) as db:
         db.execute("DELETE FROM state")
     found = refusal(f"sqlite:///{server.log}")
-    assert "are missing: the file is damaged" in found
+    assert "are missing, so the file is damaged" in found
     assert str(server.log) in found
     with pytest.raises(ChildProcessError, match="the file is damaged"):
         server.start()

@@ -131,7 +131,7 @@ def test_a_failed_append_on_a_full_disk_changes_nothing_and_can_be_retried(tmp_p
         writer = await Writer().add(store)
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
         before = writer.log.extent()
-        with pytest.raises(StoreError, match="free space on its disk"):
+        with pytest.raises(StoreError, match="free some space on the disk"):
             await writer.write("x" * 500_000)
         assert writer.log.extent() == before
         await store.jobs.reserve(key, b"h")
@@ -209,7 +209,7 @@ def test_appends_of_many_jobs_share_a_commit(tmp_path):
     "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "mysql://x", "", "log.db", "Memory"]
 )
 def test_an_invalid_log_url_is_refused(name):
-    with pytest.raises(ValueError, match="is not a log"):
+    with pytest.raises(ValueError, match="is not a valid log"):
         file_of(name)
 
 

@@ -166,7 +166,7 @@ def test_token_that_does_not_fit_into_a_header_is_refused(token):
     (error,) = errors_of({"tokens": (token,)})
     assert (
         error
-        == "--token: tokens: a token must consist of visible ASCII characters without spaces, to fit in a header"
+        == "--token: tokens: a token must consist of visible ASCII characters without spaces, because it is sent in a header"
     )
 
 

@@ -35,7 +35,7 @@ def test_shared_members_are_limited_by_their_total_size_in_all_inputs(monkeypatc
         admitted([{}] * 5, shared)
     found = refused.value.problem
     assert (found.code, found.pointer) == ("batch_too_large", "/shared")
-    assert "1000 bytes, and each of 5 inputs" in str(refused.value)
+    assert "1000 bytes, and each of the 5 inputs" in str(refused.value)
     assert found.model_extra == {"limit": 4}
 
 

@@ -1,4 +1,4 @@
-"""Reference server of the Tidewire protocol. Serves Python functions as endpoints with resumable result streams."""
+"""Reference server for the Tidewire protocol. It serves Python functions as endpoints with resumable result streams."""
 
 try:
     from tidewire_server.endpoints.context import Context

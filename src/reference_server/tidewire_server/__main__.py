@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command. If a dependency is missing, print how to install it and exit with code 2."""
+    """Run the command. If a dependency is not installed, print how to install it, and exit with code 2."""
     try:
         from tidewire_server.process import cli  # noqa: PLC0415 - only the command needs typer
     except ModuleNotFoundError as error:

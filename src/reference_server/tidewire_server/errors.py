@@ -1,4 +1,4 @@
-"""Exceptions of the server, and the problem details (RFC 9457) that they become in responses."""
+"""Exceptions of the server, and their conversion to problem details (RFC 9457)."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,11 +7,14 @@ from typing import Any
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
 ITEM_ERROR = "item_refused"
-"""Default code of an `ItemError`, and prefix of codes that are neither registered, dotted nor URIs."""
+"""Default code of an `ItemError`.
+
+It is also the prefix of codes that are not registered, contain no dot, and are not URIs.
+"""
 
 
 class ProblemError(Exception):
-    """Error that the server answers with a problem response.
+    """Error to which the server responds with a problem document.
 
     Attributes:
         problem: Body of the response.
@@ -25,12 +28,12 @@ class ProblemError(Exception):
 
 
 def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> ProblemError:
-    """Create a `ProblemError` with a registered code, for the caller to raise."""
+    """Create a `ProblemError` with a registered code. The caller must raise it."""
     return ProblemError(problem(code, detail, **members), headers)
 
 
 def request_timeout(detail: str) -> Problem:
-    """Create the 408 problem for a request that did not arrive in time. The client may safely send it again."""
+    """Create the problem (status 408) for a request that did not arrive in time. The client may repeat the request."""
     return Problem(
         code="request.late",
         title="The request did not arrive in time",
@@ -41,13 +44,14 @@ def request_timeout(detail: str) -> Problem:
 
 
 class ItemError(Exception):
-    """Raise this in an endpoint's function to fail the current item with a message for the client.
+    """Exception that a function raises to fail the current item with a message for the client.
 
     Args:
-        message: Text for the client. No other part of the exception leaves the server.
-        code: Registered error code (`"input_too_long"`, …), absolute URI, or name that contains a dot. Any other name
-            gets a prefix: `"empty"` becomes `item_refused.empty`.
-        members: Additional members of the problem, such as a limit. Custom codes may also set `retryable`.
+        message: Text for the client. The client does not receive the exception's traceback or cause.
+        code: Registered error code such as `"input_too_long"`, absolute URI, or name that contains a dot. Any other
+            name gets a prefix, so that `"empty"` becomes `item_refused.empty`.
+        members: Additional members of the problem, such as a limit. With a custom code, `retryable` can also be
+            set.
     """
 
     def __init__(self, message: str, *, code: str = ITEM_ERROR, **members: Any) -> None:
@@ -57,7 +61,7 @@ class ItemError(Exception):
         self.members = members
 
     def problem(self) -> Problem:
-        """Return the problem details for the item's member `error`."""
+        """Return the problem details that become the item's member `error`."""
         if self.code in REGISTRY:
             found = problem(self.code, self.message)
         else:
@@ -66,14 +70,14 @@ class ItemError(Exception):
             found = Problem(
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
-        # The registry decides whether a registered code is retryable [TW-ERR-004]. The raiser decides for custom codes.
+        # The registry says whether a registered code is retryable [TW-ERR-004]. For custom codes, `members` says so.
         custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
         overrides = {name: self.members[name] for name in custom if name in self.members}
         return Problem(**(self.members | to_json(found) | overrides))
 
 
 class InvalidValueError(ValueError):
-    """A function returned, yielded or wrote a value that is not JSON or does not match the endpoint's value schema."""
+    """A function has produced a value that is not JSON or that does not match the schema of the endpoint's value."""
 
 
 class StateTooLargeError(Exception):
@@ -85,7 +89,7 @@ class StateTooLargeError(Exception):
 
 
 class StreamClosedError(RuntimeError):
-    """A function wrote to the stream of an item that has ended."""
+    """A function has written to the stream of an item that had already ended."""
 
 
 class UnknownEndpointError(KeyError):

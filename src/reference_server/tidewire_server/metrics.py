@@ -1,4 +1,4 @@
-"""Prometheus metrics of a server (`GET /metrics`). Each server has its own registry, without process metrics."""
+"""Prometheus metrics of a server, which are read by `GET /metrics`. Process metrics are not included."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -12,13 +12,17 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Prometheus metrics of one server. Counters on hot paths are plain integers until the metrics are read."""
+    """Prometheus metrics of one server.
+
+    Counters on hot paths are plain integers, which are added to the Prometheus counters when the metrics are
+    read.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
-        """Bytes of event streams sent since the last read, not yet added to `streamed_bytes`."""
-        self._events = self._bytes = 0  # logged since the last read, not yet added to their counters
+        """Number of bytes of event streams that were sent but are not yet added to `streamed_bytes`."""
+        self._events = self._bytes = 0  # logged, but not yet added to their counters
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs accepted and stored.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item has started.", "endpoint")
@@ -51,11 +55,11 @@ class Metrics:
             self.stream_requests.labels(cursor)
 
     def measure(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """Register a gauge with one value per endpoint. `read` returns the values whenever the metrics are read."""
+        """Register a gauge with one value for each endpoint. `read` returns the values when the metrics are read."""
         self.registry.register(_PerEndpoint(f"tidewire_{name}", help_text, read))
 
     def add(self, counter: Counter, amount: int, *labels: str) -> None:
-        """Increase a counter cheaply, for hot paths. The Prometheus counter is updated when the metrics are read."""
+        """Increase a counter on a hot path. The Prometheus counter itself is updated only when the metrics are read."""
         self._added[counter, labels] += amount
 
     def logged(self, events: int, size: int) -> None:

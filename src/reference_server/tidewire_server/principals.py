@@ -1,7 +1,7 @@
-"""Bearer-token authentication: map tokens to principals.
+"""Authentication with bearer tokens, each of which belongs to a principal.
 
 A principal has access only to its own jobs. A request for another principal's job gets the same response as a request
-for an unknown job. A server without tokens treats all clients as one anonymous principal.
+for an unknown job. If the server has no tokens, all clients are the same anonymous principal.
 """
 
 import hashlib
@@ -14,13 +14,14 @@ ANONYMOUS = "anonymous"
 
 
 class TokenPrincipals:
-    """Accepted bearer tokens, with their principals."""
+    """Bearer tokens that the server accepts, with the principal of each token."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         """Parse tokens of the form `TOKEN` or `PRINCIPAL:TOKEN`.
 
         Raises:
-            ValueError: A token is empty, occurs twice, or contains characters not allowed in an Authorization header.
+            ValueError: A token is empty, occurs twice, or contains a character that is not allowed in an Authorization
+                header.
         """
         self._principals: dict[bytes, str] = {}
         for entry in tokens:
@@ -29,18 +30,20 @@ class TokenPrincipals:
                 raise ValueError("a token must be TOKEN or PRINCIPAL:TOKEN, with neither part empty")
             if not all("!" <= character <= "~" for character in token):
                 raise ValueError(
-                    "a token must consist of visible ASCII characters without spaces, to fit in a header"
+                    "a token must consist of visible ASCII characters without spaces, because it is sent in a header"
                 )
             digest = hashlib.sha256(token.encode()).digest()
             if digest in self._principals:
-                raise ValueError(f"a token occurs twice (first for principal {self._principals[digest]!r})")
+                raise ValueError(
+                    f"a token occurs twice; it already belongs to principal {self._principals[digest]!r}"
+                )
             self._principals[digest] = principal or f"token-{digest.hex()[:12]}"
 
     def __bool__(self) -> bool:
         return bool(self._principals)
 
     def principal(self, authorization: str | None) -> str:
-        """Return the principal that an Authorization header authenticates.
+        """Return the principal whose token an Authorization header contains.
 
         Raises:
             ProblemError: The header is missing, or its token is not accepted.
@@ -49,7 +52,8 @@ class TokenPrincipals:
             return ANONYMOUS
         scheme, _, token = (authorization or "").partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
-        # Compare all tokens, each in constant time: otherwise the response time would reveal information about them.
+        # Compare with all tokens, each in constant time. Otherwise the response time would reveal information about the
+        # tokens.
         found = [name for known, name in self._principals.items() if hmac.compare_digest(known, digest)]
         if scheme.lower() != "bearer" or not found:
             detail = "send 'Authorization: Bearer TOKEN' with a token that this server accepts"

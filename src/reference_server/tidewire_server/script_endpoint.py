@@ -1,7 +1,8 @@
-"""Test endpoint `tidewire.script`, which executes the steps in its input.
+"""Endpoint `tidewire.script` for tests, which executes the steps in its input.
 
-Tests of clients, and black-box tests of servers, need a stream that grows, truncates, pauses or fails at a known point.
-The specification defines the steps and their limits (`spec/README.md`), so any server can offer this endpoint.
+Tests of clients and black-box tests of servers need a stream that grows, is truncated, pauses or fails at a known
+point. The specification defines the steps and their limits (`spec/README.md`), so that any server can offer this
+endpoint.
 """
 
 import asyncio
@@ -22,15 +23,18 @@ NAME: Final = "tidewire.script"
 MAX_STEPS: Final = 1000
 """Maximum number of steps in a script."""
 MAX_SLEEP_MS: Final = 600_000
-"""Maximum total of all `sleep_ms` of a script."""
+"""Maximum sum of all `sleep_ms` in a script."""
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Maximum total of all `bytes` of a script. Larger than the default `max_state_bytes`, so that tests can exceed it."""
+"""Maximum sum of all `bytes` in a script. A script can therefore exceed the default value of `max_state_bytes`."""
 MAX_COLUMNS: Final = 16
 MAX_NUMBERS: Final = 64
-"""Maximum number of members of one `usage`."""
+"""Maximum number of members in one `usage` step."""
 
 CONCURRENCY: Final = 8
-"""Default number of scripts that run concurrently. Submitting a few more is enough to test the queue."""
+"""Default number of scripts that run concurrently.
+
+It is small, so that tests can fill the queue with a few more scripts.
+"""
 
 _DIGITS: Final = "0123456789"
 
@@ -60,11 +64,11 @@ class _Described(BaseModel):
 
 
 class AppendStep(_Described):
-    """Append to a text, or append elements to an array."""
+    """Append characters to a text, or elements to an array."""
 
     append: str | list[Value]
     at: Pointer | None = None
-    """JSON Pointer within the value. By default the only column, or the value itself if there are no columns."""
+    """JSON Pointer to the text or array. By default the only column, or the value itself if there are no columns."""
 
 
 class Truncate(_Described):
@@ -72,18 +76,18 @@ class Truncate(_Described):
 
     truncate: int = Field(ge=0)
     at: Pointer | None = None
-    """JSON Pointer within the value. Same default as in `append`."""
+    """JSON Pointer within the value. The default is the same as in an `append` step."""
 
 
 class Set(_Described):
-    """Set the value at a JSON Pointer whose parent exists."""
+    """Set the value at a JSON Pointer. The parent of this location must exist."""
 
     set: tuple[Pointer, Value]
     """JSON Pointer within the value, and the new value at that location."""
 
 
 class Row(_Described):
-    """Extend every column: a text by a string, an array by one element."""
+    """Append a string to each column that is a text, and one element to each column that is an array."""
 
     row: list[Value] = Field(max_length=MAX_COLUMNS)
 
@@ -95,11 +99,11 @@ class Emit(_Described):
 
 
 class Bytes(_Described):
-    """Append a text of this many ASCII characters: `01234567890123…`."""
+    """Append the ASCII text `01234567890123…`, which has as many characters as `bytes` says."""
 
     bytes: int = Field(ge=0, le=MAX_BYTES)
     at: Pointer | None = None
-    """JSON Pointer within the value. Same default as in `append`."""
+    """JSON Pointer within the value. The default is the same as in an `append` step."""
 
 
 class Sleep(_Described):
@@ -109,7 +113,7 @@ class Sleep(_Described):
 
 
 class Amount(_Described):
-    """Progress values that a `progress` step reports."""
+    """Values that a `progress` step reports."""
 
     current: int | float
     total: int | float | None = None
@@ -131,7 +135,7 @@ class Note(_Described):
 
 
 class Usage(_Described):
-    """Report usage. The usage of the job is the sum over its items."""
+    """Report usage. The usage of a job is the sum of the usage of its items."""
 
     usage: dict[str, int | float] = Field(max_length=MAX_NUMBERS)
 
@@ -151,7 +155,7 @@ _NAMES: Final = (
 
 
 def _tag(name: str) -> Tag:
-    # The prefix keeps the tag distinguishable from a member name in the location of a validation error.
+    # In the location of a validation error, the prefix distinguishes the tag from the name of a member.
     return Tag(f"step {name}")
 
 
@@ -193,14 +197,14 @@ def _bounded(steps: list[Step]) -> list[Step]:
 
 
 class Script(_Described):
-    """Input of the endpoint: the steps to execute, and the initial value."""
+    """Input of the endpoint, which contains the steps to execute and the initial value."""
 
     script: Annotated[list[Annotated[Step, _BY_NAME]], Field(max_length=MAX_STEPS), AfterValidator(_bounded)]
-    """Steps to execute in order. After the last one the item succeeds."""
+    """Steps to execute in this order. After the last step, the item succeeds."""
     initial: Value = ""
     """Value before the first step."""
     columns: Annotated[list[Pointer], Field(max_length=MAX_COLUMNS)] | None = None
-    """Columns, as JSON Pointers within the value. By default the value itself, if `initial` is a text."""
+    """JSON Pointers to the columns in the value. By default, the value itself is a column if `initial` is a text."""
 
 
 EXAMPLES: Final[list[JsonValue]] = [
@@ -220,7 +224,7 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
 
     Args:
         server: Server to register the endpoint on.
-        concurrency_limit: Number of scripts that run concurrently, or None for no limit.
+        concurrency_limit: Maximum number of scripts that run concurrently, or None for no limit.
 
     Raises:
         ValueError: The server already has an endpoint with this name.
@@ -237,8 +241,8 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
     async def play(script: Script, stream: Stream[JsonValue]) -> None:
         """Execute the steps in the input.
 
-        For tests of clients and black-box tests of servers, which need a stream that grows, truncates, pauses or fails
-        at a known point.
+        Tests of clients and black-box tests of servers use this endpoint, because they need a stream that grows, is
+        truncated, pauses or fails at a known point.
         """
         for index, step in enumerate(script.script):
             try:
@@ -258,7 +262,7 @@ def _columns(script: Script) -> list[str]:
 
 
 async def _execute(step: Step, stream: Stream[JsonValue]) -> None:
-    """Execute one step, and yield to the event loop.
+    """Execute one step, and then yield to the event loop.
 
     Raises:
         ItemError: The step is a `fail`.

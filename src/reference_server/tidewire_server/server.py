@@ -1,4 +1,4 @@
-"""The public class `Server`: registers functions as endpoints, and serves them."""
+"""The public class `Server`, which registers functions as endpoints and serves them."""
 
 import asyncio
 import contextlib
@@ -36,11 +36,11 @@ from tidewire_server.store.open_store import memory_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
-"""Module that `tidewire serve` is importing, or None. `Server.run` refuses to run during this import."""
+"""Name of the module that `tidewire serve` is importing, or None. `Server.run` raises an error during this import."""
 
 
 class Server:
-    """Serves Python functions as endpoints.
+    """Server whose endpoints are Python functions.
 
     Example:
         server = Server()
@@ -58,8 +58,8 @@ class Server:
 
         Args:
             settings: All settings in one object.
-            options: Individual settings, which take precedence over `settings`: `default_concurrency_limit=1`,
-                `max_threads=40`, `heartbeat=15.0`, … `Settings` lists all of them with their bounds.
+            options: Individual settings such as `default_concurrency_limit=1`, `max_threads=40` or `heartbeat=15.0`.
+                They take precedence over `settings`. The class `Settings` lists all settings with their bounds.
 
         Raises:
             pydantic.ValidationError: A setting is unknown or out of bounds.
@@ -128,11 +128,11 @@ class Server:
     ) -> Any:
         """Register a function as an endpoint. The decorator returns the function unchanged.
 
-        The function may be synchronous (it then runs in a worker thread), `async`, or a synchronous or asynchronous
-        generator that yields complete values. It may also write to a parameter annotated `Stream[T]`. All other
-        parameters are members of the input, except that a single parameter annotated with a pydantic model is the
-        input itself. The value's schema is inferred from the return type, the yielded type, or `T`. The docstring
-        becomes the endpoint's description.
+        The function may be synchronous or asynchronous, and may be a generator that yields complete values. Synchronous
+        functions run in worker threads. The function may also have a parameter that is annotated `Stream[T]` and write
+        to it. All other parameters are members of the input. If there is only one and it is annotated with a pydantic
+        model, this model is the input itself. The value's schema is inferred from the return type, the yielded type, or
+        `T`. The docstring becomes the endpoint's description.
 
         Args:
             function: The function, if this method is used as a decorator without arguments.
@@ -209,7 +209,7 @@ class Server:
 
     @property
     def app(self) -> TidewireApp:
-        """ASGI application, for use with any ASGI server. After the first access, settings can no longer be changed."""
+        """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         if self._app is None:
             self._app = TidewireApp(self.endpoints, self.settings, self._closers)
         return self._app
@@ -230,7 +230,7 @@ class Server:
         self._closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
-        """Return the concurrency limit of an endpoint or of its group. None means no limit.
+        """Return the concurrency limit of an endpoint or of its group, or None if there is no limit.
 
         Raises:
             UnknownEndpointError: The server has no endpoint with this name.
@@ -258,13 +258,13 @@ class Server:
             port: Port to bind to, or 0 for any free port.
             port_file: File to write the port number to when the server is ready, for programs that wait for it.
             listener: Listening socket to use instead of `host` and `port`.
-            started: Function called with the URL when the server is ready. By default the URL is printed.
-            switch_interval: Python thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
+            started: Function that is called with the URL when the server is ready. By default, the URL is printed.
+            switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
             SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If
                 the exception is not caught, Python prints the reason in one line and exits with code 1.
-            RuntimeError: This thread already runs an event loop, as in a notebook, or the server is already running.
+            RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
 
@@ -302,7 +302,7 @@ class Server:
         Example: `with server.running() as url: …`
 
         Yields:
-            URL of the server, by default on any free port of the loopback interface.
+            URL of the server. By default, the server uses a free port of the loopback interface.
 
         Raises:
             OSError: The address cannot be bound.
@@ -316,11 +316,11 @@ class Server:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:
-        """Run one job in this process, without sockets, and return its value. For tests.
+        """Run one job in this process, without sockets, and return its value. This is useful in tests.
 
         Args:
             endpoint: Name of the endpoint.
-            members: Members of the input. For an endpoint whose input is one model, the members of the model.
+            members: Members of the input. If the input is a pydantic model, these are the members of the model.
 
         Returns:
             The final value, as JSON.
@@ -329,7 +329,7 @@ class Server:
             UnknownEndpointError: The server has no endpoint with this name.
             ProblemError: The input is not valid.
             ItemError: The function raised an `ItemError`, or its value does not match the schema.
-            Exception: Any other exception that the function raised.
+            Exception: The function raised another exception, which is raised unchanged.
         """
         found = self._endpoint(endpoint)
         if _has_running_loop():
@@ -340,9 +340,7 @@ class Server:
 
     def _check_not_running(self) -> None:
         if self._app is not None and self._app.started:
-            raise RuntimeError(
-                "this server is already running; its queue and log can be used only once at a time"
-            )
+            raise RuntimeError("this server is already running; stop it before it is started again")
 
     def _endpoint(self, name: str) -> Endpoint:
         try:
@@ -368,7 +366,7 @@ class Server:
 
 
 def _has_running_loop() -> bool:
-    """Return whether this thread runs an event loop, which a blocking call would stop."""
+    """Return whether an event loop is running in this thread. A blocking call would stop the event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

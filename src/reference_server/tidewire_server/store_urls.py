@@ -1,4 +1,4 @@
-"""Parse the URL of a store, as passed in the `log` setting."""
+"""Parse the value of the `log` setting, which is the URL of a store."""
 
 from pathlib import Path
 from typing import Final
@@ -8,7 +8,7 @@ _SQLITE: Final = "sqlite:///"
 
 
 def file_of(name: str) -> Path | None:
-    """Return the path of the file that a store URL names, or None for the in-memory store.
+    """Return the path of the file in a store URL, or None for the in-memory store.
 
     Raises:
         ValueError: The URL is not a store URL.
@@ -17,6 +17,6 @@ def file_of(name: str) -> Path | None:
         return None
     if not name.startswith(_SQLITE) or name == _SQLITE:
         raise ValueError(
-            f"{name!r} is not a log: use memory, or sqlite:///PATH (four slashes for an absolute path)"
+            f"{name!r} is not a valid log; use memory, or sqlite:///PATH (four slashes for an absolute path)"
         )
     return Path(name.removeprefix(_SQLITE)).absolute()

@@ -1,4 +1,4 @@
-"""Name and version of the server, as reported in discovery."""
+"""Name and version of the server, which it reports in discovery."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,1 +1,1 @@
-"""ASGI application of the server: routes, event streams, replay."""
+"""ASGI application of the server, with its routes and event streams."""

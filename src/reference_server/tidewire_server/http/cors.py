@@ -1,4 +1,4 @@
-"""CORS middleware: headers that let pages of other origins read responses (spec/10-browsers.md, section 10.2)."""
+"""CORS middleware, which lets web pages from other origins read responses (spec/10-browsers.md, section 10.2)."""
 
 from collections.abc import Collection
 from typing import Final
@@ -18,11 +18,11 @@ PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
 
 
 class Cors(CORSMiddleware):
-    """Starlette's CORS middleware with the preflight responses that the protocol requires.
+    """CORS middleware with the preflight responses that the protocol requires.
 
-    Starlette answers preflights with plain text and status 200 or 400. This class answers an accepted preflight with
-    204 and no body, and a rejected one with a problem document, as for every other error [TW-ERR-001]. Both responses
-    carry the headers of section 10.5.
+    Starlette responds to preflight requests with plain text and status 200 or 400. This class responds to an accepted
+    preflight request with status 204 and no body, and to a rejected one with a problem document, like all other errors
+    [TW-ERR-001]. Both responses have the headers that section 10.5 of the specification requires.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -42,9 +42,7 @@ class Cors(CORSMiddleware):
         if decision.status_code == 200:
             response = Response(status_code=204, headers={"cache-control": "no-store"})
         else:
-            detail = (
-                f"{bytes(decision.body).decode()}: pages of the origins in the setting cors_origins may send "
-            )
+            detail = f"{bytes(decision.body).decode()}; pages from the origins in the setting cors_origins may send "
             detail += f"{', '.join(METHODS)} with the headers {', '.join(ALLOW_HEADERS)}"
             response = problem_response(problem("bad_parameter", detail))
         response.headers.update({k: v for k, v in decision.headers.items() if not k.startswith("content-")})

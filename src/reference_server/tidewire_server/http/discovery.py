@@ -1,4 +1,4 @@
-"""Discovery documents: the server's capabilities and limits, endpoint schemas, and linked resources of endpoints."""
+"""Handlers for discovery, which describe the server's capabilities and limits, and the schemas of its endpoints."""
 
 from collections.abc import Callable, Mapping
 
@@ -40,14 +40,15 @@ class DiscoveryDocuments:
         Args:
             endpoints: All endpoints by name.
             settings: The server's settings.
-            service: Returns the job service. Called per request, because the service starts after the routes exist.
+            service: Function that returns the job service. It is called for each request, because the service starts
+                after the routes were created.
         """
         self._endpoints = endpoints
         self._settings = settings
         self._service = service
 
     async def discover(self, request: Request) -> ASGIApp:
-        """Handle `GET /v1`: describe the server."""
+        """Handle `GET /v1` and describe the server."""
         requests_and_responses.require_acceptable(request, "application/json")
         settings, root = self._settings, root_of(request)
         capabilities = [*_CAPABILITIES]
@@ -67,19 +68,19 @@ class DiscoveryDocuments:
         return json_response(members)
 
     async def describe(self, request: Request) -> ASGIApp:
-        """Handle `GET /v1/endpoints/{name}`: describe one endpoint."""
+        """Handle `GET /v1/endpoints/{name}` and describe one endpoint."""
         requests_and_responses.require_acceptable(request, "application/json")
         endpoint = self.endpoint(request)
         return json_response(endpoint.describe(root_of(request), self._service().max_inputs(endpoint)))
 
     async def linked_resource(self, request: Request) -> ASGIApp:
-        """Handle `GET /v1/endpoints/{name}/{resource}`: serve a linked resource, such as the vocabulary."""
+        """Handle `GET /v1/endpoints/{name}/{resource}` and send a linked resource, such as a model's vocabulary."""
         endpoint, name = self.endpoint(request), request.path_params["resource"]
         if name not in endpoint.links:
             raise refuse("not_found", f"endpoint {endpoint.name!r} has no resource {name[:80]!r}")
         resource = endpoint.resource(name)
         etag = f'"{resource.version}"'
-        # Only a URL with the version may be cached forever: the plain URL stays the same when the model changes.
+        # A URL without the version must not be cached forever, because it stays the same when the resource changes.
         caching = _IMMUTABLE if request.query_params.get("v") == resource.version else "no-cache"
         if self._settings.tokens:
             caching = caching.replace("public", "private")

@@ -1,19 +1,22 @@
-"""Merge consecutive logged events into one diff for a slow reader, to save events and bytes.
+"""Merge consecutive logged events into one diff for a slow reader, so that fewer events and bytes are sent.
 
-Rules, from section 5.5 of the specification:
+The rules come from section 5.5 of the specification:
 
-- Only diffs of the same epoch are merged. Snapshots and `done` are sent unchanged and separate the diffs around them.
-- The merged diff has the id of its last event. Its member `on` is the seq of the event before its first one.
-- The merged diff has a check for each text that one of its events checked, valid for the resulting state. A check is
-  recomputed from the text that is appended after it. If a check cannot be recomputed, the event starts a new diff.
-- The merged diff is never larger than `max_event_bytes` or than the events that it replaces.
+- Only diffs of the same epoch are merged. Snapshots and `done` are sent unchanged. Diffs before and after them are not
+  merged with each other.
+- The merged diff has the id of the last event that it replaces. Its member `on` is the seq of the event before the
+  first event that it replaces.
+- If one of the replaced events contains a check of a text, the merged diff contains a check of the same text in the
+  resulting state. It is computed from the original check and the text that was appended afterwards. If that is not
+  possible, the next event starts a new merged diff.
+- The merged diff is never larger than `max_event_bytes`, and never larger than the events that it replaces.
 
   op    | how it is merged with the earlier ops
   ------+--------------------------------------------------------------------------------------------------------------
   a, t  | combined with the op of the same path, unless a path above or below it has changed since
   s     | replaces the op of the same path, and removes the ops of all paths below
   r     | never combined, because the types of the columns (text or array) are unknown here
-  i, d  | never combined, and later ops are not combined with earlier ones, because array indices have shifted
+  i, d  | never combined, and ops after it are not combined with ops before it, because array indices have shifted
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,21 +28,21 @@ import orjson
 from tidewire.protocol.cursor import Cursor
 
 _OVERHEAD: Final = 256
-"""Bytes reserved in a merged diff for everything but its ops: the other members, and the growth of its checks."""
+"""Number of bytes in a merged diff that are reserved for its other members, and for checks that become longer."""
 
 _MAX_PATHS: Final = 1024
-"""Maximum number of paths whose ops can still be combined with later ones."""
+"""Maximum number of paths for which the merger remembers an op that later ops can be combined with."""
 
 
 class EventMerger:
-    """Merges the events that follow a cursor. Call `add` for each chunk of events, then `frames` once."""
+    """Merges the events after a reader's cursor. Call `add` for each chunk of events, and then `frames` once."""
 
     def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:
         """Create a merger for the events after the reader's cursor.
 
         Args:
-            after: Cursor of the last event that the reader has received.
-            columns: Column pointers of the cursor's epoch.
+            after: Id of the last event that the reader has received.
+            columns: JSON Pointers of the columns in the epoch of `after`.
             max_event_bytes: Maximum size of a diff's data.
         """
         self.last = after
@@ -53,7 +56,7 @@ class EventMerger:
         self._diff = _MergedDiff(columns)
 
     def add(self, frames: bytes) -> None:
-        """Add the next events, encoded as this server encodes them for the wire.
+        """Add the next events. They must be encoded in the way in which this server sends events.
 
         Raises:
             ValueError: The bytes are not encoded events.
@@ -76,7 +79,7 @@ class EventMerger:
         """Finish merging and return the merged events.
 
         Args:
-            max_bytes: Size limit of the result. The first event is returned even if it alone is larger.
+            max_bytes: Maximum size of the returned events. The first event is returned even if it alone is larger.
 
         Returns:
             The encoded events, and the id of the last of them.
@@ -123,7 +126,7 @@ class EventMerger:
 
 
 class _PathChange:
-    """Combined change of one path: an optional new value, then a truncation, then an append."""
+    """Combined change of the value at one path. It consists of an optional new value, a truncation and an append."""
 
     __slots__ = ("added", "dropped", "is_set", "kind", "path", "value")
 
@@ -173,24 +176,27 @@ class _PathChange:
 
 
 class _MergedDiff:
-    """Diff under construction, which absorbs the ops of later diffs."""
+    """Diff to which the ops of later diffs are added one by one."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
         self._ops: list[_PathChange | list[Any] | None] = []
         self._changes: dict[str, int] = {}
-        """Index of each path's op in `_ops`. A later `s` of the same path may replace that op."""
+        """Index in `_ops` of the op for each path. A later `s` op for the same path may replace that op."""
         self._open: set[str] = set()
-        """Paths whose op can still be combined with a later `a` or `t`."""
+        """Paths whose op can still be combined with a later `a` or `t` op."""
         self._above: set[str] = set()
-        """All parents of the paths in `_changes`, and possibly more. Other paths have no changes below them."""
+        """All parent paths of the paths in `_changes`, and possibly others.
+
+        A path that is not in the set has no changes below it.
+        """
         self._pinned: set[str] = set()
-        """Paths at or below which `_ops` contains an op that is no longer in `_changes`."""
+        """Paths for which `_ops` contains an op, at the path or below it, that is no longer in `_changes`."""
         self._checks: dict[str, list[int]] = {}
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:
-        """Return whether every check can still be computed after the diff is added."""
+        """Return whether a diff can be added, which is the case if all checks can still be computed afterwards."""
         if not self._checks or type(content) is str:
             return True
         ops, renewed = _ops_and_checks(content)
@@ -198,7 +204,7 @@ class _MergedDiff:
         return all(self._keeps_checks(op, renewing) for op in ops)
 
     def add(self, content: Any) -> None:
-        """Add a diff. The caller must check `follows_on` first."""
+        """Add the ops of a diff to the merged diff. The caller must check `follows_on` first."""
         if type(content) is str:
             self._grow(self._columns[0], content)
             return
@@ -224,7 +230,7 @@ class _MergedDiff:
             self._checks[path] = proof
 
     def encoded(self, on: int) -> bytes:
-        """Encode the diff as JSON."""
+        """Encode the merged diff as JSON. `on` is the seq of the event before it."""
         ops: list[list[Any]] = []
         for op in self._ops:
             if isinstance(op, _PathChange):
@@ -274,7 +280,7 @@ class _MergedDiff:
             self._checks[path] = _check_after_append([0, 0], value)
 
     def _change_for_growth(self, path: str) -> _PathChange:
-        """Return the change that an `a` or `t` op of this path is combined with."""
+        """Return the change with which an `a` or `t` op for this path is combined."""
         if path in self._open:
             return self._change(path)
         for below in self._below(path):
@@ -293,7 +299,7 @@ class _MergedDiff:
     def _new(self, path: str) -> _PathChange:
         if len(self._changes) >= _MAX_PATHS:
             self._pin_all()
-        # Later ops on paths above must stay behind this change, so they can no longer be combined with earlier ops.
+        # A later op on a parent path must be applied after this change, so it cannot be combined with an earlier op.
         for above in _above(path):
             self._above.add(above)
             self._open.discard(above)
@@ -304,7 +310,7 @@ class _MergedDiff:
         return change
 
     def _pin(self, path: str) -> None:
-        """Keep the op of a path as it is: later ops of the path are added separately, and no later `s` removes it."""
+        """Keep the op of a path unchanged. Later ops for the path are added separately and do not replace it."""
         for each in (path, *_above(path)):
             self._changes.pop(each, None)
             self._open.discard(each)
@@ -316,7 +322,7 @@ class _MergedDiff:
         return [each for each in self._changes if each.startswith(f"{path}/")]
 
     def _pin_all(self) -> None:
-        """Keep all current ops as they are, so that later ops are added separately."""
+        """Keep all ops added so far unchanged. Later ops are added separately."""
         self._changes.clear()
         self._open.clear()
         self._above.clear()
@@ -334,7 +340,8 @@ class _MergedDiff:
         if kind == "t":
             known = proof is None or len(proof) == 1 or path in renewing
         else:
-            # An `s` op whose index equals the array's length appends an element. The length is unknown here.
+            # If the index in an `s` op equals the array's length, the op appends an element. The length is unknown
+            # here.
             known = len(self._checks.get(path.rpartition("/")[0], ())) != 1
             known = known and (proof is None or (len(proof) > 1 and type(op[2]) is str))
         return known and not any(each.startswith(f"{path}/") for each in self._checks)
@@ -344,7 +351,7 @@ class _MergedDiff:
         if proof is None:
             return
         if len(proof) > 1:
-            del self._checks[path]  # `follows_on` guarantees that this diff contains a new check
+            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path
         else:
             self._checks[path] = [proof[0] - n]
 
@@ -354,7 +361,10 @@ def _ops_and_checks(content: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _check_after_append(proof: list[int], x: Any) -> list[int]:
-    """Return a check's numbers after an append: length and CRC-32 of a text, or only the length of an array."""
+    """Return the numbers of a check after an append.
+
+    These are a text's length and CRC-32, or only an array's length.
+    """
     if len(proof) == 1:
         return [proof[0] + len(x)]
     return [proof[0] + len(x), crc32(x.encode(), proof[1])]

@@ -1,21 +1,22 @@
-"""Event stream of one reader, written with raw ASGI messages.
+"""Event stream for one reader, written with raw ASGI messages.
 
-A stream stores an offset into the log, never a queue of copied events. Its memory is therefore bounded: the kernel's
-send buffer, plus one chunk of at most `_CHUNK_BYTES` (or one event) that waits for space in that buffer.
+A stream stores only an offset into the log, and never a queue of copied events. It therefore uses a limited amount of
+memory: the kernel's send buffer, and one chunk that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`,
+or contains a single larger event. The data that the server sends depends on the speed of the reader:
 
   the reader                                    | the server sends
   ----------------------------------------------+---------------------------------------------------------------------
   keeps up                                      | each block of events as soon as it is logged, directly from the
                                                 |   append, without waking the stream's own task
   resumes after a cursor                        | the missed events as they were logged, in chunks
-  is slow: the last chunk is not sent yet       | after that chunk, the events logged meanwhile, merged
-  is slower: the merged events would be larger  | a snapshot at the head
-    than the state, or are trimmed              |
-  accepts no byte for `stall_timeout`           | nothing: it closes the connection
+  has not yet received the last chunk           | after that chunk, the events logged meanwhile, merged
+  has missed so many events that a snapshot is  | a snapshot of the current state
+    smaller, or that some were trimmed          |
+  accepts no byte for `stall_timeout`           | nothing; the server closes the connection
 
-The server never closes a stream only because its reader is slow [TW-DIF-068]. It composes each chunk when there is
-space to send it, so a slow reader costs no more than a fast one. A reader that asked for cursor `0-0` gets every event
-as it was logged [TW-RES-017].
+The server never closes a stream only because its reader is slow [TW-DIF-068]. It prepares a chunk only when there is
+space in the send buffer, so a slow reader costs no more than a fast reader. A reader that has sent the cursor `0-0`
+gets every event as it was logged [TW-RES-017].
 """
 
 import asyncio
@@ -39,16 +40,18 @@ from tidewire_server.log_writer.log_writer import snapshot_frame
 from tidewire_server.store.interfaces import Block, JobRecord, LogChunk, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
-"""Maximum size of the events passed to the ASGI server in one send."""
+"""Maximum size of the events that are passed to the ASGI server in one call of `send`."""
 
 _SLICE_BYTES: Final = 16 * 1024
-"""Size of the events merged before yielding to the event loop. Merging them takes about two milliseconds."""
+"""Total size of the events that are merged at once. Merging takes about two milliseconds, during which nothing else
+runs.
+"""
 
 _MERGED_BYTES: Final = 256 * 1024
-"""Maximum size of the logged events merged into one send."""
+"""Maximum size of the logged events that are merged before the result is sent."""
 
 _SMALL_STATE_BYTES: Final = 64 * 1024
-"""Backlog up to which merged events are sent without comparing their size with that of a snapshot."""
+"""Initial value of `_snapshot_bytes`. A smaller backlog is sent as merged events and never as a snapshot."""
 
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -57,14 +60,14 @@ HEADERS: Final = [
 ]
 
 STREAM: Final = "tidewire.stream"
-"""Key in the ASGI scope for the coroutine function that sends the stream. Its argument is the `send` for the body."""
+"""Key in the ASGI scope under which a stream stores the coroutine function that sends its body."""
 
 
 _log = logging.getLogger(__name__)
 
 
 class EventStream:
-    """ASGI application that sends one event stream. Used for a single request."""
+    """ASGI application that sends one event stream in response to one request."""
 
     __slots__ = (
         "_as_logged",
@@ -107,15 +110,15 @@ class EventStream:
         """Prepare a stream.
 
         Args:
-            service: Counts the readers of jobs, and closes streams at shutdown.
+            service: Job service, which counts the readers of each job and closes the streams at shutdown.
             record: Record of the job.
             log: Log of the job.
-            plan: First event of the stream.
-            release_slot: Releases the stream slot of the principal. Called once, when the stream ends.
-            events_url: URI reference of the stream, sent in `hello`.
+            plan: Event with which the stream starts.
+            release_slot: Function that releases the principal's stream slot. It is called once, when the stream ends.
+            events_url: URI reference of the stream, which is sent in the `hello` event.
             headers: Additional response headers.
-            snapshot_interval: If set, send only snapshots, at least this many seconds apart.
-            as_logged: Send every event as it was logged, without merging, even to a slow reader.
+            snapshot_interval: Minimum number of seconds between two snapshots, if the reader wants only snapshots.
+            as_logged: Whether to send every event as it was logged, without merging events for a slow reader.
         """
         self._service = service
         self._metrics = service.metrics
@@ -131,10 +134,13 @@ class EventStream:
         self._snapshot_bytes = _SMALL_STATE_BYTES
         self._wake = asyncio.Event()
         self._idle_at: Cursor | None = None
-        """Cursor of the last event sent, while the stream's task waits for the next block. None while the task runs."""
+        """Id of the last event sent, while the stream's task waits for the next block.
+
+        None while the task is running.
+        """
         self._going_away = False
         self._greeting = b""
-        """Encoded `hello` and opening snapshot, to be sent together with the first events."""
+        """Encoded `hello` event and first snapshot, which are sent together with the first events."""
         self._ephemeral_version = 0
         self._loop = asyncio.get_running_loop()
         self._ping_due = False
@@ -143,17 +149,18 @@ class EventStream:
         self._connection: UvicornConnection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Register the stream in the scope. `TidewireApp` runs it after the router and the middleware have returned.
+        """Store the stream in the scope. `TidewireApp` runs the stream after the router and the middleware have
+        returned.
 
         The response head passes through the middleware, but the body does not. If the stream ran inside the middleware,
-        every wake-up would pass through all its coroutines and every send through all its wrappers, and each open
-        stream would keep them in memory.
+        each send would pass through all wrappers that the middleware adds, and every open stream would keep these
+        wrappers and coroutines in memory.
         """
         scope[STREAM] = partial(self._run, scope, receive, send)
 
     async def _run(self, scope: Scope, receive: Receive, send_head: Send, send: Send) -> None:
         try:
-            if scope["method"] == "HEAD":  # no body, so the request does not count as a reader
+            if scope["method"] == "HEAD":  # a HEAD request gets no body, so it does not count as a reader
                 await send_head({"type": "http.response.start", "status": 200, "headers": self._headers})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
@@ -189,14 +196,17 @@ class EventStream:
             sender.close()
 
     def go_away(self) -> None:
-        """Send `goaway` to the reader, because the server is shutting down. The reader reconnects later."""
+        """Send `goaway` to the reader because the server is shutting down. The reader will reconnect later."""
         self._going_away = True
         self._wake.set()
 
     # ---- events ----------------------------------------------------------------------------------------------
 
     async def _serve_or_goaway(self) -> None:
-        """Send the stream. On any failure, end with `goaway`, so that the reader reconnects [TW-DEP-005]."""
+        """Send the stream.
+
+        If an error occurs, end the stream with `goaway`, so that the reader reconnects [TW-DEP-005].
+        """
         try:
             await self._serve()
         except (GoneError, StalledError):
@@ -204,7 +214,8 @@ class EventStream:
         except StoreError as error:
             _log.error("closed a stream of job %s: %s", self._record.id, error)
         except Exception:  # noqa: BLE001 - logged, and the reader reconnects
-            # Handle it here: the response has started, so the application cannot send a problem response any more.
+            # Handle the exception here. The response has started, so the application can no longer send a problem
+            # response.
             _log.exception("a stream of job %s failed", self._record.id)
         else:
             return
@@ -235,7 +246,7 @@ class EventStream:
     async def _follow(self, cursor: Cursor) -> None:
         self._wake.set()
         while True:
-            # Clear the event before reading: an append after this line sets it again, so no append is missed.
+            # Clear `_wake` before reading the log. If an event is appended after the read, `_wake` is set again.
             if not self._wake.is_set():
                 cursor = await self._idle(cursor)
             self._wake.clear()
@@ -249,13 +260,14 @@ class EventStream:
                 chunk = await self._read_merged(cursor)
             else:
                 chunk = await self._log.read(cursor, _CHUNK_BYTES)
-            if chunk is None:  # events were trimmed before this slow reader got them
+            if chunk is None:  # events were trimmed before they were sent to this slow reader
                 at = await self._log.state()
                 chunk = LogChunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
             if chunk.frames or ephemeral or self._greeting:
                 cursor, ended = chunk.last, chunk.ended
                 frames = b"".join((*ephemeral, chunk.frames))
-                # Free the chunk before the send waits: a stalled reader would keep both copies in memory.
+                # Free the chunk before `send` waits. Otherwise a stalled reader would keep two copies of the events in
+                # memory.
                 del chunk
                 if ended:
                     await self._end(frames)
@@ -266,7 +278,10 @@ class EventStream:
                     self._wake.set()
 
     async def _idle(self, cursor: Cursor) -> Cursor:
-        """Wait until the task has work. Returns the new cursor, because `_on_log_change` may send blocks meanwhile."""
+        """Wait until the task is woken.
+
+        Returns the id of the last event sent, because `_on_log_change` may send events meanwhile.
+        """
         self._idle_at = cursor
         try:
             await self._wake.wait()
@@ -276,7 +291,10 @@ class EventStream:
         return cursor
 
     def _on_log_change(self, block: Block | None) -> None:
-        """Handle a new block or ephemeral event: send the block directly if possible, else wake the stream's task."""
+        """Handle a new block or ephemeral event.
+
+        Send a block directly if possible, and otherwise wake the stream's task.
+        """
         try:
             if block is not None and self._send_directly(block):
                 return
@@ -285,7 +303,10 @@ class EventStream:
         self._wake.set()
 
     def _send_directly(self, block: Block) -> bool:
-        """Send a new block directly, if the reader has all earlier events and its send buffer is empty."""
+        """Send a new block directly if all earlier events were sent and the send buffer is empty.
+
+        Returns whether it was sent.
+        """
         frames, state, done = block
         epoch, seq = state[0]
         if self._idle_at != (epoch, seq - len(frames)):
@@ -299,9 +320,13 @@ class EventStream:
         return True
 
     async def _read_merged(self, cursor: Cursor) -> LogChunk | None:
-        """Read the events after a cursor, merged or as a snapshot if that is smaller. None if they were trimmed."""
+        """Read the events after a cursor and merge them, or return a snapshot if it is smaller.
+
+        Returns None if events after the cursor were trimmed.
+        """
         at = await self._log.state()
-        # Merging needs the columns of the cursor's epoch, which are unknown if the head is in a later epoch.
+        # Merging needs the columns of the cursor's epoch, which are unknown if the log's newest event is in a later
+        # epoch.
         if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
         merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)
@@ -319,7 +344,8 @@ class EventStream:
         events = last.seq - cursor.seq
         remaining = self._log.extent().head.seq - last.seq
         whole_backlog = len(frames) * (1 + remaining / events) if remaining and events else 0.0
-        # Encode a snapshot only if the backlog is larger than the last one: encoding takes time proportional to the state.
+        # Encode a snapshot only if the backlog is larger than the previous snapshot, because encoding a large state is
+        # slow.
         if whole_backlog > self._snapshot_bytes:
             at = await self._log.state()
             snapshot = snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")
@@ -374,7 +400,7 @@ class EventStream:
 
     @staticmethod
     def _jittered(seconds: float) -> int:
-        """Return a random delay in milliseconds around `seconds`, since browsers reconnect without jitter."""
+        """Return `seconds` in milliseconds, with random jitter, because browsers add no jitter when they reconnect."""
         return round(1000 * seconds * random.uniform(0.75, 1.5))
 
     # ---- sending ----------------------------------------------------------------------------------------------
@@ -394,7 +420,10 @@ class EventStream:
         return greeting + frames
 
     def _check_heartbeat(self) -> None:
-        """Request a ping after a heartbeat interval without events. Uses one timer, which events do not reset."""
+        """Schedule a ping if no event was sent for a heartbeat interval.
+
+        A single timer is used, and events do not reset it.
+        """
         now, due = self._loop.time(), self._sender.sent_at + self._settings.heartbeat
         if now >= due:
             self._ping_due, due = True, now + self._settings.heartbeat
@@ -402,7 +431,7 @@ class EventStream:
         self._heartbeat_timer = self._loop.call_at(due, self._check_heartbeat)
 
     async def _wait(self) -> None:
-        """Wait for the next wake-up. Sends a ping if nothing was sent for a heartbeat interval."""
+        """Wait until the task is woken. Sends a ping if nothing was sent for a heartbeat interval."""
         await self._wake.wait()
         await self._after_wake()
 

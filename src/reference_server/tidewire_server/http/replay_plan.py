@@ -1,19 +1,22 @@
-"""Replay planning: the first event of a stream, from the reader's cursor and the events that the log stores.
+"""Choose the first event of a stream.
 
-  cursor                              | log                        | first event of the stream
-  ------------------------------------+----------------------------+---------------------------------------------------
-  id of `done`                        | has ended                  | none: the response is 204
-  no cursor                           | head is a logged snapshot  | that snapshot, as it was logged
-  no cursor                           | any other                  | a snapshot at the head, reason `compacted`
-  0-0                                 | nothing trimmed            | the first event ever logged
-  0-0                                 | start trimmed              | a snapshot at the oldest position, `compacted`
-  id of an event                      | stores all later events    | the event after the cursor
-  id of an event                      | some later events trimmed  | a snapshot at the head, `compacted`
-  any other: beyond the head, beyond  | any                        | a snapshot at the head, reason `rewound`
-    its epoch's end, unknown epoch    |                            |
+The choice depends on the cursor that the reader sent, and on the events that the log stores:
 
-For a log that has ended, a snapshot at the head shows the state before `done`, and `done` follows the snapshot. The log
-itself contains a snapshot only as the first event of an epoch.
+cursor                              | log                        | first event of the stream
+------------------------------------+----------------------------+---------------------------------------------------
+id of `done`                        | has ended                  | none: the response is 204
+no cursor                           | last event is a snapshot   | that snapshot, as it was logged
+no cursor                           | any other                  | snapshot of the current state, `compacted`
+0-0                                 | nothing trimmed            | the first event ever logged
+0-0                                 | start trimmed              | snapshot of the oldest stored state, `compacted`
+id of an event                      | stores all later events    | the event after the cursor
+id of an event                      | some later events trimmed  | snapshot of the current state, `compacted`
+any other, such as an id after the  | any                        | snapshot of the current state, `rewound`
+  last event or an unknown epoch    |                            |
+
+`compacted` and `rewound` are the reasons that the snapshots contain. If the log has ended, a snapshot of the current
+state shows the state before `done`, and `done` follows the snapshot. The log itself contains a snapshot only as the
+first event of an epoch.
 """
 
 from enum import Enum
@@ -25,14 +28,17 @@ from tidewire_server.store.interfaces import Extent
 
 
 class ReplayStart(Enum):
-    """Position of the snapshot that opens a stream."""
+    """Position in the log whose state the first snapshot of a stream shows."""
 
     HEAD = "head"
     OLDEST = "oldest"
 
 
 class ReplayPlan(NamedTuple):
-    """First event of a stream: a snapshot, or the event after a cursor. If both members are None, no event follows."""
+    """First event of a stream, which is a snapshot or the event after a cursor.
+
+    No event is sent if both members are None.
+    """
 
     snapshot: tuple[ReplayStart, SnapshotReason] | None = None
     after: Cursor | None = None
@@ -42,10 +48,10 @@ NOTHING = ReplayPlan()
 
 
 def plan_replay(cursor: Cursor | None, extent: Extent) -> ReplayPlan:
-    """Decide how a stream opens, according to the table at the top of this module.
+    """Choose the first event of a stream, according to the table at the top of this module.
 
     Args:
-        cursor: Cursor that the reader sent, or None.
+        cursor: Cursor that the reader sent, or None if the reader sent no cursor.
         extent: Range of events that the log stores.
     """
     base, head, ended = extent.base, extent.head, extent.ended

@@ -1,4 +1,4 @@
-"""Parse and validate request parameters from the query string, the headers, and the body of a cancel request."""
+"""Parse and validate parameters in the query string and the headers of requests, and in the body of cancel requests."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ MAX_KEY: Final = 255
 
 
 def parse_cursor(sent: str | None) -> Cursor | None:
-    """Parse the cursor that a reader sent. None means no cursor.
+    """Parse the cursor that a reader sent. Returns None if the reader sent no cursor.
 
     Raises:
         ProblemError: The text is not a cursor.
@@ -43,12 +43,12 @@ def text(request: Request, name: str, default: str = "") -> str:
 
 
 def has_token(request: Request) -> bool:
-    """Return whether the URL contains a stream token. An empty `token` parameter counts as absent."""
+    """Return whether the URL contains a stream token. An empty `token` parameter is treated as absent."""
     return any(request.query_params.getlist("token"))
 
 
 def choice(request: Request, name: str, default: str, other: str) -> str:
-    """Return a query parameter that must be `default` or `other`.
+    """Return a query parameter whose value must be `default` or `other`. If it is absent, return `default`.
 
     Raises:
         ProblemError: The parameter has another value.
@@ -63,7 +63,9 @@ def choice(request: Request, name: str, default: str, other: str) -> str:
 
 
 def integer(request: Request, name: str, default: int, minimum: int, maximum: int) -> int:
-    """Return a query parameter as an integer. The length is checked first, since converting many digits is slow.
+    """Return a query parameter as an integer, or `default` if it is absent or empty.
+
+    The length is checked before the conversion, because converting a very long number would be slow.
 
     Raises:
         ProblemError: The parameter is not an integer from `minimum` to `maximum`.
@@ -80,10 +82,10 @@ def integer(request: Request, name: str, default: int, minimum: int, maximum: in
 
 
 def idempotency_key(request: Request) -> str | None:
-    """Return the Idempotency-Key of a submit request, or None if the request has none.
+    """Return the `Idempotency-Key` header of a request to submit a job, or None if the header is absent.
 
     Raises:
-        ProblemError: The key is empty, too long, or contains other characters than visible ASCII.
+        ProblemError: The key is empty, is too long, or contains a character that is not visible ASCII.
     """
     keys = header_lines(request, b"idempotency-key")
     if not keys:
@@ -95,7 +97,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def items_to_cancel(body: dict[str, Any], count: int) -> list[int] | None:
-    """Return the indices of the items to cancel, without duplicates. None means all items.
+    """Return the indices of the items to cancel, without duplicates, or None if all items are to be cancelled.
 
     Args:
         body: Body of the cancel request.
@@ -111,6 +113,6 @@ def items_to_cancel(body: dict[str, Any], count: int) -> list[int] | None:
         raise refuse("invalid_input", "/items: must be an array of item indices", pointer="/items")
     for position, index in enumerate(items):
         if type(index) is not int or not 0 <= index < count:
-            detail = f"/items/{position}: must be an item index from 0 to {count - 1}"
+            detail = f"/items/{position}: must be the index of an item, from 0 to {count - 1}"
             raise refuse("invalid_input", detail, pointer=f"/items/{position}")
     return list(dict.fromkeys(items))

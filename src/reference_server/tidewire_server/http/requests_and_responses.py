@@ -1,4 +1,4 @@
-"""Request and response helpers for the routes: bodies, content negotiation, problem responses, Referrer-Policy."""
+"""Helpers to read requests and to create responses, including content negotiation and problem responses."""
 
 import asyncio
 import logging
@@ -29,13 +29,16 @@ _log = logging.getLogger(__name__)
 def json_response(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """Create a JSON response. It has `Cache-Control: no-store` unless `headers` override that."""
+    """Create a JSON response. It has the header `Cache-Control: no-store`, unless `headers` contains another value."""
     content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
     return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
 
 
 def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """Create a problem response, with `Retry-After` in whole seconds if the problem has a `retry_after_ms`."""
+    """Create a problem response.
+
+    If the problem has a `retry_after_ms`, the response has a `Retry-After` in whole seconds.
+    """
     wait = (
         {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
     )
@@ -48,9 +51,10 @@ def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -
 
 
 def header_lines(request: Request, name: bytes) -> list[str]:
-    """Return the values of all header lines with this name, which must be lowercase.
+    """Return the values of all header lines with this lowercase name.
 
-    Reads the ASGI list directly: Starlette's mapping raises and catches an exception for each absent header.
+    This function reads the ASGI list of headers, because Starlette's mapping is slow for absent headers. The mapping
+    raises and catches an exception for each of them.
     """
     return [str(value, "latin-1") for key, value in request.scope["headers"] if key == name]
 
@@ -62,13 +66,13 @@ def header(request: Request, name: bytes) -> str:
 
 
 def root_of(request: Request) -> str:
-    """Return the path of the API root as clients see it, including a proxy's path prefix."""
+    """Return the path of the API root in URLs that clients use, including the path prefix of a proxy."""
     prefix: str = request.scope.get("root_path", "")
     return prefix.rstrip("/") + API_ROOT
 
 
 def accept_names(request: Request, media_type: str) -> bool:
-    """Return whether `Accept` lists the media type explicitly (not by a wildcard) with a weight above 0."""
+    """Return whether the `Accept` header names the media type itself, not just a wildcard, with a weight above 0."""
     return media_type in _ranges(request)[0]
 
 
@@ -76,11 +80,12 @@ def require_acceptable(request: Request, media_type: str) -> None:
     """Check that the request accepts the media type of the response.
 
     Raises:
-        ProblemError: `Accept` contains neither the media type nor a range that covers it.
+        ProblemError: The `Accept` header does not include the media type.
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    # A weight of 0 for the type itself overrides a range that covers the type (RFC 9110, section 12.5.1).
+    # If the media type itself has weight 0, it is not acceptable even if a range includes it (RFC 9110, section
+    # 12.5.1).
     if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
         raise refuse(
             "not_acceptable",
@@ -89,11 +94,13 @@ def require_acceptable(request: Request, media_type: str) -> None:
 
 
 def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the media ranges of `Accept`: those with a weight above 0, and those with weight 0."""
+    """Return two tuples of media ranges from the `Accept` header, first those with a weight above 0, then the
+    others.
+    """
     return _read_ranges(",".join(header_lines(request, b"accept")))
 
 
-# Clients repeat the same few `Accept` values. `max_head_bytes` bounds the size of a cached key.
+# Clients send the same few `Accept` values again and again. `max_head_bytes` limits the size of a cached value.
 @lru_cache(maxsize=64)
 def _read_ranges(accepted: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ranges: list[str] = []
@@ -109,16 +116,16 @@ def _read_ranges(accepted: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 _NEVER = frozenset({"q=0", "q=0.", "q=0.0", "q=0.00", "q=0.000"})
 
 _MAX_DIGITS = 15
-"""Maximum number of digits of a Content-Length. A longer value is too large, and is not parsed as a number."""
+"""Maximum number of digits in a Content-Length. A longer value is rejected without converting it to a number."""
 
 
 async def read_body(request: Request, *, max_bytes: int, within: float, optional: bool = False) -> bytes:
-    """Read a request's body. Its Content-Type must be JSON.
+    """Read the body of a request. The request's Content-Type must be JSON.
 
     Args:
         request: The request.
         max_bytes: Maximum size of the body.
-        within: Seconds in which the whole body must arrive.
+        within: Number of seconds within which the whole body must arrive.
         optional: Whether an empty body without a Content-Type is allowed.
 
     Raises:
@@ -132,14 +139,14 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
     if coding not in {"identity", ""}:
         raise refuse(
             "unsupported_media_type",
-            f"content coding {coding[:40]!r} is not supported; send the body uncompressed",
+            f"the content coding {coding[:40]!r} is not supported; send the body uncompressed",
         )
     body, more = bytearray(), True
     connection: UvicornConnection = request.scope["tidewire.http.response"]
     deadline = asyncio.get_running_loop().time() + within
     while more:
         try:
-            # Nearly every body arrives together with its head. For those, skip the cost of a timer.
+            # Nearly every body arrives together with its head. In that case, avoid the cost of a timer.
             message = await (
                 request.receive() if connection.body_received() else _received(request.receive, deadline)
             )
@@ -163,13 +170,13 @@ async def _received(receive: Receive, deadline: float) -> Message:
     """Receive the next part of a body.
 
     Raises:
-        TimeoutError: The part has not arrived by the deadline, an event loop time.
+        TimeoutError: The part has not arrived by the deadline, which is a time of the event loop's clock.
     """
     try:
         async with asyncio.timeout_at(deadline):
             return await receive()
     except TimeoutError:
-        # A blocked event loop may have delayed the read. Accept a part that has arrived meanwhile.
+        # If the event loop was blocked, the part may have arrived in time without being read. Try once more to read it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(0):
@@ -179,7 +186,7 @@ async def _received(receive: Receive, deadline: float) -> Message:
 def _too_large(max_bytes: int) -> ProblemError:
     return refuse(
         "body_too_large",
-        f"the request body is larger than {max_bytes} bytes (max_body_bytes)",
+        f"the request body is larger than the limit of {max_bytes} bytes (max_body_bytes)",
         limit=max_bytes,
     )
 
@@ -207,15 +214,17 @@ def failure(request: Request, error: Exception) -> Problem:
         _log.error("%s", error)
         return problem(
             "unavailable",
-            "the server cannot read or write its job log at the moment; its own log has the details",
+            "the server cannot read or write its stored jobs at the moment; the server's log has the details",
         )
     # Log only the path, because the query may contain a stream token.
     _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    return problem("internal", "the request failed on the server; its log has the details")
+    return problem(
+        "internal", "the request failed because of an internal error; the server's log has the details"
+    )
 
 
 def with_privacy(send: Send, scope: Scope) -> Send:
-    """Add `Referrer-Policy: no-referrer` to the response if the URL contains a stream token, to keep it secret."""
+    """Add the header `Referrer-Policy: no-referrer` to a response if the URL contains a secret stream token."""
     if b"token=" not in scope["query_string"]:
         return send
 

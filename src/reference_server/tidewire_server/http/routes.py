@@ -1,28 +1,28 @@
-"""Routes of the ASGI application, and the handlers that answer them.
+"""Routes of the ASGI application, with the functions that handle the requests.
 
 GET    /v1                                  discovery
 GET    /v1/endpoints/{name}                 one endpoint: schemas, examples, capabilities
 GET    /v1/endpoints/{name}/{resource}      a linked resource, cacheable forever if the URL has its version
-POST   /v1/endpoints/{name}/jobs            submit: 201 with the job, or 200 with its event stream
-GET    /v1/jobs                             the principal's jobs, newest first
-GET    /v1/jobs/{id}                        the job: state, columns and cursor
+POST   /v1/endpoints/{name}/jobs            submit a job: 201 with the job, or 200 with the job's event stream
+GET    /v1/jobs                             jobs of the principal, newest first
+GET    /v1/jobs/{id}                        state, columns and cursor of one job
 DELETE /v1/jobs/{id}                        delete the job
 GET    /v1/jobs/{id}/events                 event stream of the job
 POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
-POST   /v1/jobs/{id}/stream-token           a stream URL that is valid for minutes without an Authorization header
+POST   /v1/jobs/{id}/stream-token           short-lived URL of the event stream that needs no Authorization header
 GET    /healthz, /readyz, /metrics          health checks and metrics for operators
 
-Starlette routes requests, checks methods, adds CORS headers and turns exceptions into responses. Its behavior differs
-from the protocol in these points:
+Starlette routes requests, checks methods, adds CORS headers and converts exceptions to responses. By default, its
+behavior differs from the protocol in these ways:
 
 Starlette                                        | this application
 -------------------------------------------------+---------------------------------------------------------------------
-404, 405 and 500 are plain text                  | they are problem documents [TW-ERR-001]
-500 is sent outside of the CORS middleware       | 500 is sent inside it, so pages can read it [TW-BRW-005]
-`Allow` has the methods of one route             | `Allow` has all methods of the URL, and OPTIONS [TW-JOB-003]
-a later matching route wins over a 405           | 405 is sent [TW-JOB-003]
-a URL with a trailing slash is redirected        | 404 is sent, because a URL has one form
-responses run inside router and middleware       | event streams run outside (see `EventStream.__call__`)
+404, 405 and 500 responses are plain text        | these responses are problem documents [TW-ERR-001]
+500 responses bypass the CORS middleware         | 500 responses have CORS headers, so pages can read them [TW-BRW-005]
+`Allow` lists the methods of one route           | `Allow` lists all methods of the URL, and OPTIONS [TW-JOB-003]
+a 405 may be replaced by a later matching route  | the response is 405 [TW-JOB-003]
+a URL with a trailing slash is redirected        | the response is 404, because each resource has only one URL
+responses run inside router and middleware       | event streams run outside of both (see `EventStream.__call__`)
 """
 
 import asyncio
@@ -70,7 +70,10 @@ _MAX_PAGE = 1000
 
 
 class _LinkName(StringConvertor):
-    """Name of a linked resource. Not `jobs`, because GET of `/endpoints/{name}/jobs` must get 405 [TW-JOB-003]."""
+    """Name of a linked resource in a URL.
+
+    `jobs` does not match, because `GET /endpoints/{name}/jobs` gets 405 [TW-JOB-003].
+    """
 
     regex = "(?!jobs$)[^/]+"
 
@@ -104,7 +107,7 @@ class TidewireApp:
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
-        """Whether connections inherit the send buffer size `SEND_BUFFER_BYTES` from the listening socket."""
+        """Whether the listening socket has the send buffer size `SEND_BUFFER_BYTES`, which its connections inherit."""
         self._starting = asyncio.Lock()
         self._discovery = DiscoveryDocuments(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()
@@ -114,7 +117,7 @@ class TidewireApp:
         self.metrics.measure("items_waiting", "Items waiting in the queue.", lambda: self._queue_depths(1))
         route = self._route
         self._routes = [
-            # Starlette tries the routes in this order, so the most frequent requests come first.
+            # Starlette tries the routes in this order, so the routes of the most frequent requests come first.
             route("POST", f"{API_ROOT}/endpoints/{{name}}/jobs", self._submit),
             route("GET", f"{API_ROOT}/jobs/{{id}}/events", self._events, public=True),
             route("GET", f"{API_ROOT}/jobs/{{id}}", self._read),
@@ -140,20 +143,23 @@ class TidewireApp:
             ClientDisconnect: self._disconnected,
             Exception: self._failed,
         }
-        # Do not use the class `Starlette`: it sends a 500 without CORS headers, which pages cannot read [TW-BRW-005].
+        # Do not use the class `Starlette`. It sends 500 responses without CORS headers, so pages cannot read them
+        # [TW-BRW-005].
         self._http: ASGIApp = ExceptionMiddleware(Router(self._routes, redirect_slashes=False), handlers)
         if settings.cors_origins:  # CORS is off by default [TW-BRW-006]
             self._http = Cors(self._http, settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an HTTP request or the ASGI lifespan. WebSocket connections are closed."""
+        """Handle HTTP requests and the ASGI lifespan. WebSocket connections are closed immediately."""
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             if self._service is None:  # the ASGI server does not support the lifespan protocol
                 await self.start()
             _remove_duplicate_prefix(scope)
-            scope["app"] = self  # makes the router raise 404 and 405 as exceptions instead of sending them
+            scope["app"] = (
+                self  # with an `app`, the router raises exceptions instead of sending 404 and 405 itself
+            )
             scope["tidewire.http.response"] = connection = UvicornConnection(
                 send, bounded=self.send_buffers_bounded
             )
@@ -171,18 +177,18 @@ class TidewireApp:
 
     @property
     def service(self) -> JobService:
-        """Job service of the running application."""
+        """Job service, which exists only while the application is started."""
         if self._service is None:
-            raise RuntimeError("the application is not started; run it in an ASGI server")
+            raise RuntimeError("the application has not been started; run it with an ASGI server")
         return self._service
 
     @property
     def started(self) -> bool:
-        """Whether the application has started and not closed yet."""
+        """Whether the application has been started and is not closed yet."""
         return self._service is not None
 
     def open_log(self) -> None:
-        """Open the log before `start`, so that a command can report early that the log is not usable.
+        """Open the log. Commands call this method before `start` in order to report early that the log is not usable.
 
         Raises:
             StoreError: The log cannot be opened, or another server is using it.
@@ -191,7 +197,7 @@ class TidewireApp:
             self._store = open_store(self._settings)
 
     async def start(self) -> None:
-        """Start the job service and recover interrupted jobs. Does nothing if the application has started.
+        """Start the job service and recover interrupted jobs. Does nothing if the application has already been started.
 
         Raises:
             StoreError: The log cannot be opened or read, or another server is using it.
@@ -227,12 +233,18 @@ class TidewireApp:
                 return
 
     async def drain(self) -> None:
-        """Start the shutdown: close streams, reject new jobs, and wait for running jobs up to `shutdown_timeout`."""
+        """Begin the shutdown.
+
+        Reject new jobs, close streams, and wait up to `shutdown_timeout` for running jobs to end.
+        """
         if self._service is not None:
             await self._service.drain(self._settings.shutdown_timeout)
 
     async def close(self) -> None:
-        """Cancel running jobs and release all resources. The next request or `start` starts the application again."""
+        """Stop all jobs and release all resources.
+
+        Calling `start` or sending a request starts the application again.
+        """
         service, self._service = self._service, None
         if service is not None:
             await service.close()
@@ -253,7 +265,8 @@ class TidewireApp:
             submitted = await self.service.submit(principal, endpoint, body, key)
             resource = await self.service.resource(submitted.record, root)
             return json_response(_job_members(resource), 201, _submit_headers(submitted, root))
-        # Acquire the stream slot before submitting: otherwise the job would run although its submit got an error.
+        # Acquire the stream slot first. If that failed after the job was submitted, the job would run despite the
+        # error.
         release_slot = self.service.acquire_slot(principal)
         try:
             submitted = await self.service.submit(principal, endpoint, body, key)
@@ -282,7 +295,7 @@ class TidewireApp:
         return json_response(body)
 
     async def _entry(self, record: JobRecord, root: str) -> Any:
-        """Return a job's entry in the list of jobs. None if the job was deleted in the meantime."""
+        """Return the entry for a job in the list of jobs, or None if the job has just been deleted."""
         try:
             return _job_members(await self.service.resource(record, root, state=False))
         except ProblemError as error:
@@ -413,11 +426,11 @@ class TidewireApp:
     # ---- problems ----------------------------------------------------------------------------------------------
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
-        detail = f"no resource at {request.url.path[:200]!r}; the API starts at {root_of(request)}"
+        detail = f"there is no resource at {request.url.path[:200]!r}; the API starts at {root_of(request)}"
         return await self._refused(request, refuse("not_found", detail))
 
     async def _method_not_allowed(self, request: Request, _error: Exception) -> Response:
-        # Starlette's `Allow` lists the methods of one route, but a URL may have several routes.
+        # Starlette's `Allow` header lists the methods of a single route, but a URL may have several routes.
         routes = (each for each in self._routes if each.matches(request.scope)[0] is Match.PARTIAL)
         allowed = {"OPTIONS"}.union(*(each.methods or () for each in routes))
         allow = {"allow": ", ".join(method for method in METHODS if method in allowed)}
@@ -434,7 +447,7 @@ class TidewireApp:
         return await self._refused(request, ProblemError(failure(request, error)))
 
     async def _disconnected(self, _request: Request, _error: Exception) -> None:
-        """Send nothing, because the client disconnected while sending its request."""
+        """Send no response, because the client disconnected while sending its request."""
 
     def _count_problem(self, found: Problem) -> None:
         self.metrics.problems.labels(found.code).inc()
@@ -457,7 +470,10 @@ class TidewireApp:
         )
 
     async def _authenticate_by_token(self, request: Request) -> None:
-        """Authenticate a request by a stream token, which grants the job's principal access to the job's stream."""
+        """Authenticate a request by its stream token.
+
+        The token gives the same access to the stream as the job's principal has.
+        """
         job = request.path_params["id"]
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
@@ -465,7 +481,7 @@ class TidewireApp:
 
 
 def _job_members(job: JobResource) -> dict[str, Any]:
-    """Return the JSON members of a job. `done` is null while the job is unfinished (section 6.4)."""
+    """Return the JSON representation of a job. The member `done` is null while the job is unfinished (section 6.4)."""
     return {"done": None} | messages.to_json(job)
 
 
@@ -475,9 +491,9 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
 
 
 def _remove_duplicate_prefix(scope: Scope) -> None:
-    """Remove the path prefix if it occurs twice.
+    """Remove the path prefix of a proxy from the path if the path contains it twice.
 
-    The ASGI server adds `root_path` to the path. If the proxy has not stripped the prefix, the path contains it twice.
+    The ASGI server adds `root_path` to the path. If the proxy passes the prefix on, the path contains the prefix twice.
     """
     prefix = scope.get("root_path", "").rstrip("/")
     if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):

@@ -1,1 +1,1 @@
-"""Jobs from submit to retention: the job service, the queue, concurrency, recovery after a restart."""
+"""The life of a job on the server: admission, scheduling, execution, retention, and recovery after a restart."""

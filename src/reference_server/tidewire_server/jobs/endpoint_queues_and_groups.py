@@ -1,9 +1,9 @@
-"""Scheduling data of endpoints: queue limits and statistics, and the groups that share a concurrency limit.
+"""Scheduling data of endpoints. It includes queue limits, statistics, and groups that share a concurrency limit.
 
 the endpoint                | concurrency limit
 ----------------------------+---------------------------------------------------------------------------
 has no concurrency_group    | the endpoint's own `concurrency_limit`, or the server's default
-has a concurrency_group     | the limit that any endpoint of the group sets, or the server's default
+has a concurrency_group     | the limit that one or more endpoints of the group set, or the server's default
 """
 
 import asyncio
@@ -20,20 +20,26 @@ from tidewire_server.store.interfaces import QueueEntry
 
 @dataclass(slots=True, eq=False)
 class ConcurrencyGroup:
-    """Endpoints that share a concurrency limit. An endpoint without a group has a group with one member."""
+    """Endpoints that share a concurrency limit. An endpoint without a `concurrency_group` is alone in a group."""
 
     limit: float
     endpoint_queues: "list[EndpointQueue]" = field(default_factory=list)
     running: int = 0
     """Number of running calls."""
     served: dict[str, int] = field(default_factory=dict)
-    """Number of the call that last served each principal. Used only if the group has several endpoints."""
+    """For each principal, the number of the last call that ran one of its items.
+
+    Used only if there are several endpoints.
+    """
     calls: int = 0
-    """Number of calls started so far. Counted only if the group has several endpoints."""
+    """Number of calls that have been started. Counted only if the group has several endpoints."""
     timer: asyncio.Handle | None = None
-    """Timer that starts an incomplete batch at the end of its `batch_timeout`."""
+    """Timer that starts a batch that is still incomplete at the end of its `batch_timeout`."""
     wakes_at: float = math.inf
-    """Time at which the timer fires. Stored because uvloop's handles for short delays have no `when`."""
+    """Event loop time at which `timer` fires.
+
+    It is stored here because some timer handles of uvloop have no method `when`.
+    """
 
     @property
     def waits_for_thread(self) -> bool:
@@ -43,7 +49,7 @@ class ConcurrencyGroup:
 
 @dataclass(slots=True, eq=False)
 class EndpointQueue:
-    """Limits and statistics of one endpoint's items. The items themselves wait in the store's queue."""
+    """Limits and statistics of one endpoint's queue. The waiting items themselves are in the store's queue."""
 
     endpoint: Endpoint
     group: ConcurrencyGroup
@@ -51,7 +57,7 @@ class EndpointQueue:
     calls: float
     """Maximum number of concurrent calls."""
     batch_queue: BatchQueue[QueueEntry] | None
-    """Forms batches of waiting items. None if the function takes one input per call."""
+    """Queue that groups waiting items into batches. None if the function takes one input per call."""
     rows: int = 0
     """Number of running items."""
     mean_duration: float | None = None
@@ -61,22 +67,22 @@ class EndpointQueue:
     positions: QueuePositions = field(default_factory=QueuePositions)
     timer: asyncio.TimerHandle | None = None
     reserved: int = 0
-    """Number of queue positions reserved for submits that are still being processed."""
+    """Number of queue positions that are reserved for jobs that are still being submitted."""
 
     @property
     def max_rows_per_call(self) -> int:
-        """Maximum number of items per call."""
+        """Maximum number of items that one call of the function takes."""
         batching = self.endpoint.batching
         return 1 if batching is None else batching.max_size
 
     @property
     def max_items(self) -> float:
-        """Maximum number of items in one job: as many as fit into an idle endpoint and its empty queue."""
+        """Maximum number of items in one job. All of them can run or wait if the endpoint has no other items."""
         return self.calls * self.max_rows_per_call + self.max_queue_size
 
 
 def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
-    """Return the limit of each group in which an endpoint sets one.
+    """Return the concurrency limits of all groups for which an endpoint sets a limit.
 
     Raises:
         ValueError: Two endpoints of one group set different limits.

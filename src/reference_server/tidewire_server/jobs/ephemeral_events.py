@@ -1,6 +1,6 @@
-"""Publish ephemeral events: progress of functions, and queue positions of jobs [TW-FRM-067].
+"""Publish ephemeral events, which report the progress of functions and the queue positions of jobs [TW-FRM-067].
 
-Ephemeral events are not logged and may be lost. A new reader receives the latest event of each kind.
+Ephemeral events are not logged and may be lost. A new reader receives only the latest event of each kind.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ _QUEUE_KEY = "queue"
 
 
 def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
-    """Publish a job's queue position, or remove it if `message` is None. Must be called on the event loop."""
+    """Publish a job's queue position, or withdraw it if `message` is None. Must be called on the event loop."""
     log.set_ephemeral_event(
         _QUEUE_KEY, None if message is None else messages.ephemeral_frame("queue", message)
     )
@@ -34,7 +34,7 @@ def publish_progress(
 
 
 def forget_progress(log: Log, item: int) -> None:
-    """Remove the progress of an item that has ended. Must be called on the event loop."""
+    """Withdraw the progress event of an item that has ended. Must be called on the event loop."""
     log.set_ephemeral_event(_progress_key(item), None)
 
 

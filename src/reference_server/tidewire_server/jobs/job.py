@@ -1,4 +1,6 @@
-"""State machine of an unfinished job: how its items run and end, and how the job ends after its last item.
+"""State machine of an unfinished job. It runs and ends the job's items, and ends the job after its last item.
+
+The table shows how the status of an item changes:
 
   item state | event                                 | next state
   -----------+---------------------------------------+-----------------------------------------------------------
@@ -15,8 +17,9 @@
   running    | the job is deleted                    | cancelled immediately; the function is cancelled
   ended      | any                                   | unchanged
 
-The job ends after its last item: as succeeded if all items succeeded, partially_failed if some did, failed if any item
-failed, and otherwise cancelled. Of a cancel and the normal end, the one that is logged first takes effect.
+The job ends after its last item has ended. Its status is succeeded if all items succeeded, and partially_failed if some
+items succeeded. If none succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
+cancelled while it ends normally, the event that is logged first decides.
 """
 
 import asyncio
@@ -57,11 +60,11 @@ _log = logging.getLogger(__name__)
 
 
 async def _no_op() -> None:
-    """Do nothing: default for a callback."""
+    """Do nothing. This is the default for a callback."""
 
 
 class Job:
-    """One job, from its commit to its `done` event. Used on one event loop."""
+    """Job that is committed and has not ended. All methods must be called on one event loop."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Job:
         self.record = record
         self.endpoint = endpoint
         self.finished = asyncio.Event()
-        """Set when `done` is logged or cannot be logged, or when the job is suspended at shutdown."""
+        """Set when `done` was logged, when `done` cannot be logged, or when the job was suspended for a shutdown."""
         self._log = log
         self._log_writer = log_writer
         self._settings = settings
@@ -123,17 +126,19 @@ class Job:
 
     @property
     def raised(self) -> BaseException | None:
-        """Exception of the first item whose function raised one, or None."""
+        """Exception that an item's function raised, or None. If several items failed, the exception of the first."""
         return next((item.raised for item in self._items if item.raised is not None), None)
 
     # ---- running -----------------------------------------------------------------------------------------------
 
     async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = _no_op) -> None:
-        """Run the function of one item until it returns, which may be after the item has ended.
+        """Run the function of one item until the function returns.
+
+        A cancelled item may end before its function returns.
 
         Args:
             index: Index of the item.
-            free: Called when the function has ended, before the item's end is logged.
+            free: Function to call when the item's function has ended, before the end of the item is logged.
         """
         item = self._items[index]
         if item.status != "queued":
@@ -147,8 +152,10 @@ class Job:
             if item.task is not None:
                 item.task.cancel()
             raise
-        except Exception:  # noqa: BLE001 - a bug of the server: the item must end nevertheless
-            _log.exception("job %s item %d: internal error while running the item", self.record.id, index)
+        except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
+            _log.exception(
+                "job %s item %d: internal server error while running the item", self.record.id, index
+            )
             await self._fail_all(
                 problem(
                     "internal",
@@ -170,7 +177,7 @@ class Job:
         return self._items[index].value
 
     def batch_slot(self, index: int) -> BatchSlot:
-        """Return the key and cost that decide which batches an item fits into."""
+        """Return the key and the cost of an item, which determine the batches that the item fits into."""
         return self.endpoint.place(self._items[index].value)
 
     def writer(self, index: int) -> ItemWriter:
@@ -180,13 +187,13 @@ class Job:
     def begin(
         self, index: int, *, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
     ) -> None:
-        """Set the state of a queued item to running.
+        """Set the status of a queued item to running.
 
         Args:
             index: Index of the item.
-            batch: Member `batch` of the item's state, for a batched item [TW-BAT-016].
-            leave: For a batched item: function that removes the item's row from the running batch. Called when the
-                item ends early, for example because it was cancelled.
+            batch: Member `batch` of the item's state if the item runs in a batch, or None [TW-BAT-016].
+            leave: Function that removes the item from its running batch, or None. It is called if the item ends before
+                the batch does, for example because the item was cancelled.
         """
         item = self._items[index]
         item.status = "running"
@@ -205,14 +212,16 @@ class Job:
         self._log_writer.change(ops, ends=True)
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
-        """Run an item's function. Returns its value or exception."""
+        """Run the function of an item. Returns the function's value, or the exception that it raised."""
         work = run(self.endpoint, item.value, item.writer, self._log_writer)
         if not self.endpoint.is_async:
-            # No task, because a thread cannot be cancelled. A task would cost three more iterations of the event loop.
+            # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three loop
+            # iterations.
             try:
                 return await work
             except asyncio.CancelledError:
-                # This coroutine was cancelled. A `CancelledError` raised by the function arrives as another type.
+                # Here `CancelledError` always means that this coroutine was cancelled. If the function itself raises
+                # one, `run` converts it to another type.
                 raise
             except BaseException as error:  # noqa: BLE001 - any exception of the function
                 return error
@@ -242,8 +251,8 @@ class Job:
 
         Args:
             index: Index of the item.
-            outcome: Final value as JSON, `UNSET` to keep the value written so far, or an exception.
-            told: Whether the exception is already in the server's log.
+            outcome: Final value as JSON, or an exception. `UNSET` keeps the value that was written so far.
+            told: Whether the exception was already written to the server's log.
         """
         item = self._items[index]
         if item.status in ENDED or self._suspended:
@@ -275,7 +284,10 @@ class Job:
     # ---- restart of the server ---------------------------------------------------------------------------------
 
     def restore(self, items: list[Any]) -> list[QueueEntry]:
-        """Restore the items from the state of an interrupted job. Returns the queue entries of the queued items."""
+        """Restore the items of an interrupted job from its stored state.
+
+        Returns the queue entries of the queued items.
+        """
         for item, stored in zip(self._items, items, strict=True):
             item.status = stored["status"]
             if item.status in ENDED:
@@ -286,7 +298,7 @@ class Job:
         return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
 
     async def fail(self, error: Problem, *, status: str | None = None) -> None:
-        """Fail all unfinished items, or those with this status, and end the job if no unfinished item remains."""
+        """Fail all unfinished items, or only those with the given status. End the job if no unfinished item remains."""
         for index, item in enumerate(self._items):
             if item.status not in ENDED and status in {None, item.status}:
                 await self._end_item(index, "failed", error)
@@ -294,7 +306,7 @@ class Job:
             await self._finish()
 
     def suspend(self) -> None:
-        """Stop the job without logging an end, so that the next server process can recover it."""
+        """Stop the job without logging that it has ended, so that the next server process can recover the job."""
         self._suspended = True
         self._log_writer.stop()
         if self._deadline is not None:
@@ -308,15 +320,20 @@ class Job:
     # ---- ending early ------------------------------------------------------------------------------------------
 
     def set_deadline(self, seconds: float) -> None:
-        """Fail all items that are unfinished this many seconds after the submit."""
-        expired = problem("deadline_exceeded", f"unfinished {seconds:g} s after the submit")
+        """Set the deadline, in seconds after the job was submitted. Items that are unfinished at the deadline fail."""
+        expired = problem(
+            "deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted"
+        )
         remaining = max(0.0, self.record.created_at + seconds - time.time())
         self._deadline = self._loop.call_later(
             remaining, lambda: self._in_background(self._fail_all(expired))
         )
 
     async def cancel(self, items: list[int] | None = None) -> None:
-        """Cancel the items with these indices, or all. A running function may take up to `cancel_timeout` to end."""
+        """Cancel the items with these indices, or all items if `items` is None.
+
+        A running function has up to `cancel_timeout` seconds to return before its item ends.
+        """
         for index in range(len(self._items)) if items is None else items:
             item = self._items[index]
             if item.status == "queued":
@@ -333,11 +350,11 @@ class Job:
                     await self._end_item(index, "cancelled")
 
     def cancel_soon(self) -> None:
-        """Cancel all items in a background task. Can be called from event loop callbacks."""
+        """Start a background task that cancels all items. Can be called from a callback of the event loop."""
         self._in_background(self.cancel())
 
     async def abandon(self) -> None:
-        """Cancel all unfinished items without waiting for their functions."""
+        """Cancel all unfinished items without waiting until their functions have returned."""
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
                 await self._discard(self._queue_entry(index))
@@ -347,7 +364,7 @@ class Job:
 
     def _cancel_overdue(self, index: int) -> None:
         _log.warning(
-            "job %s item %d: the function did not end within cancel_timeout after it was cancelled",
+            "job %s item %d: the function was cancelled, but did not return within cancel_timeout",
             self.record.id,
             index,
         )
@@ -377,7 +394,7 @@ class Job:
     async def _end_item(
         self, index: int, status: ItemEnd, error: Problem | None = None, *, value: JsonValue | Unset = UNSET
     ) -> None:
-        """End an item with a single event.
+        """Log the end of an item in a single event.
 
         Raises:
             StateTooLargeError: The value would exceed the size limit of the job's state.
@@ -391,7 +408,7 @@ class Job:
         pointer = f"/items/{index}"
         end_ops: list[Any] = [["s", f"{pointer}/status", status]]
         try:
-            # Hold the lock until the writer is closed: otherwise another thread could still change the ended item.
+            # Hold the lock until the writer is closed. Otherwise another thread could change the item after its end.
             with self._log_writer.lock:
                 if value is not UNSET:
                     self._log_writer.change([["s", f"{pointer}/value", value], *end_ops])
@@ -426,6 +443,6 @@ class Job:
         self.finished.set()
 
     def announce(self, message: messages.Queue) -> None:
-        """Publish the job's queue position, unless an item has started."""
+        """Publish the job's queue position, unless one of its items has already started."""
         if self.record.status == "queued":
             publish_queue_position(self._log, message)

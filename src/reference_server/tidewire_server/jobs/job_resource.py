@@ -1,4 +1,7 @@
-"""Representation of a job for `GET /v1/jobs/{id}`: state, columns and cursor, consistent with each other."""
+"""Representation of a job for `GET /v1/jobs/{id}`.
+
+The state, columns and cursor are read at the same point of the log.
+"""
 
 from datetime import UTC, datetime
 
@@ -8,12 +11,12 @@ from tidewire_server.store.interfaces import JobRecord, LogReader
 
 
 async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool = True) -> JobResource:
-    """Read a job from its record and log.
+    """Create the representation of a job from the job's record and log.
 
     Args:
         record: Record of the job.
         log: Log of the job.
-        root: Path of the API root as clients see it. The job's links start with it.
+        root: Path of the API root in URLs that clients use. The links in the result start with this path.
         state: Whether to include the job's state.
     """
     at = await log.state() if state else None
@@ -46,5 +49,5 @@ async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool 
 
 
 def timestamp(seconds: float) -> str:
-    """Format seconds since the Unix epoch as an RFC 3339 timestamp in UTC, with milliseconds."""
+    """Format a time, in seconds since the Unix epoch, as an RFC 3339 timestamp in UTC with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

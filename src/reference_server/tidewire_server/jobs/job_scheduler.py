@@ -1,10 +1,11 @@
-"""Scheduler: starts items under the concurrency limits, and shares each endpoint fairly between principals.
+"""Scheduler that starts waiting items within the concurrency limits, and is fair between principals.
 
-The scheduler does not poll. An item starts when it is submitted, when a slot of its group or a worker thread becomes
-free, or when the oldest item of its batch has waited for `batch_timeout`.
+The scheduler does not poll. It starts an item when the item is submitted, when a slot of the item's group or a worker
+thread becomes free, or when the oldest item of a batch has waited for `batch_timeout`.
 
-Endpoints of one group that wait for a slot are served like a single queue: the principal who was served longest ago
-comes first, and for each principal the oldest item. Groups that wait for a worker thread take turns.
+If several endpoints of one group wait for a slot, the scheduler chooses the endpoint whose next item belongs to the
+principal that was served longest ago. Among items of one principal, the oldest item runs first. Groups that wait for a
+worker thread take turns.
 """
 
 import asyncio
@@ -35,14 +36,14 @@ _log = logging.getLogger(__name__)
 _MIN_RETRY_MS: Final = 1000
 
 _MAX_SERVED: Final = 10_000
-"""Maximum number of principals per group whose last turn is remembered."""
+"""Maximum number of principals for which a group remembers when they were last served."""
 
 _LATEST_WEIGHT: Final = 0.3
-"""Weight of the latest call in the moving averages that estimate the waiting time."""
+"""Weight of the latest call in the moving averages from which waiting times are estimated."""
 
 
 class JobScheduler:
-    """Scheduler of one server, on one event loop."""
+    """Scheduler of one server. All methods must be called on one event loop."""
 
     def __init__(
         self,
@@ -61,10 +62,10 @@ class JobScheduler:
             queue: Queue of the waiting items.
             endpoints: All endpoints by name.
             settings: Limits and intervals.
-            start: Runs one item, and calls its second argument when the item's function has ended.
-            find: Returns the job of an item.
-            on_start: Returns the job of an item that is about to run in a batch, and counts the start in the metrics.
-            announce: Publishes the queue position of a job.
+            start: Function that runs one item. It must call its second argument when the item's function has ended.
+            find: Function that returns the job of an item, or None if the job has ended.
+            on_start: Function that is called before an item runs in a batch. It must return the job of the item.
+            announce: Function that publishes the queue position of a job.
         """
         self._queue = queue
         self._interval = settings.queue_interval
@@ -77,7 +78,7 @@ class JobScheduler:
         groups = {id(each.group): each.group for each in self._endpoint_queues.values()}
         self._groups = list(groups.values())
         self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
-        """Groups that use worker threads. The group that took a thread most recently is at the end."""
+        """Groups that use worker threads. The last group in the dict is the one that most recently took a thread."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -88,7 +89,7 @@ class JobScheduler:
         return bool(self._tasks)
 
     def depth(self, endpoint: str) -> tuple[int, int]:
-        """Return the numbers of running and waiting items of an endpoint."""
+        """Return the number of running items and the number of waiting items of an endpoint."""
         return self._endpoint_queues[endpoint].rows, self._queue.size(endpoint)
 
     def max_items(self, endpoint: str) -> float:
@@ -96,7 +97,7 @@ class JobScheduler:
         return self._endpoint_queues[endpoint].max_items
 
     def reserve(self, endpoint: str, items: int) -> Callable[[], None]:
-        """Reserve queue positions for a submit, so that concurrent submits cannot both take the last one.
+        """Reserve queue positions for the items of a new job. Two concurrent requests cannot get the same position.
 
         Returns:
             A function that releases the reservation.
@@ -114,7 +115,7 @@ class JobScheduler:
             eta = self._eta(endpoint_queue, 1)
             raise refuse(
                 "queue_full",
-                f"the queue of endpoint {endpoint!r} is full: {waiting} items wait, and the limit is "
+                f"the queue of endpoint {endpoint!r} is full: {waiting} items are waiting, and the limit is "
                 f"{endpoint_queue.max_queue_size} (max_queue_size)",
                 retry_after_ms=max(_MIN_RETRY_MS, eta or 0),
             )
@@ -135,7 +136,7 @@ class JobScheduler:
         await self._start_waiting(endpoint_queue.group)
         endpoint_queue.positions.moved(len(entries))
         waiting, found = self._queue.size(name), self._find(entries[0])
-        # A job that waits only for its batch to fill is next, so it has no queue position.
+        # If a job waits only until its batch is complete, it runs next, so it has no queue position.
         blocked = waiting >= len(entries) and self._startable(endpoint_queue) <= 0
         if blocked and found is not None and found.waits(entries[0].index):
             position = endpoint_queue.positions.entered(job, len(entries), waiting)
@@ -152,7 +153,7 @@ class JobScheduler:
         self._announce_soon(endpoint_queue)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Stop starting items. Returns the tasks that are still running."""
+        """Stop starting items. Returns the tasks of the functions that are still running."""
         for group in self._groups:
             group.limit = 0
             for timer in (group.timer, *(each.timer for each in group.endpoint_queues)):
@@ -163,13 +164,13 @@ class JobScheduler:
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def _startable(self, endpoint_queue: EndpointQueue) -> float:
-        """Return the number of calls that could start now."""
+        """Return the number of calls of an endpoint that could start now."""
         free = endpoint_queue.group.limit - endpoint_queue.group.running
         return free if endpoint_queue.endpoint.is_async else min(free, self._threads)
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
-        if group.running >= group.limit:  # fast path: a busy server is at its limit on most submits
+        if group.running >= group.limit:  # fast path, because a busy server is usually at its limit
             return
         async with self._start_lock:
             while (endpoint_queue := self._next(group)) is not None:
@@ -197,7 +198,7 @@ class JobScheduler:
                 self._start_task(work)
 
     def _next(self, group: ConcurrencyGroup) -> EndpointQueue | None:
-        """Return the endpoint of a group that may start the next call, or None."""
+        """Return the endpoint of a group that starts the next call, or None if no call can start now."""
         startable = [
             each
             for each in group.endpoint_queues
@@ -258,7 +259,10 @@ class JobScheduler:
     def _release_function(
         self, endpoint_queue: EndpointQueue, rows: list[int]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Create the function that releases, once, the slot, the thread and the rows of a call that starts now."""
+        """Create a function that releases the slot and the thread of a call that starts now.
+
+        Only the first call of the returned function has an effect.
+        """
         started_at, released = self._loop.time(), False
 
         async def release() -> None:
@@ -284,7 +288,7 @@ class JobScheduler:
         waiting = [group]
         if not endpoint_queue.endpoint.is_async:
             self._threads += 1
-            # Other groups may be waiting for the thread.
+            # Another group may be waiting for the worker thread that became free.
             waiting = list(self._turns.values())
         for each in waiting:
             if each is group or self._threads > 0:
@@ -299,9 +303,9 @@ class JobScheduler:
             job = self._find(entry)
             try:
                 slot = BatchSlot() if job is None else job.batch_slot(entry.index)
-            except Exception:  # noqa: BLE001 - an error of user code: the item was admitted, so it must run
+            except Exception:  # noqa: BLE001 - an error of user code, but the item was admitted, so it must run
                 _log.exception(
-                    "endpoint %r: key() or cost() failed for an input that it had accepted at the submit",
+                    "endpoint %r: key() or cost() failed for an input that it accepted when the job was submitted",
                     entry.endpoint,
                 )
                 slot = BatchSlot()
@@ -313,7 +317,7 @@ class JobScheduler:
         batch_queue: BatchQueue[QueueEntry],
         builder: BatchBuilder[QueueEntry],
     ) -> list[tuple[QueueEntry, QueuedItem | None]]:
-        """Remove the items of a batch from the queue."""
+        """Remove the items that fit into a batch from the queue, and return them."""
         room = builder.room
         entries = (
             await self._queue.take(endpoint_queue.endpoint.name, limit=room, fits=builder) if room else []
@@ -337,7 +341,7 @@ class JobScheduler:
         builder: BatchBuilder[QueueEntry],
         batch: list[tuple[QueueEntry, QueuedItem | None]],
     ) -> Coroutine[Any, Any, None]:
-        """Start the call of a batched function. Returns a coroutine that waits for its end."""
+        """Start a call of a batched function. Returns a coroutine that waits until the call has ended."""
         rows = [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
@@ -356,7 +360,8 @@ class JobScheduler:
         ]
 
         def may_join() -> bool:
-            # Items may not join while another endpoint waits: a batch that never ends would occupy the slot forever.
+            # No item may join while another endpoint of the group has waiting items. Otherwise a batch that items keep
+            # joining would never end, and would never release its slot.
             return (
                 len(batch_queue) > 0
                 and endpoint_queue.group.limit > 0
@@ -394,9 +399,9 @@ class JobScheduler:
         self._announce(job, QueueMessage(position=position, eta_ms=self._eta(endpoint_queue, position)))
 
     def _eta(self, endpoint_queue: EndpointQueue, position: int) -> int | None:
-        """Estimate the milliseconds until the item at a position starts, from the average duration of recent calls.
+        """Estimate when the item at a queue position will start, in milliseconds from now. None if this is unknown.
 
-        The estimate assumes that the endpoints of a group take turns, one call each.
+        The estimate uses the average duration of recent calls, and assumes that the endpoints of a group take turns.
         """
         if endpoint_queue.mean_duration is None or not endpoint_queue.group.limit:
             return None

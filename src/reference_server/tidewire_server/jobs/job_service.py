@@ -1,6 +1,6 @@
-"""Job service: submits, finds, cancels and deletes jobs, and owns the store, the scheduler and the cleanup.
+"""Job service, which submits, finds, cancels and deletes jobs. It owns the store, the scheduler and the cleanup task.
 
-The HTTP routes call the service. The service does not depend on HTTP.
+The HTTP routes call the service, which itself does not depend on HTTP.
 """
 
 import asyncio
@@ -41,23 +41,26 @@ from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, Que
 
 
 class ClosableStream(Protocol):
-    """Open event stream that the service can end at shutdown."""
+    """Open event stream that the job service can end at shutdown."""
 
     def go_away(self) -> None:
-        """Send `goaway` to the reader, who then reconnects later, and close the stream."""
+        """Send `goaway` to the reader and close the stream. The reader reconnects later."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Result of a submit: the job, and whether the idempotency key had already been used for it."""
+    """Job that a request has submitted.
+
+    `replayed` is true if an earlier request with the same idempotency key created it.
+    """
 
     record: JobRecord
     replayed: bool = False
 
 
 class JobService:
-    """Jobs of one server. Created and used on one event loop."""
+    """Service for the jobs of one server. It must be created and used on one event loop."""
 
     def __init__(
         self, endpoints: Mapping[str, Endpoint], settings: Settings, metrics: Metrics, store: Store
@@ -90,7 +93,7 @@ class JobService:
         self._watchdog = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
 
     async def start(self) -> None:
-        """Recover interrupted jobs and start the background tasks. Must finish before the first request.
+        """Recover interrupted jobs and start the background tasks. Must have finished before the first request.
 
         Raises:
             StoreError: The store cannot be read or written.
@@ -103,10 +106,10 @@ class JobService:
     # ---- submit ------------------------------------------------------------------------------------------------
 
     async def submit(self, principal: str, endpoint: Endpoint, body: bytes, key: str | None) -> Submitted:
-        """Submit a job. On return, the job, its first snapshot and its idempotency key are committed.
+        """Submit a job. When this method returns, the job, its first snapshot and its idempotency key are committed.
 
         Raises:
-            ProblemError: The submit is rejected.
+            ProblemError: The job is rejected.
         """
         if self.draining:
             raise refuse("unavailable", "this server is shutting down")
@@ -123,17 +126,17 @@ class JobService:
         if use.body != digest:
             raise refuse(
                 "idempotency_key_reused",
-                "this Idempotency-Key was used for a request with another body; use a new key",
+                "this Idempotency-Key was already used for a request with a different body; use a new key",
             )
         if use.job is None:
             raise refuse(
                 "idempotency_in_flight",
-                "the first request with this Idempotency-Key is still being processed; wait, then retry",
+                "an earlier request with this Idempotency-Key is still being processed; wait, and then retry",
             )
         return Submitted(await self.find(principal, use.job), replayed=True)
 
     def max_inputs(self, endpoint: Endpoint) -> int:
-        """Return the maximum number of inputs in one job of an endpoint, which must fit into its queue."""
+        """Return the maximum number of inputs in one job of an endpoint. All items of a job must fit into the queue."""
         return int(min(self.settings.max_inputs, self._scheduler.max_items(endpoint.name)))
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
@@ -144,7 +147,7 @@ class JobService:
             limit = settings.max_jobs_per_principal
             raise refuse(
                 "too_many_jobs",
-                f"{limit} jobs of this principal are unfinished, which is the limit (max_jobs_per_principal)",
+                f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
             )
         with self.inputs.reserve(submission.size) as keep:
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
@@ -169,17 +172,20 @@ class JobService:
             ]
             columns = [endpoint.columns(value) for value in values]
             state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
-            # Column ops (a bare string or a row) do not identify an item, so only jobs with a single item have columns.
+            # Only jobs with a single item have columns, because diffs that append to the columns do not name an item.
             column_pointers = [f"/items/0/value{column}" for column in columns[0]] if len(values) == 1 else []
             try:
                 block, document, size = first_block(state, column_pointers)
             except DiffError as error:
                 raise RuntimeError(
-                    f"endpoint {endpoint.name!r}: its initial value or columns are not valid: {error}"
+                    f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
                 ) from None
             reserve = RESERVED_END_BYTES * len(values)
             if size + reserve > settings.max_state_bytes:
-                detail = f"the initial state takes {size} bytes, too large for max_state_bytes={settings.max_state_bytes}"
+                detail = (
+                    f"the job's initial state has {size} bytes, which is too large for the limit of "
+                    f"{settings.max_state_bytes} bytes (max_state_bytes)"
+                )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
@@ -200,7 +206,7 @@ class JobService:
         document: Document,
         size: int,
     ) -> Job:
-        """Create the `Job` of a record. `document` is the state at the head of its log, `size` bytes long."""
+        """Create the `Job` object for a record. `document` is the current state of the job, and has `size` bytes."""
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
         log_writer = LogWriter(
@@ -224,7 +230,7 @@ class JobService:
         return job
 
     async def _recover(self, job_id: str) -> None:
-        """Resume a job that the previous server process left unfinished."""
+        """Recover a job that the previous server process left unfinished."""
         interrupted = await self.store.jobs.reopen(job_id)
         if interrupted is None:
             return
@@ -251,7 +257,8 @@ class JobService:
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
         elif not queued:
-            await job.fail(problem("worker_lost"))  # all items had ended: this only logs the end of the job
+            # All items have ended, so no item fails. This call only logs the end of the job.
+            await job.fail(problem("worker_lost"))
         if queued and not job.finished.is_set():
             await self._scheduler.put(queued)
 
@@ -282,11 +289,11 @@ class JobService:
         return log
 
     async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
-        """Return the representation of a job for clients."""
+        """Return a job in the form in which clients receive it. If `state` is false, the job's state is omitted."""
         return await read_job(record, await self.log(record), root, state=state)
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
-        """Cancel a job, or some of its items. Returns whether the job was unfinished."""
+        """Cancel some items of a job, or the whole job if `items` is None. Returns whether the job was unfinished."""
         job = self._live.get(record.id)
         if job is None:
             return False
@@ -299,7 +306,7 @@ class JobService:
         return None if job is None else len(job.queue_entries)
 
     async def purge(self, record: JobRecord) -> None:
-        """Delete a job, after cancelling it if it is unfinished. Its readers still receive `done`."""
+        """Delete a job. If the job is unfinished, it is cancelled first, and its readers still receive `done`."""
         job = self._live.get(record.id)
         if job is not None:
             await job.abandon()
@@ -316,7 +323,10 @@ class JobService:
     # ---- readers -----------------------------------------------------------------------------------------------
 
     def acquire_slot(self, principal: str) -> Callable[[], None]:
-        """Acquire a stream slot, before the response starts. Returns a function that releases the slot.
+        """Acquire a stream slot for a principal. Must be called before the response starts.
+
+        Returns:
+            A function that releases the slot.
 
         Raises:
             ProblemError: The principal has too many open streams, or the server is shutting down.
@@ -328,7 +338,7 @@ class JobService:
     # ---- callbacks --------------------------------------------------------------------------------------------
 
     def _on_start(self, entry: QueueEntry) -> Job | None:
-        """Return the job of an item that is about to run, and count the start."""
+        """Update the metrics for an item that is about to run. Returns the job of the item."""
         job = self._live.get(entry.job)
         if job is not None:
             if job.record.started_at is None:
@@ -361,10 +371,10 @@ class JobService:
     # ---- shutdown ----------------------------------------------------------------------------------------------
 
     async def drain(self, within: float) -> None:
-        """Reject new jobs, wait up to `within` seconds for running jobs, and close streams gradually [TW-DEP-004].
+        """Reject new jobs, wait up to `within` seconds for running jobs to end, and close all streams [TW-DEP-004].
 
-        Because the streams close one by one, their readers do not all reconnect to another server at the same time, and
-        many readers still receive the end of their job.
+        The streams are closed one by one during this time. Their readers therefore do not all reconnect to another
+        server at the same time, and many of them still receive the end of their job.
         """
         self.draining = True
         self.readers.pause()
@@ -385,7 +395,7 @@ class JobService:
     async def _wait_for_jobs(self, within: float) -> None:
         jobs = list(self._live.values())
         if self._jobs_survive:
-            # Do not start waiting items: the next server process will run them.
+            # Do not start waiting items, because the next server process will run them.
             self._scheduler.stop()
             jobs = [job for job in jobs if job.record.status == "running" and not job.waiting]
         waits = [self._loop.create_task(job.finished.wait()) for job in jobs]
@@ -395,7 +405,7 @@ class JobService:
                 task.cancel()
 
     async def close(self) -> None:
-        """Stop the service. Suspend unfinished jobs if the store is persistent, and otherwise cancel them."""
+        """Stop the service. Unfinished jobs are suspended if the store is persistent. Otherwise they are cancelled."""
         self.draining = True
         functions = self._scheduler.stop()
         with contextlib.suppress(TimeoutError):
@@ -409,10 +419,11 @@ class JobService:
                     await asyncio.wait(functions)
         self._watchdog.stop()
         await self._cleanup.stop()
-        # If `start` failed, the jobs of the previous server are not recovered yet, so the shutdown is not clean.
+        # If `start` failed, some interrupted jobs are not recovered yet. The shutdown must then not be recorded as
+        # clean.
         await self.store.close(clean=self._cleanup.started)
 
     @property
     def _jobs_survive(self) -> bool:
-        """Whether the store keeps jobs after this server has stopped."""
+        """Whether the store keeps jobs after this server process has stopped."""
         return self.store.durability != "process"

@@ -1,4 +1,4 @@
-"""Item of a running job: its input, its writer, and the task and timers of its function."""
+"""Item of an unfinished job, with its input, its writer, and the task and timers of its function."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Item:
     """Task of the function, if the function is asynchronous."""
     cancelled: bool = False
     leave: Callable[[], None] | None = None
-    """Removes the item's row from the batch that it runs in. None if the item is not in a running batch."""
+    """Function that removes the item from its running batch. None if the item is not in a running batch."""
     timer: asyncio.TimerHandle | None = None
     """Timer that ends a cancelled item whose function does not return within `cancel_timeout`."""
     limit: asyncio.TimerHandle | None = None
@@ -32,7 +32,10 @@ class Item:
     raised: BaseException | None = None
 
     def stop(self) -> None:
-        """Cancel the function: set its cancel flag, and remove its row from the batch or cancel its task."""
+        """Cancel the item's function.
+
+        Set the cancel flag, and remove the item from its batch or cancel the function's task.
+        """
         self.writer.cancel()
         if self.leave is not None:
             self.leave()

@@ -1,7 +1,7 @@
-"""Watchdog that logs a warning when the event loop was blocked, with the endpoints that were running.
+"""Watchdog that logs a warning if the event loop was blocked. The warning lists the endpoints that were running.
 
-A blocked event loop stops all streams. The most common cause is an `async def` function that computes, or that waits
-without `await`. Without this warning, the only symptom is that clients receive nothing.
+A blocked event loop stops all streams. The most common cause is an `async def` function that computes for a long time
+or that waits without `await`. Without the warning, the only symptom would be that clients receive nothing.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 MAX_BLOCKED_SECONDS: Final = 1.0
-"""Seconds for which the loop may be blocked without a warning."""
+"""Number of seconds for which the event loop may be blocked without causing a warning."""
 
 WARNING_INTERVAL: Final = 60.0
 """Minimum number of seconds between two warnings."""
@@ -19,13 +19,13 @@ _log = logging.getLogger(__name__)
 
 
 class LoopWatchdog:
-    """Watchdog of the event loop on which it is created."""
+    """Watchdog of the event loop on which this object is created."""
 
     def __init__(self, running: Callable[[], Iterable[str]]) -> None:
-        """Create a watchdog for the running event loop. `start` starts it.
+        """Create a watchdog for the running event loop. Call `start` to start watching.
 
         Args:
-            running: Returns the names of the endpoints whose functions are running.
+            running: Function that returns the names of the endpoints whose functions are running.
         """
         self._loop = asyncio.get_running_loop()
         self._running = running
@@ -33,11 +33,11 @@ class LoopWatchdog:
         self._quiet_until = 0.0
 
     def start(self) -> None:
-        """Start watching."""
+        """Start watching the event loop."""
         self._schedule_check()
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop watching the event loop."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -47,12 +47,12 @@ class LoopWatchdog:
 
     def _check(self, due: float) -> None:
         late = self._loop.time() - due
-        # Without a running function the cause is a busy machine, and a warning would not help.
+        # If no function is running, the cause is probably a busy machine, and a warning would not help.
         if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and (names := list(self._running())):
             self._quiet_until = due + WARNING_INTERVAL
             _log.warning(
-                "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` computes, or "
-                "waits without `await`, make it a plain `def`, which runs in a thread; running endpoints: %s",
+                "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` function computes "
+                "or waits without `await`, declare it with `def`, so that it runs in a thread; running endpoints: %s",
                 late,
                 ", ".join(map(repr, names)),
             )

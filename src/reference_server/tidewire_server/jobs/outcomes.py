@@ -1,4 +1,4 @@
-"""Outcomes of items and jobs: conversion of exceptions to problems, and the status, error and usage of a job."""
+"""Outcomes of items and jobs. Converts exceptions to problems, and computes the status, error and usage of a job."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,24 +21,24 @@ _MAX_DETAIL: Final = 2000
 """Maximum length of an error message sent to clients, in characters."""
 
 RESERVED_END_BYTES: Final = 256
-"""Bytes of the state reserved for the end of each item: its status, and a problem without details."""
+"""Number of bytes of the state that are reserved for the end of each item, that is its status and a short error."""
 
 
 def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: bool) -> Problem:
-    """Convert an exception to the problem that the client receives, and log it if the client cannot fix it.
+    """Convert an exception to the problem that the client receives. Log it if the client cannot fix the cause.
 
-    The client receives details only of exceptions that are meant for clients, such as `ItemError`.
+    The client receives the details of an exception only if the exception is meant for clients, such as `ItemError`.
 
     Args:
         raised: Exception raised by the endpoint's function.
-        item_name: Name of the item for the server's log.
+        item_name: Name of the item in the server's log.
         endpoint: Name of the endpoint.
-        logged: Whether the exception is already in the server's log.
+        logged: Whether the exception was already written to the server's log.
     """
     try:
         found = _public_problem(raised)
     except ValueError as error:
-        _log.error("%s: the ItemError contains values that are not JSON: %s", item_name, error)
+        _log.error("%s: the ItemError contains a value that is not strict JSON: %s", item_name, error)
         found = None
     if found is not None:
         if isinstance(raised, InvalidValueError) and not logged:  # the client cannot fix it
@@ -70,24 +70,24 @@ def _public_problem(raised: BaseException) -> Problem | None:
 
 
 def too_large(error: StateTooLargeError) -> Problem:
-    """Create the problem for a state that would exceed its size limit."""
+    """Create the problem for a job whose state would exceed its size limit."""
     return problem("state_too_large", str(error), limit=error.limit)
 
 
 def write_failure(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
-    """End an item with an error, without the error's details if the state has no space for them.
+    """Log the end of a failed item with its error. If the error does not fit into the state, omit the error's details.
 
     Args:
         log_writer: Log writer of the job.
         pointer: JSON Pointer to the item.
-        end_ops: Ops that end the item.
+        end_ops: Diff operations that end the item.
         error: Reason for the failure.
 
     Returns:
-        The error as written to the state.
+        The error that was written to the state.
 
     Raises:
-        StateTooLargeError: The state has no space even for the error without details.
+        StateTooLargeError: Even the error without details does not fit into the state.
     """
     short_error = without_details(error)
     try:
@@ -105,7 +105,7 @@ def _write_error(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], 
 
 
 def without_details(error: Problem) -> Problem:
-    """Return a problem with only a registered code, for a state that has no space for details."""
+    """Return a problem that has only a registered code and no details, so that it takes little space in the state."""
     return problem(error.code if error.code in problems.REGISTRY else "internal")
 
 
@@ -116,7 +116,7 @@ def _truncate_detail(found: Problem) -> Problem:
 
 
 def status_of(items: Sequence[str]) -> JobStatus:
-    """Return the status of a job from the statuses of its items, all of which have ended."""
+    """Return the status of a job whose items have all ended. `items` contains the statuses of the items."""
     succeeded = items.count("succeeded")
     if succeeded:
         return "succeeded" if succeeded == len(items) else "partially_failed"
@@ -124,7 +124,10 @@ def status_of(items: Sequence[str]) -> JobStatus:
 
 
 def error_of(errors: Sequence[Problem], items: int) -> Problem:
-    """Return the error of a failed job, from the errors of its items in order of occurrence."""
+    """Return the error of a failed job.
+
+    `errors` contains the errors of its items, in the order in which they failed.
+    """
     first, *more = errors
     if not more and items == 1:
         return first
@@ -153,7 +156,10 @@ def done_of(
 
 
 def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) -> None:
-    """Add the usage of an item to that of its job. Sums beyond the integers of strict JSON become floats."""
+    """Add the usage of an item to the usage of its job.
+
+    A sum that is too large for an integer in strict JSON becomes a float.
+    """
     for name, number in used.items():
         added = total.get(name, 0) + number
         total[name] = added if abs(added) <= strict_json.MAX_INTEGER else float(added)

@@ -1,6 +1,7 @@
-"""Queue-position updates, throttled to keep their total cost from growing with the square of the queue length.
+"""Queue-position updates, throttled so that their total cost does not grow with the square of the queue length.
 
-Each item that leaves the queue changes the positions of all items behind it. Jobs therefore receive only some updates:
+Each item that leaves the queue changes the positions of all items behind it. Sending all these changes would be slow,
+so jobs receive only some of them:
 
   job                        | updates
   ---------------------------+--------------------------------------------------------------------------
@@ -8,7 +9,7 @@ Each item that leaves the queue changes the positions of all items behind it. Jo
   in the first `FRONT` items | every change, at most once per `queue_interval`
   behind them                | after the queue has moved by `FRONT` items, or by 10% of its length if that is more
 
-When 1,000 waiting items leave one by one, this computes about 20,000 positions instead of 500,000.
+When 1,000 waiting items leave the queue one by one, the server computes about 20,000 positions instead of 500,000.
 """
 
 from collections.abc import Iterator
@@ -18,14 +19,14 @@ from typing import Final
 from tidewire_server.store.interfaces import QueueEntry
 
 FRONT: Final = 10
-"""Number of positions at the front of the queue whose every change is published."""
+"""Number of positions at the front of the queue for which every change is published."""
 
 MOVED_FRACTION: Final = 0.1
-"""Fraction of the queue that must leave before the positions behind `FRONT` are published."""
+"""Fraction of the waiting items that must leave the queue before the positions behind `FRONT` are published."""
 
 
 class QueuePositions:
-    """Published positions of one endpoint's queue. Position 1 is the next item to run."""
+    """Published positions in the queue of one endpoint. Position 1 is that of the item that runs next."""
 
     def __init__(self) -> None:
         self._published: dict[str, int] = {}
@@ -41,13 +42,16 @@ class QueuePositions:
         self._moves += by
 
     def entered(self, job: str, items: int, size: int) -> int:
-        """Record and return the position of a new job whose items all wait. `size` includes these items."""
+        """Record and return the position of a new job whose items are all waiting.
+
+        `size` is the length of the queue, including these items.
+        """
         position = max(1, size - items + 1)
         self._published[job] = position
         return position
 
     def changes(self, waiting: Iterator[QueueEntry], size: int) -> list[tuple[str, int]]:
-        """Return the jobs whose positions to publish now, with those positions.
+        """Return the jobs for which a new position must be published now, each with its position.
 
         Args:
             waiting: Waiting items in the order of their turns.

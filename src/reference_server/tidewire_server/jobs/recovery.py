@@ -1,19 +1,22 @@
 """Recovery of jobs that were unfinished when the server stopped.
 
-  the job                          | `on_restart="rerun"`          | `on_restart="fail"`
-  ---------------------------------+-------------------------------+--------------------------------------------------
-  has a logged `done`              | its record is completed       | same
-  had no started item              | continues to wait             | same
-  had only ended items             | ends                          | same
-  had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
-                                   |   as they are, others rerun   |   items continue to wait
-  endpoint removed, input invalid  | unfinished items fail with `worker_lost`
-  maximum number of attempts       | unfinished items fail with `worker_lost`
-  deadline has passed              | unfinished items fail with `deadline_exceeded`
+The table shows how such a job continues. It depends on the `on_restart` option of the job's endpoint:
 
-A new attempt opens a new epoch with a snapshot of reason `restart`. A job that continues without a new attempt opens a
-new epoch of reason `rewound` if an item had started, or if the log may have lost its last events [TW-RES-035]
-[TW-RES-039].
+the job                          | `on_restart="rerun"`          | `on_restart="fail"`
+---------------------------------+-------------------------------+--------------------------------------------------
+has a logged `done`              | its record is completed       | same
+had no started item              | continues to wait             | same
+had only ended items             | ends                          | same
+had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
+                                 |   as they are, others rerun   |   items continue to wait
+has lost its endpoint            | unfinished items fail with `worker_lost`
+has an input that became invalid | unfinished items fail with `worker_lost`
+has used up all attempts         | unfinished items fail with `worker_lost`
+has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
+
+A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
+attempt, a new epoch with the reason `rewound` is started if an item had started, or if the log may have lost its last
+events [TW-RES-035] [TW-RES-039].
 """
 
 import sys
@@ -38,7 +41,7 @@ from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedJob:
-    """Submit with its validated inputs."""
+    """Request to submit a job, with its validated inputs."""
 
     endpoint: Endpoint
     submission: Submission
@@ -52,11 +55,11 @@ class RecoveryPlan:
     state: dict[str, Any]
     columns: tuple[str, ...]
     reason: SnapshotReason | None
-    """Reason of the snapshot that opens a new epoch. None to continue in the current epoch."""
+    """Reason of the snapshot that starts a new epoch. None if the job continues in the current epoch."""
     fail: Problem | None = None
-    """Error with which items fail immediately, or None."""
+    """Error with which items fail immediately, or None if no item fails."""
     fail_status: str | None = None
-    """Status of the items that fail. None for all unfinished items."""
+    """Status of the items that fail. None if all unfinished items fail."""
 
     @property
     def items(self) -> list[Any]:
@@ -72,25 +75,29 @@ class RecoveryPlan:
 
 
 class _UnreadableInput(BaseModel):
-    """Placeholder for an input that is no longer valid."""
+    """Placeholder for an input that is not valid any more."""
 
 
 def _missing_function() -> None:
-    """Placeholder for the function of a removed endpoint. Never called."""
+    """Placeholder for the function of an endpoint that was removed. It is never called."""
 
 
 async def admit_again(
     interrupted: Interrupted, endpoints: Mapping[str, Endpoint]
 ) -> tuple[AdmittedJob, str | None]:
-    """Validate the submit of an interrupted job again. Returns the reason as well if the job can no longer run."""
+    """Validate the request that submitted an interrupted job again.
+
+    Returns:
+        The request with its inputs, and the reason why the job cannot run any more, or None if the job can run.
+    """
     submission = read_submit(interrupted.submit, max_inputs=sys.maxsize)
     endpoint = endpoints.get(interrupted.record.endpoint)
-    reason = f"endpoint {interrupted.record.endpoint!r} did not exist any more after the server restarted"
+    reason = f"endpoint {interrupted.record.endpoint!r} no longer existed after the server restarted"
     if endpoint is not None:
         try:
             return AdmittedJob(endpoint, submission, await admit_inputs(endpoint, submission)), None
         except ProblemError as error:
-            reason = f"the input was not valid any more after the server restarted: {error}"
+            reason = f"the input was no longer valid after the server restarted: {error}"
     placeholder = Endpoint(_missing_function, Options(name=interrupted.record.endpoint))
     return AdmittedJob(placeholder, submission, [_UnreadableInput() for _ in submission.inputs]), reason
 
@@ -101,11 +108,11 @@ async def recovery_plan_of(
     """Decide how an interrupted job continues, according to the table at the top of this module.
 
     Args:
-        interrupted: The job.
-        admitted: Its endpoint and inputs.
-        settings: Settings with `max_attempts`.
-        store: Store, which reports how the previous server stopped.
-        reason: Why the job can no longer run, or None if it can.
+        interrupted: The interrupted job.
+        admitted: Endpoint and inputs of the job.
+        settings: Settings of the server, which include `max_attempts`.
+        store: Store of the server, which records how the previous server stopped.
+        reason: Reason why the job cannot run any more, or None if the job can run.
     """
     at = await interrupted.log.state()
     state: Any = at.view.value()
@@ -113,10 +120,15 @@ async def recovery_plan_of(
     started = state["status"] != "queued"
     rewound: SnapshotReason | None = "rewound" if started or store.may_have_lost else None
     if reason is None and started and not store.clean and interrupted.record.attempt >= settings.max_attempts:
-        reason = f"the server crashed {settings.max_attempts} times while the job was running (max_attempts)"
+        reason = (
+            f"the server crashed {settings.max_attempts} times while the job was running, so the job is not run again "
+            "(max_attempts)"
+        )
     deadline = admitted.submission.deadline
     if reason is None and deadline is not None and interrupted.record.created_at + deadline <= time.time():
-        expired = problem("deadline_exceeded", f"unfinished {deadline:g} s after the submit")  # TW-JOB-071
+        expired = problem(
+            "deadline_exceeded", f"the item had not ended {deadline:g} s after the job was submitted"
+        )  # TW-JOB-071
         return RecoveryPlan(state, at.columns, rewound, expired)
     if reason is not None:
         return RecoveryPlan(state, at.columns, rewound, problem("worker_lost", reason))
@@ -125,19 +137,22 @@ async def recovery_plan_of(
     if admitted.endpoint.on_restart == "fail":
         error = problem(
             "worker_lost",
-            "the server stopped while the item was running, and its function must not run twice",
+            "the server stopped while the item was running, and the item's function must not run twice",
         )
         return RecoveryPlan(state, at.columns, "rewound", error, "running")
     return _new_attempt(state, admitted)
 
 
 def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
-    """Plan a new attempt of a job: ended items keep their state, and all other items start again [TW-RES-036]."""
+    """Plan a new attempt of a job.
+
+    Items that have ended keep their state, and all other items start again [TW-RES-036].
+    """
     items = [
         item if item["status"] in ENDED else {"status": "queued", "value": admitted.endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)
     ]
-    # Notes do not identify their item. If any item had ended, keep all notes.
+    # Notes do not contain the item that wrote them. If any item has ended, keep all notes of the job.
     notes = state["notes"] if any(item["status"] in ENDED for item in items) else []
     value_columns = admitted.endpoint.columns(admitted.values[0])
     columns = tuple(f"/items/0/value{column}" for column in value_columns) if len(items) == 1 else ()
@@ -146,16 +161,16 @@ def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:
-    """Complete a record from the logged `done` event, after the server stopped between writing the two.
+    """Complete the record of a job that has a logged `done` event. The server stopped before it stored the record.
 
     Raises:
-        StoreError: The log has no `done` event at its end.
+        StoreError: The last event of the log is not `done`.
     """
     extent = log.extent()
     chunk = await log.read(extent.id_at(extent.head.seq - 1), 1)
     events = [] if chunk is None else Decoder().feed(chunk.frames)
     if not events or events[-1].type != "done":
-        raise StoreError(f"job {record.id}: cannot read the end of its log, so the file is damaged")
+        raise StoreError(f"job {record.id}: the end of the job's log cannot be read, so the file is damaged")
     record.done = done = Done.model_validate(orjson.loads(events[-1].data))
     record.status = done.status
     expires_at = (

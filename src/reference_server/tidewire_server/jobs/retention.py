@@ -1,4 +1,4 @@
-"""Background cleanup: stores the final records of jobs, and deletes jobs, events and keys when they expire."""
+"""Background task that stores the records of ended jobs, and deletes jobs, events and keys that have expired."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,19 @@ _MIN_INTERVAL: Final = 0.02
 """Minimum number of seconds between two sweeps."""
 
 _RETRY_SECONDS: Final = 5.0
-"""Seconds until the next sweep after one that failed."""
+"""Number of seconds to wait after a sweep that failed."""
 
 _log = logging.getLogger(__name__)
 
 
 class JobCleanup:
-    """Cleanup task of one server. Created and used on one event loop."""
+    """Cleanup task of one server. It must be created and used on one event loop."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._needed = asyncio.Event()
         self._unsaved: deque[JobRecord] = deque()
-        """Records of ended jobs that could not be stored yet."""
+        """Records of ended jobs that are not stored yet because the store failed."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -34,21 +34,21 @@ class JobCleanup:
         return self._task is not None
 
     def start(self) -> None:
-        """Start the periodic sweeps."""
+        """Start the task that periodically deletes expired entries."""
         self._task = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Stop the sweeps."""
+        """Stop the task that deletes expired entries."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def wake(self) -> None:
-        """Schedule a sweep soon, because an entry may expire earlier than expected."""
+        """Run a sweep soon, because an entry may expire before the next planned sweep."""
         self._needed.set()
 
     async def ended(self, record: JobRecord) -> None:
-        """Store the record of an ended job. If the store fails, a later sweep retries."""
+        """Store the record of a job that has ended. If the store fails, the next sweep tries again."""
         try:
             await self._jobs.save(record)
         except StoreError:  # the sweep retries and logs the error
@@ -65,9 +65,12 @@ class JobCleanup:
                     self._unsaved.popleft()
                 due = await self._jobs.expire(now)
             except StoreError as error:
-                _log.error("cannot store the records of ended jobs or delete expired ones: %s", error)
+                _log.error(
+                    "cannot store the records of ended jobs, or cannot delete expired entries: %s", error
+                )
                 due = now + _RETRY_SECONDS
-            # Always wait: thousands of jobs may end per second, and each of them wakes this task.
+            # Always wait between sweeps, because each job that ends wakes this task, and thousands of jobs may end per
+            # second.
             await asyncio.sleep(_MIN_INTERVAL)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else due - time.time()):

@@ -1,1 +1,1 @@
-"""`tidewire serve`: the command line, its configuration, and the start-up banner."""
+"""The command `tidewire serve`, with its options, its configuration and its startup banner."""

@@ -1,4 +1,4 @@
-"""Startup banner of `tidewire serve`: URL, endpoints, limits, and the optional features that are off."""
+"""Startup banner of `tidewire serve`, which shows the URL, the endpoints, the limits and the features that are off."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
 def startup_banner(server: Server, url: str) -> str:
-    """Return the banner as plain text."""
+    """Return the startup banner as plain text."""
     settings = server.settings
     lines = [f"{SERVER} at {url}  (press Ctrl-C to stop)", "", "  endpoints"]
     rows = [(name, _concurrency(server, name), each.summary) for name, each in server.endpoints.items()]
@@ -23,18 +23,18 @@ def startup_banner(server: Server, url: str) -> str:
         f"    {name:<{widths[0]}}  {runs:<{widths[1]}}  {summary}".rstrip() for name, runs, summary in rows
     ]
     if not server.endpoints:
-        lines.append("    none: no function is decorated with @server.endpoint")
+        lines.append("    none, because no function is decorated with @server.endpoint")
     lines += [
         "",
         *_groups(server),
         f"  durability   {_durability(settings)}",
-        f"  retention    of ended jobs: events {settings.log_ttl:g} s, state {settings.state_ttl:g} s",
+        f"  retention    ended jobs keep events for {settings.log_ttl:g} s and state for {settings.state_ttl:g} s",
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
     ]
     if not settings.tokens and not any(local in url for local in _LOCAL):
         lines.append(
-            "  WARNING      no authentication: anyone who can reach this address has access; set --token"
+            "  WARNING      authentication is off, so anyone who can reach this address has access; set --token"
         )
     command, curl = _example_command(server, url), f"curl {url}/v1"
     if settings.tokens:
@@ -47,7 +47,7 @@ def startup_banner(server: Server, url: str) -> str:
 
 
 def _example_command(server: Server, url: str) -> str:
-    """Return an example command that works unchanged, except for a token."""
+    """Return a command with which a user can try an endpoint. It works as it is, unless the server requires a token."""
     for name, endpoint in server.endpoints.items():
         if endpoint.input.defaults:
             return f"tidewire call {url} {name}"
@@ -74,7 +74,7 @@ def _format_limit(limit: int | None) -> str:
 
 
 def _groups(server: Server) -> list[str]:
-    """Return one line per concurrency group."""
+    """Return one line of the banner for each concurrency group."""
     members: dict[str, list[str]] = {}
     for name, endpoint in server.endpoints.items():
         if endpoint.concurrency_group is not None:
@@ -88,9 +88,9 @@ def _groups(server: Server) -> list[str]:
 def _durability(settings: Settings) -> str:
     path = file_of(settings.log)
     if path is None:
-        return "process: jobs are in memory and are lost when this process ends"
+        return "process: jobs are kept in memory and are lost when this process ends"
     loss = (
-        "a power failure loses nothing" if settings.log_fsync else "a power failure may lose the last moments"
+        "they survive a power failure" if settings.log_fsync else "a power failure may lose the latest events"
     )
     return f"host: jobs are stored in {path}; {loss}"
 

@@ -1,6 +1,6 @@
 """Command line of `tidewire serve`.
 
-Exit codes: 0 after a signal, 1 if the server cannot start, 2 for invalid usage.
+The exit code is 0 if a signal stopped the server, 1 if the server cannot start, and 2 if the arguments are not valid.
 """
 
 import importlib
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from tidewire_server.server import Server
 
 _LAST_GRACE = 1.0
-"""Seconds to wait for threads of user functions after the server has stopped."""
+"""Number of seconds to wait for the threads of user functions after the server has stopped."""
 
 
 class _ServeCommand(typer.core.TyperCommand):
-    """Command that helps with settings without a flag: prints the line to put in the configuration file."""
+    """Command with a helpful error for settings that have no flag.
+
+    The error message contains the line that sets the value in the configuration file.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if error := not_a_flag(args):
@@ -50,7 +53,7 @@ class _ServeCommand(typer.core.TyperCommand):
 
 
 serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-"""Typer application that the `tidewire` command line adds as `tidewire serve`."""
+"""Typer application that the command line `tidewire` includes as its subcommand `serve`."""
 
 
 @serve.command("serve", cls=_ServeCommand)
@@ -80,7 +83,8 @@ def _serve(
     flag, environment, file, the server's code, default.
     """
     try:
-        # Import late: `--help` needs neither the server nor pydantic-settings, whose import takes 0.15 s of CPU time.
+        # Import these modules late. Importing pydantic-settings takes 0.15 s of CPU time, and `--help` does not need
+        # it.
         from tidewire_server.process.banner import startup_banner  # noqa: PLC0415
         from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
@@ -143,10 +147,10 @@ def _show(configuration: "Configuration", settings: Settings) -> None:
 
 
 def _configure_endpoints(server: "Server", configuration: "Configuration") -> None:
-    """Apply the endpoint settings of the configuration file, which override those in the code.
+    """Apply the endpoint settings in the configuration file. They override the settings in the server's code.
 
     Raises:
-        ValueError: An endpoint does not exist, or endpoints of one group would have different limits.
+        ValueError: An endpoint does not exist, or two endpoints of one group would have different limits.
     """
     from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - `--help` does not need the server
 
@@ -161,7 +165,10 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
 
 
 def _exit_despite_threads() -> None:
-    """End the process even if a user function left a thread running, which the interpreter would wait for forever."""
+    """End the process even if a user function has left a thread running.
+
+    Python itself would wait for that thread forever.
+    """
     threads = [
         each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()
     ]
@@ -217,7 +224,7 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def _default_server(configuration: "Configuration") -> "Server":
-    """Create the text-generation server, which runs if the command has no target."""
+    """Create the server for text generation, which is used if the command has no target."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
     model, device = configuration.launch.model, configuration.launch.device
@@ -262,7 +269,10 @@ _METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
 
 
 def _flag(name: str, group: str) -> inspect.Parameter:
-    """Create a typer parameter for a setting. Its value stays text, which `configure` validates later."""
+    """Create the typer parameter for a setting.
+
+    Typer passes the value on as text, and `configure` validates it later.
+    """
     field = FIELDS[name]
     kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
     metavar = next((word for start, word in _METAVARS.items() if allowed(field).startswith(start)), "TEXT")
@@ -286,5 +296,5 @@ _serve.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-
 
 
 def main() -> None:
-    """Run the command, for `python -m tidewire_server`."""
+    """Run the command `tidewire serve`. This is the entry point for `python -m tidewire_server`."""
     serve()

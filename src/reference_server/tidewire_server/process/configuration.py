@@ -1,10 +1,11 @@
-"""Configuration of `tidewire serve`: merges flags, environment variables and a TOML file with pydantic-settings.
+"""Configuration of `tidewire serve`, merged from flags, environment variables and a TOML file by pydantic-settings.
 
-Precedence: flag, environment, file, the server's code, default. A setting has the same name everywhere:
-`max_queue_size` in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment, `--max-queue-size` on the command line.
-Errors about unknown names and invalid values contain their origin: the flag, the variable, or the line of the file.
+A value is taken from a flag, the environment, the file, the server's code or the default, in this order of precedence.
+A setting has the same name everywhere. For example, it is `max_queue_size` in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in
+the environment, and `--max-queue-size` on the command line. An error about an unknown name or an invalid value contains
+the flag, the environment variable or the line of the file that the name or value comes from.
 
-Import this module only when serving, because importing pydantic-settings takes 0.15 s of CPU time.
+Import this module only in order to serve, because importing pydantic-settings takes 0.15 s of CPU time.
 """
 
 import difflib
@@ -43,20 +44,29 @@ DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
 _SIMILAR: Final = 0.75
-"""Similarity above which an unknown `TIDEWIRE_` variable is reported as a typo. Others may belong to other programs."""
+"""Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
+
+Less similar variables are ignored, because they may belong to other programs.
+"""
 _MAX_SHOWN: Final = 80
 _ENDPOINT_MEMBER: Final = 3
-"""Number of parts of a path such as `endpoints.double.time_limit`."""
+"""Number of parts in the path of an endpoint's setting, such as `endpoints.double.time_limit`."""
 _HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#|$)")
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
 
 
 class ConfigurationError(ValueError):
-    """Invalid configuration. The message has one line per error, each with its origin."""
+    """The configuration is not valid.
+
+    The message has one line for each error, which says where the value comes from.
+    """
 
 
 class _FromText(BaseModel):
-    """Base of models with values from text: parses `none` as None where allowed, and rejects booleans as numbers."""
+    """Base class of models whose values may be text.
+
+    Parses `none` as None where allowed, and rejects booleans as numbers.
+    """
 
     @field_validator("*", mode="before")
     @classmethod
@@ -70,7 +80,7 @@ class _FromText(BaseModel):
 
 
 class EndpointSettings(_FromText):
-    """Settings of one endpoint in the file, under `[endpoints.NAME]`. They override the endpoint's code."""
+    """Settings of one endpoint in the table `[endpoints.NAME]` of the file. They override the settings in the code."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,7 +96,7 @@ class EndpointSettings(_FromText):
 
 
 class _Environment(EnvSettingsSource):
-    """Settings source for environment variables. Multiple values of one setting are separated by spaces."""
+    """Settings source for environment variables. If a setting has several values, they are separated by spaces."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         return value.split()
@@ -94,21 +104,23 @@ class _Environment(EnvSettingsSource):
 
 @dataclass(frozen=True)
 class Configuration:
-    """Validated configuration with the origin of each value."""
+    """Validated configuration, together with the place where each value was set."""
 
     launch: Launch
     settings: dict[str, Any]
-    """Server settings that were set explicitly, by name."""
+    """Values of the server settings that were set explicitly, by name."""
     endpoints: dict[str, EndpointSettings]
     origin: Callable[..., str]
-    """Returns the origin of a value (a flag, a variable, or file and line) for its path, such as `"port"` or
-    `"endpoints", NAME, "time_limit"`."""
+    """Function that returns the flag, the environment variable, or the file and line in which a value was set.
+
+    Its arguments are the parts of the value's path, such as `"port"` or `"endpoints", NAME, "time_limit"`.
+        """
 
     def table(self, settings: Settings) -> Iterator[tuple[str, str, str]]:
-        """Iterate over all settings as rows of name, displayable value and origin.
+        """Iterate over all settings, each as a tuple of its name, its value as text, and where the value was set.
 
         Args:
-            settings: Final settings of the server, which combine the configuration with the server's code.
+            settings: Final settings of the server, in which this configuration overrides the server's code.
         """
         configured = self.launch.model_fields_set | self.settings.keys()
         for model in (self.launch, settings):
@@ -126,7 +138,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     """Merge and validate flags, environment variables and a file.
 
     Args:
-        flags: Values of the flags by setting name. Values from the command line are text.
+        flags: Values of the flags, by the name of the setting. Values from the command line are text.
         file: Path of a TOML file.
 
     Raises:
@@ -170,7 +182,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
 
 
 def _load(file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a file and its parsed tables. Reads the file once, because it may be a pipe."""
+    """Return the text of a TOML file and its parsed content. The file is read only once, because it may be a pipe."""
     try:
         text = file.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
@@ -183,7 +195,10 @@ def _load(file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _environment_errors() -> list[str]:
-    """Report variables that are probably typos, and empty secrets, which would silently turn off authentication."""
+    """Return errors for environment variables that are probably typos, and for secrets that are empty.
+
+    An empty secret would turn off authentication without notice.
+    """
     known = [f"{ENV_PREFIX}CONFIG", *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
     errors = []
@@ -214,7 +229,7 @@ def _format_error(error: ErrorDetails, origin: Callable[..., str]) -> str:
 
 
 def _location(file: Path | None, text: str, path: Sequence[str]) -> str:
-    """Return file and line of a key, or only the file if no line starts with the key."""
+    """Return the file and the line in which a key is set, or only the file if no line starts with the key."""
     table: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):

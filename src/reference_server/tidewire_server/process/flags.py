@@ -1,7 +1,7 @@
 """Command-line flags of `tidewire serve`, and the formatting of setting names, values and bounds.
 
 Every setting can be set in the environment and in the configuration file. Only the settings in `FLAGS` also have a
-flag: those that a tutorial, a how-to or the startup banner mentions, and `log_level`.
+flag. These are the settings that a tutorial, a how-to guide or the startup banner mentions, and `log_level`.
 """
 
 import difflib
@@ -30,7 +30,7 @@ FLAGS: Final = {
     "Streams": ("heartbeat", "retry", "merge_window", "stall_timeout", "keep_alive_timeout"),
     "Stored jobs": ("log", "log_fsync", "max_attempts", "state_ttl"),
 }
-"""Settings that have a flag, by their group in `--help`."""
+"""Settings that have a flag. The keys are the group titles in `--help`."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)
 """All settings of `tidewire serve`, by name."""
@@ -41,7 +41,7 @@ SECRET: Final = frozenset({"tokens", "stream_token_secret"})
 """Settings whose value is never displayed."""
 
 SINGULAR: Final = {"tokens": "token", "cors_origins": "cors_origin"}
-"""Settings with multiple values, with the singular name of their flag, which is repeated for each value."""
+"""Settings with several values. Their flag has a singular name and is repeated for each value."""
 
 _KINDS: Final = {
     int: "a whole number",
@@ -63,7 +63,10 @@ def variable_of(name: str) -> str:
 
 
 def not_a_flag(arguments: Iterable[str]) -> str | None:
-    """Return an error for the first argument that is a setting without a flag, with the line to put in the file."""
+    """Return an error message for the first argument that names a setting without a flag, or None.
+
+    The message contains the line to write into the configuration file instead.
+    """
     with_flag = {"target"}.union(*FLAGS.values())
     without = {flag_of(name): name for name in FIELDS if name not in with_flag}
     remaining = iter(arguments)
@@ -79,7 +82,7 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return an error for an unknown name, with the most similar known name."""
+    """Return an error message for an unknown name. It suggests the most similar known name, if there is one."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 

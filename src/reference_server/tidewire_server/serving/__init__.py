@@ -1,1 +1,1 @@
-"""Serving on a socket: binding, signals, shutdown."""
+"""Run the application on a socket, including signal handling and shutdown."""

@@ -1,6 +1,6 @@
-"""Thread pool for `asyncio.to_thread` whose threads do not block process exit.
+"""Thread pool for `asyncio.to_thread` whose threads do not keep the process from exiting.
 
-Python waits at exit for all threads of the default pool, even if an endpoint's function occupies one for an hour.
+With the default pool, Python waits at exit for all threads, even if a user function needs another hour.
 """
 
 import itertools
@@ -22,7 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """Pool of up to `MAX_THREADS` daemon threads. asyncio accepts only subclasses of `ThreadPoolExecutor`."""
+    """Pool of up to `MAX_THREADS` daemon threads.
+
+    It extends `ThreadPoolExecutor` because asyncio accepts only subclasses of that class as its default executor.
+    """
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
@@ -31,7 +34,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._running_threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Schedule a function to be called by the next free thread."""
+        """Schedule a call of a function in the next free thread."""
         future: Future[Any] = Future()
         with self._lock:
             self._calls.append((future, lambda: fn(*args, **kwargs)))
@@ -42,7 +45,10 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def drain(self, within: float) -> None:
-        """Discard pending calls and wait up to `within` seconds for running ones. Logs the threads that still run."""
+        """Discard pending calls, and wait up to `within` seconds for running calls.
+
+        Log a warning if any thread is still running.
+        """
         deadline = time.monotonic() + within
         with self._lock:
             self._calls.clear()

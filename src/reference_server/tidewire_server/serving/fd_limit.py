@@ -1,21 +1,21 @@
-"""Adjust the connection limit to the process's limit on file descriptors, and raise the latter if allowed."""
+"""Adapt the maximum number of connections to the process's limit on open file descriptors."""
 
 import logging
 from typing import Final
 
 RESERVED: Final = 100
-"""File descriptors reserved for everything except connections: the log, the event loop, and user functions."""
+"""Number of file descriptors that are reserved for the log, the event loop and user functions."""
 
 _log = logging.getLogger(__name__)
 
 
 def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = False) -> int:
-    """Return how many connections the process can open. Logs a warning if the number is lower than requested.
+    """Return how many connections the process can open. Log a warning if it is fewer than requested.
 
     Args:
         connections: Requested number of connections.
-        raise_limit: Whether to raise the soft limit on file descriptors if necessary. Only for a process that belongs
-            to the server, not for an embedding application.
+        raise_limit: Whether to raise the soft limit on file descriptors if necessary. Must be false if the server runs
+            inside another application.
     """
     try:
         import resource  # noqa: PLC0415 - not on every system
@@ -28,7 +28,7 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-        except (OSError, ValueError):  # the operating system has another, lower limit: keep the current one
+        except (OSError, ValueError):  # the operating system has a lower limit, so keep the current limit
             pass
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections

@@ -1,4 +1,4 @@
-"""Rate limits for log lines that clients can trigger: uvicorn's warnings, and asyncio's `accept` errors."""
+"""Rate limits for log lines that clients can cause, such as uvicorn's warnings and asyncio's errors from `accept`."""
 
 import asyncio
 import errno
@@ -8,12 +8,14 @@ from collections import Counter
 from typing import Any, Final
 
 EVERY: Final = 1000
-"""The first warning of each kind is logged, and then every thousandth one, with the number of warnings so far."""
+"""Interval at which repeated warnings are logged. After the first warning of a kind, only every thousandth is
+logged.
+"""
 
 _MAX_KINDS: Final = 100
 
 _REPEAT_SECONDS: Final = 60.0
-"""Minimum time between two log lines about failed `accept` calls."""
+"""Minimum number of seconds between two log lines about failed `accept` calls."""
 
 _RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -21,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogThrottle(logging.Filter):
-    """Logging filter that drops most repetitions of a warning. Other levels pass unchanged."""
+    """Logging filter that drops most repetitions of the same warning. Records with another level are not changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,10 +42,11 @@ class LogThrottle(logging.Filter):
 
 
 def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Limit the log lines of failed `accept` calls while the process has no free file descriptor.
+    """Limit the number of log lines about failed `accept` calls while the process has no free file descriptor.
 
-    Every second asyncio calls `accept` up to `backlog` times, and logs a traceback for each failure. With this handler
-    asyncio still retries, and accepts connections when a descriptor is free, but logs at most one line per minute.
+    In this situation, asyncio calls `accept` up to `backlog` times per second and logs a traceback for each failure.
+    This function installs an exception handler that logs at most one line per minute. asyncio still retries, and
+    accepts connections when a descriptor is free.
     """
     last_logged = -math.inf
 
@@ -55,7 +58,7 @@ def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
         elif loop.time() >= last_logged + _REPEAT_SECONDS:
             last_logged = loop.time()
             _log.error(
-                "cannot accept connections: %s (ulimit -n); pending connections are retried every second",
+                "cannot accept connections: %s (ulimit -n); the server tries again every second",
                 error.strerror,
             )
 

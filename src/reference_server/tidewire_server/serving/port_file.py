@@ -1,4 +1,4 @@
-"""Port file: receives the server's port number once the server is ready, for programs that wait for it."""
+"""Write the server's port number to a file when the server is ready, for programs that wait for the server."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ class PortFileError(Exception):
 
 @contextlib.contextmanager
 def port_file(name: str | os.PathLike[str] | None, port: int) -> Iterator[Callable[[], None]]:
-    """Prepare the port file. Writing to a temporary file first reports an unwritable path before serving starts.
+    """Prepare the port file by writing a temporary file. If this fails, the error is reported before serving starts.
 
     Args:
         name: Path of the port file, or None for no file.
         port: Port number to write.
 
     Yields:
-        A function that moves the complete file to its final path atomically.
+        A function that moves the temporary file to its final path atomically. Call it when the server is ready.
 
     Raises:
         PortFileError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Run the application on a socket with uvicorn: binding, signal handling, graceful shutdown."""
+"""Run the application on a socket with uvicorn, with signal handling and graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -32,10 +32,10 @@ from tidewire_server.store.interfaces import StoreError
 
 _BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
-"""Seconds that uvicorn waits for open requests after the time for running jobs is over."""
+"""Number of seconds that uvicorn waits for open requests after the time for running jobs is over."""
 
 _GC_THRESHOLDS: Final = (2_000, 5, 50)
-"""Thresholds of the garbage collector: a collection of the youngest generation takes about a millisecond."""
+"""Thresholds of the garbage collector. With them, collecting the youngest generation takes about a millisecond."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -48,7 +48,7 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
     Args:
         host: Address to bind to.
         port: Port to bind to, or 0 for any free port.
-        free: Option that requests a free port, for the error message: `port=0` or `--port 0`.
+        free: Text for the error message that says how to request a free port, such as `port=0` or `--port 0`.
 
     Raises:
         OSError: The address cannot be bound. `strerror` contains the address, the reason and a hint.
@@ -65,8 +65,8 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
         why = (isinstance(error, OSError) and error.strerror) or error
         hint = {
             errno.EADDRINUSE: f"; use {free} for any free port",
-            errno.EACCES: "; ports below 1024 need privileges: use a higher port",
-            errno.EADDRNOTAVAIL: "; no interface of this machine has that address: use 0.0.0.0 for all interfaces",
+            errno.EACCES: "; ports below 1024 need privileges, so use a higher port",
+            errno.EADDRNOTAVAIL: "; no interface of this machine has that address; use 0.0.0.0 for all interfaces",
         }.get(number or 0, "")
         raise OSError(number, f"cannot bind to {host}:{port}: {why}{hint}") from None
     except BaseException:
@@ -76,9 +76,9 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
 
 
 def url_of(listener: socket.socket, root_path: str = "") -> str:
-    """Return the URL for connections from this machine to a listening socket."""
+    """Return the URL at which programs on this machine can connect to a listening socket."""
     host, port = listener.getsockname()[:2]
-    # A wildcard address is valid for binding, but not for connecting.
+    # A socket can be bound to a wildcard address, but clients cannot connect to a wildcard address.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
@@ -103,8 +103,8 @@ def serve(
         port: Port to bind to, or 0 for any free port.
         port_file: File to write the port number to when the server is ready.
         listener: Listening socket to use instead of `host` and `port`.
-        started: Function called with the URL when the server is ready.
-        switch_interval: Python thread switch interval in seconds (`sys.setswitchinterval`).
+        started: Function that is called with the URL when the server is ready.
+        switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
     Raises:
         OSError: The address cannot be bound.
@@ -189,7 +189,7 @@ def in_background(
     try:
         yield url_of(listener, settings.root_path)
     finally:
-        with contextlib.suppress(RuntimeError):  # the server has already stopped and closed its loop
+        with contextlib.suppress(RuntimeError):  # the server has already stopped and closed its event loop
             loop.call_soon_threadsafe(runner.end)
         thread.join()
         listener.close()
@@ -197,7 +197,10 @@ def in_background(
 
 @contextlib.contextmanager
 def _thread_switch_interval(seconds: float) -> Iterator[None]:
-    """Set the thread switch interval, so that computing functions in other threads delay the event loop less."""
+    """Set Python's thread switch interval.
+
+    With a short interval, functions in other threads delay the event loop less.
+    """
     before = sys.getswitchinterval()
     sys.setswitchinterval(seconds)
     try:
@@ -208,9 +211,9 @@ def _thread_switch_interval(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _short_gc_pauses() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, and collect new objects in small steps.
+    """Exclude existing objects from garbage collection, and collect new objects more often but in smaller steps.
 
-    A full collection would pause all streams while it traverses a loaded model and thousands of stored jobs.
+    A full collection would stop all streams while it examines the objects of a loaded model and of thousands of jobs.
     """
     before = gc.get_threshold()
     gc.collect()
@@ -228,7 +231,7 @@ def _print_url(url: str) -> None:
 
 
 def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uvicorn.Config:
-    """Create uvicorn's configuration for an application and a maximum number of connections."""
+    """Create the uvicorn configuration for an application and a maximum number of connections."""
     return uvicorn.Config(
         app,
         http=http_protocol(settings, connections),
@@ -244,7 +247,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn server with a two-phase shutdown: first end streams and jobs, then close the connections."""
+    """uvicorn server whose shutdown first ends streams and jobs, and then closes the connections."""
 
     def __init__(self, app: TidewireApp, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -253,14 +256,15 @@ class UvicornServer(uvicorn.Server):
         self._shutdown_task: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Start the application here instead of in the lifespan, where uvicorn would hide the exception from the caller.
+        # Start the application here. If it were started in the lifespan, uvicorn would not pass exceptions to the
+        # caller.
         await self._tidewire.start()
         await super().startup(sockets=sockets)
         if self.started:
             self._on_started()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in sockets or ():  # accepted connections inherit the buffer size
+        for listener in sockets or ():  # connections inherit the buffer size of the socket that accepts them
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             self._tidewire.send_buffers_bounded = True
         logger, throttle = logging.getLogger("uvicorn.error"), LogThrottle()
@@ -272,9 +276,11 @@ class UvicornServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle SIGINT and SIGTERM. uvicorn would raise the signal again after shutdown, and change the exit code."""
+        """Handle SIGINT and SIGTERM. uvicorn's own handler would raise the signal again, which changes the exit
+        code.
+        """
         if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread receives signals; the caller ends the server
+            yield  # only the main thread receives signals, so here the caller ends the server
             return
         loop = asyncio.get_running_loop()
         signaled = False
@@ -286,7 +292,8 @@ class UvicornServer(uvicorn.Server):
             signaled = True
             loop.call_soon_threadsafe(self.end)
 
-        # Do not use `loop.add_signal_handler`: a second signal must end the process even if a function blocks the loop.
+        # Do not use `loop.add_signal_handler`, because a second signal must end the process even if the event loop is
+        # blocked.
         before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
         try:
             yield
@@ -307,7 +314,10 @@ class UvicornServer(uvicorn.Server):
 
 
 def _close(loop: asyncio.AbstractEventLoop, pool: DaemonThreads) -> None:
-    """Cancel the remaining tasks and close the loop. Gives up after `_LAST_GRACE` on tasks that ignore cancellation."""
+    """Cancel the remaining tasks and close the event loop.
+
+    Tasks that ignore the cancellation are given up after a while.
+    """
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

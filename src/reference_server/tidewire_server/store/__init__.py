@@ -1,1 +1,4 @@
-"""Storage of jobs, event logs and the queue: protocols in `interfaces`, implementations in memory and in SQLite."""
+"""Storage of jobs, event logs and the queue.
+
+`interfaces` defines the protocols, which are implemented in memory and in SQLite.
+"""

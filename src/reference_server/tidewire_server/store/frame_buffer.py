@@ -1,4 +1,4 @@
-"""In-memory buffer of encoded events with the end offset of each event, so that a replay is one slice of bytes."""
+"""In-memory buffer of encoded events. It records where each event ends, so that a replay is a single slice of bytes."""
 
 from array import array
 from bisect import bisect_right
@@ -7,7 +7,7 @@ from itertools import accumulate
 
 
 class FrameBuffer:
-    """Encoded events, addressed by position. The oldest events can be trimmed."""
+    """Buffer of consecutive encoded events, each identified by its position in the log. The oldest can be trimmed."""
 
     __slots__ = ("_buffer", "_cut", "_ends", "base")
 
@@ -31,11 +31,11 @@ class FrameBuffer:
 
     @property
     def written(self) -> int:
-        """Number of bytes ever added, including trimmed ones."""
+        """Number of bytes that were ever added, including bytes that have been trimmed."""
         return self._cut + len(self._buffer)
 
     def add(self, frames: Sequence[bytes]) -> int:
-        """Append events and return the number of bytes ever added."""
+        """Append events. Returns the number of bytes that were ever added to the buffer."""
         if len(frames) == 1:  # fast path: most blocks contain one event
             self._buffer += frames[0]
             written = self._cut + len(self._buffer)
@@ -48,14 +48,15 @@ class FrameBuffer:
         return self.written
 
     def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
-        """Append already concatenated events. `ends` are the events' end offsets within `frames`."""
+        """Append events that are already concatenated. `ends` contains the end offset of each event within `frames`."""
         self._ends.extend(map(self.written.__add__, ends))
         self._buffer += frames
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """Return the events after a position, and the position of the last returned event.
 
-        The events are at most `max_bytes` long in total, except that the first event is always returned.
+        The returned events are at most `max_bytes` long in total. The first event is returned even if it alone is
+        longer.
         """
         skip = after - self.base
         start = self._ends[skip - 1] if skip else self._cut
@@ -75,7 +76,7 @@ class FrameBuffer:
             self._cut, self.base = end, position
 
     def cut_to(self, max_bytes: int) -> None:
-        """Trim as few of the oldest events as needed to bring the buffer down to `max_bytes`."""
+        """Trim the oldest events until the remaining events take at most `max_bytes`."""
         excess = self.size - max_bytes
         if excess > 0:
             self.cut(self.base + bisect_right(self._ends, self._cut + excess - 1) + 1)

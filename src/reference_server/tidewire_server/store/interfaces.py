@@ -3,13 +3,14 @@
 The rest of the server depends only on these protocols. An implementation may keep the data in memory, in a file, or
 in a service shared by several servers. Every implementation follows these rules:
 
-- `append` takes the log's expected head and fails if the head has moved, so two concurrent writers cannot both succeed.
-- `append` returns once the block is as durable as the store's `durability` attribute promises. Readers see the block
-  only after that.
-- An append and the changes to the job's record that belong to it are stored atomically.
-- The `done` event is never trimmed. A job's state outlives the job's events.
+- The head of a log is its last event. `append` receives the head that the writer expects, and fails if another writer
+  has appended events in the meantime. Two concurrent writers therefore cannot both succeed.
+- `append` returns when the events are as durable as the store's `durability` attribute promises. Readers see the
+  events only after that.
+- An append also stores the changes to the job's record. Both are stored atomically.
+- The `done` event is never trimmed. The state of a job is kept longer than its other events.
 - A reader is only an offset into the log, so a slow or abandoned reader costs no memory beyond that offset.
-- A job that has ended uses no memory except what the implementation documents.
+- After a job has ended, it uses only as much memory as the implementation documents.
 """
 
 from bisect import bisect_right
@@ -26,15 +27,18 @@ Durability = Literal["process", "host", "replicated"]
 
 
 class HeadMovedError(Exception):
-    """An append's expected head differs from the log's head: another writer appended, or the log was deleted."""
+    """An append failed because the log's last event is not the expected one.
+
+    Another writer has appended events, or the log was deleted.
+    """
 
 
 class StoreError(Exception):
-    """The store cannot be opened, read or written. The message says which store, why, and how to fix it."""
+    """The store cannot be opened, read or written. The message names the store, the reason, and a possible fix."""
 
 
 class StateAt(NamedTuple):
-    """A job's state after one event has been applied, with the id of that event."""
+    """State of a job after one event has been applied, together with the id of that event."""
 
     cursor: Cursor
     columns: tuple[str, ...]
@@ -42,7 +46,7 @@ class StateAt(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Events that are appended to a log in one step: their encoded frames in order, and the resulting state."""
+    """Events that are appended to a log in one step. A block contains the encoded events and the state after them."""
 
     frames: Sequence[bytes]
     state: StateAt
@@ -63,41 +67,50 @@ class Block(NamedTuple):
 
 
 MAX_EPOCHS: Final = 100
-"""Maximum number of epochs that a log remembers after trimming. Cursors in older epochs count as unknown."""
+"""Maximum number of epochs that a log remembers after its oldest events were trimmed.
+
+A cursor from an epoch that the log has forgotten is treated as unknown.
+"""
 
 
 class Extent(NamedTuple):
     """Range of events that a log currently stores."""
 
     base: Cursor
-    """The log stores every event after this id. The seq is 0 if no event was trimmed."""
+    """Id of the event just before the oldest stored event. Its seq is 0 if no event was trimmed."""
     head: Cursor
     """Id of the last event."""
     ended: bool
     """Whether the last event is `done`."""
     starts: tuple[Cursor, ...]
-    """Id of the first event of each remembered epoch, oldest first. An epoch ends just before the next one starts."""
+    """Id of the first event of each epoch that the log remembers, oldest first."""
     columns: tuple[str, ...]
-    """Column pointers of the head's epoch."""
+    """Column pointers of the newest epoch."""
 
     def id_at(self, seq: int) -> Cursor:
-        """Return the id of the event with this seq. Seq 0 is the position before the first event."""
-        if len(self.starts) == 1:  # fast path: almost every log has a single epoch
+        """Return the id of the event with this sequence number. Number 0 is the position before the first event."""
+        if len(self.starts) == 1:  # fast path, because almost every log has a single epoch
             return Cursor(self.starts[0].epoch, seq)
         found = bisect_right(self.starts, seq, key=attrgetter("seq"))
         return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
 
     def logged(self, cursor: Cursor) -> bool:
-        """Return whether the cursor is the id of an event of this log, stored or already trimmed."""
+        """Return whether the cursor is the id of an event of this log, even if that event has been trimmed."""
         return self.starts[0].seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
     def holds_after(self, cursor: Cursor) -> bool:
-        """Return whether the log stores every event after the cursor. False for a cursor that is not of this log."""
+        """Return whether the log still stores every event after the cursor. False for a cursor of another log."""
         return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
 
 def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple[Cursor, ...]:
-    """Return the epoch starts of a log after a block was added. `base` is the log's `Extent.base`."""
+    """Return the new `Extent.starts` of a log after a block was appended to the log.
+
+    Args:
+        starts: Value of `Extent.starts` before the append.
+        block: Appended block.
+        base: The log's `Extent.base`. Only epochs that ended before it can be forgotten.
+    """
     if starts and starts[-1].epoch == block.last.epoch:
         return starts
     starts = (*starts, block.first)
@@ -108,7 +121,7 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Consecutive complete events of a log, encoded for the wire."""
+    """Consecutive events of a log, encoded as they are sent to clients. A chunk never contains part of an event."""
 
     frames: bytes
     last: Cursor
@@ -117,9 +130,10 @@ class LogChunk:
 
 
 class LogReader(Protocol):
-    """Read access to one job's log. Stays usable for as long as the reader holds a reference.
+    """Read access to one job's log.
 
-    After the job is deleted or its events have expired, the log reads as if every event except `done` were trimmed.
+    A reader may keep using the log after the job is deleted or its events have expired. The log then behaves as if all
+    events except `done` had been trimmed.
     """
 
     def extent(self) -> Extent:
@@ -130,11 +144,11 @@ class LogReader(Protocol):
         """Read the events that follow a cursor.
 
         Args:
-            after: Cursor within the stored range, from `Extent.base` to `Extent.head`.
-            max_bytes: Size limit of the returned chunk. The first event is returned even if it alone is larger.
+            after: Id of the event after which to start. Must be in the range from `Extent.base` to `Extent.head`.
+            max_bytes: Maximum size of the returned events. The first event is returned even if it alone is larger.
 
         Returns:
-            The events, or an empty chunk if the cursor is the head. None if events after the cursor were trimmed.
+            The events, or an empty chunk if `after` is the last event. None if events after `after` were trimmed.
 
         Raises:
             StoreError: The events cannot be read at the moment.
@@ -142,9 +156,9 @@ class LogReader(Protocol):
         ...
 
     async def state(self, *, oldest: bool = False) -> StateAt:
-        """Return the state at the head of the log, or at the start of the stored range if `oldest` is true.
+        """Return the state after the last event of the log, or the oldest available state if `oldest` is true.
 
-        For a log that has ended, the head state is the state before `done`.
+        If the log has ended, the state after the last event is the state just before the `done` event.
 
         Raises:
             StoreError: The state cannot be read at the moment.
@@ -154,15 +168,15 @@ class LogReader(Protocol):
     def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
         """Return the ephemeral events (`queue`, `progress`) newer than version `since`, and the current version.
 
-        Pass 0 on the first call, and the returned version on the next one.
+        Pass 0 as `since` on the first call. On later calls, pass the version that the previous call returned.
         """
         ...
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
-        """Subscribe to the log: `wake` runs on the event loop after every append and every new ephemeral event.
+        """Subscribe to the log. `wake` is called on the event loop after every append and every new ephemeral event.
 
-        `wake` receives the appended block, or None for an ephemeral event. A reader whose cursor is just before the
-        block can send the block without reading the log.
+        The argument of `wake` is the appended block, or None for an ephemeral event. A reader that has already sent all
+        earlier events can send the block without reading the log.
 
         Returns:
             A function that ends the subscription.
@@ -177,24 +191,24 @@ class Log(LogReader, Protocol):
         """Append a block atomically.
 
         Args:
-            after: Expected head of the log, which the block extends.
-            block: Events whose seqs follow that of `after` without a gap. If the block starts a new epoch, its first
-                event is a snapshot.
+            after: Id that the caller expects the log's last event to have.
+            block: Events to append. Their sequence numbers continue from `after` without a gap. If the block starts a
+                new epoch, its first event is a snapshot.
 
         Raises:
-            HeadMovedError: The log's head is not `after`. Nothing was appended.
+            HeadMovedError: The log's last event is not `after`. Nothing was appended.
             StoreError: The block could not be written. The caller may retry the same append.
         """
         ...
 
     def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
-        """Set the latest ephemeral event of a key and wake the readers. None removes the key's event."""
+        """Set the latest ephemeral event of a key and wake the readers. None as `frame` removes the event."""
         ...
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """Metadata of a job, without its state. Times are seconds since the Unix epoch."""
+    """Metadata of a job, without the job's state. Times are in seconds since the Unix epoch."""
 
     id: str
     endpoint: str
@@ -213,11 +227,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Job that was still unfinished when the previous server process stopped."""
+    """Job that was unfinished when the previous server process stopped."""
 
     record: JobRecord
     submit: bytes
-    """Body of the submit request."""
+    """Body of the request that submitted the job."""
     log: "Log"
 
 
@@ -240,7 +254,7 @@ class Key:
 
 @dataclass(slots=True)
 class KeyUse:
-    """Request that an idempotency key was first used for."""
+    """Request for which an idempotency key was first used."""
 
     body: bytes
     """SHA-256 of the request body."""
@@ -254,10 +268,10 @@ class Jobs(Protocol):
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         """Reserve an idempotency key for a request that is being processed.
 
-        A reservation is lost when the process ends. The client then retries the request with the same key.
+        Reservations are kept only in memory. If the process ends, the client can retry the request with the same key.
 
         Returns:
-            None if the key is now reserved, or the earlier use of the key. In that case nothing changes.
+            None if the key is now reserved. Otherwise, the earlier use of the key.
         """
         ...
 
@@ -269,10 +283,11 @@ class Jobs(Protocol):
         """Commit a new job, the first block of its log, and its idempotency key in one transaction.
 
         Args:
-            record: The job's record. Later changes are stored by the next append to the log, or by `save`.
-            submit: Body of the submit request. Stored until the job has ended, so that the job can be run again.
-            first: Block that opens the log.
-            key: Idempotency key that was reserved for the request.
+            record: Record of the job. Later changes to it are stored by the next append to the log, or by `save`.
+            submit: Body of the request that submitted the job. It is stored until the job has ended, so that the server
+                can run the job again after a restart.
+            first: First block of the log.
+            key: Idempotency key that was reserved for the request, or None.
         """
         ...
 
@@ -285,11 +300,14 @@ class Jobs(Protocol):
         ...
 
     async def save(self, record: JobRecord) -> None:
-        """Store the changes to a record. If the job has ended, its retention period starts."""
+        """Store the changes to a job's record. If the job has ended, its retention period starts."""
         ...
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        """Return a principal's jobs that are older than job `before`, newest first."""
+        """Return up to `limit` jobs of a principal, newest first.
+
+        If `before` is set, return only jobs older than it.
+        """
         ...
 
     async def unfinished(self, principal: str) -> int:
@@ -297,11 +315,14 @@ class Jobs(Protocol):
         ...
 
     async def interrupted(self) -> Sequence[str]:
-        """Return the ids of jobs that were unfinished when the store was opened and still are, oldest first."""
+        """Return the ids of the jobs that the previous server left unfinished and that are not reopened yet.
+
+        The oldest job comes first.
+        """
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Load an interrupted job and become its log's writer. None if the job has ended meanwhile, or was deleted."""
+        """Load an interrupted job in order to continue its log. Returns None if the job was deleted meanwhile."""
         ...
 
     async def delete_job(self, job: str) -> None:
@@ -309,17 +330,17 @@ class Jobs(Protocol):
         ...
 
     async def expire(self, now: float) -> float | None:
-        """Apply retention: trim logs, delete jobs, and remove tombstones and keys whose time is over.
+        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over.
 
         Returns:
-            Time at which the next entry expires, or None if no entry will.
+            Time at which the next entry expires, or None if no entry is waiting to expire.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """Item of a job that waits to run."""
+    """Item that waits in the queue until it can run."""
 
     endpoint: str
     job: str
@@ -330,27 +351,27 @@ class QueueEntry:
 
 
 class Queue(Protocol):
-    """Waiting items. Principals take turns. Items of one principal leave in the order in which they arrived."""
+    """Queue of waiting items. Principals take turns, and each principal's items are taken in the order of arrival."""
 
     async def put(self, entries: Sequence[QueueEntry]) -> None:
-        """Add items, each behind the items of the same principal."""
+        """Add items to the queue. Each item waits behind the earlier items of the same principal."""
         ...
 
     async def take(
         self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
     ) -> list[QueueEntry]:
-        """Remove and return the next items of an endpoint, in the order of their turns.
+        """Remove the next items of an endpoint from the queue and return them in the order of their turns.
 
         Args:
             endpoint: Name of the endpoint.
             limit: Maximum number of items.
-            fits: Predicate, called once for each item whose turn it is. An item that does not fit keeps its position,
-                and the turn passes to the principal's next item. Without a predicate every item fits.
+            fits: Predicate that is called once for each item whose turn it is. If it returns False, the item keeps its
+                position, and the principal's next item gets the turn. If `fits` is None, every item may be taken.
         """
         ...
 
     async def discard(self, entry: QueueEntry) -> None:
-        """Remove an item from any position. Does nothing if the item is not in the queue."""
+        """Remove an item from the queue, at any position. Does nothing if the item is not in the queue."""
         ...
 
     def size(self, endpoint: str) -> int:
@@ -358,7 +379,10 @@ class Queue(Protocol):
         ...
 
     def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
-        """Iterate over an endpoint's items in the order of their turns, until the queue changes."""
+        """Iterate over the waiting items of an endpoint, in the order of their turns.
+
+        The iterator must not be used after the queue has changed.
+        """
         ...
 
 
@@ -367,7 +391,7 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits on how long and how much a store keeps. Times are in seconds. `Settings` describes each limit."""
+    """Limits on what a store keeps and for how long. Times are in seconds. `Settings` describes each limit."""
 
     log_ttl: float
     state_ttl: float
@@ -379,13 +403,13 @@ class Retention:
 
 
 class Store(Protocol):
-    """Storage of one server: its jobs and its queue."""
+    """Storage of one server, which contains the server's jobs and its queue."""
 
     jobs: Jobs
     queue: Queue
     durability: Durability
     secret: bytes
-    """Default key for signing stream tokens, `SECRET_BYTES` long. Lives as long as the stored jobs."""
+    """Default key for signing stream tokens, `SECRET_BYTES` long. The store keeps the key as long as it keeps jobs."""
     clean: bool
     """Whether the previous server process closed the store cleanly."""
     may_have_lost: bool
@@ -403,6 +427,6 @@ class Store(Protocol):
         """Release the store. No other method may be called afterwards.
 
         Args:
-            clean: Whether to record a clean shutdown. False if recovery of interrupted jobs has not finished.
+            clean: Whether to record a clean shutdown. Pass False if the recovery of interrupted jobs has not finished.
         """
         ...

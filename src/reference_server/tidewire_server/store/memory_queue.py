@@ -2,9 +2,9 @@
 
     endpoint ──► principals in the order of their turns ──► each principal's entries, first in, first out
 
-A principal moves to the end of the turn order each time one of its items is taken. A principal that submits after a
-while without waiting items also joins at the end. Ten thousand items of one principal therefore do not delay another
-principal's first item. Items that are skipped because they do not fit keep their position.
+A principal moves to the end of the turn order each time one of its items is taken. A principal without waiting items
+joins at the end when it submits a job. Even ten thousand waiting items of one principal therefore do not delay the
+first item of another principal. An item that is skipped because it does not fit keeps its position.
 """
 
 from collections import OrderedDict, deque
@@ -17,7 +17,7 @@ PrincipalQueue = OrderedDict[QueueEntry, None]
 
 
 class MemoryQueue:
-    """Queue made of ordered dicts, which keep the order and also find an entry in O(1) when it is discarded."""
+    """Queue that stores each principal's items in an ordered dict, so that an item can be discarded in O(1)."""
 
     def __init__(self) -> None:
         self._queues: dict[str, OrderedDict[str, PrincipalQueue]] = {}
@@ -78,6 +78,6 @@ class MemoryQueue:
 
 
 def _drained(pending: deque[Iterator[QueueEntry]]) -> Iterator[Iterator[QueueEntry]]:
-    """Iterate over a deque from the left until it is empty, including items appended during the iteration."""
+    """Remove and yield the first element until the deque is empty. More elements may be appended meanwhile."""
     while pending:
         yield pending.popleft()

@@ -1,8 +1,8 @@
-"""In-memory implementation of the store. Fast, but all jobs are lost when the process ends.
+"""In-memory implementation of the store. It is fast, but all jobs are lost when the process ends.
 
-A log is one buffer of encoded events (see `frame_buffer`). When the log exceeds its size limit, its oldest events are
-trimmed up to a checkpoint: an event whose resulting state was saved as a view. A view of a state that only grows needs
-no copy.
+Each log is one buffer of encoded events (see `frame_buffer`). When a log exceeds its size limit, its oldest events are
+trimmed up to a checkpoint. A checkpoint is an event after which the state was saved as a view. Saving a view does not
+copy a state that only grows.
 """
 
 import secrets
@@ -37,13 +37,13 @@ from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.subscribers import Subscribers
 
 CHECKPOINTS = 8
-"""Number of checkpoints in a full log, at which its oldest events can be trimmed."""
+"""Number of checkpoints in a log that has reached its size limit. Logs can be trimmed only at checkpoints."""
 
 
 class MemoryLog(Subscribers):
-    """Event log of one job. All methods are called on one event loop.
+    """Event log of one job in memory. All methods must be called on one event loop.
 
-    The log stores at most `max_bytes` of events, but always its newest block.
+    The log stores at most `max_bytes` of events. It keeps its newest block even if that block alone is larger.
     """
 
     __slots__ = (
@@ -100,16 +100,18 @@ class MemoryLog(Subscribers):
         self.append_at_once(after, block)
 
     def append_at_once(self, after: Cursor, block: Block) -> None:
-        """Append a block synchronously. Writing to memory never waits."""
+        """Append a block synchronously, which is possible because writing to memory never waits."""
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the append expected the head {after}, but the log's head is {self._head}")
+            raise HeadMovedError(
+                f"the append expected {after} to be the log's last event, but the last event is {self._head}"
+            )
         self._add(block)
         self.wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """Trim all events except `done`. Called for a log that has ended."""
+        """Trim all events except `done`. Must be called only for a log that has ended."""
         if len(self._frames) > 1:
             self._trim(self._state)
         self._checkpoints.clear()
@@ -121,7 +123,7 @@ class MemoryLog(Subscribers):
 
     @property
     def size(self) -> int:
-        """Number of bytes of the stored events."""
+        """Total size of the stored events in bytes."""
         return self._frames.size
 
     def _add(self, block: Block) -> None:
@@ -152,11 +154,11 @@ class _StoredJob:
     record: JobRecord
     log: MemoryLog
     key: Key | None = None
-    """Idempotency key of the job, once the key's own retention time is over."""
+    """Idempotency key of the job, if the key's own retention time is over. None otherwise."""
 
 
 class MemoryJobs:
-    """Job records in memory. One ordered dict per kind of entry keeps the entry that expires next at the front."""
+    """Job records in memory. Each kind of entry is stored in an ordered dict whose first entry expires next."""
 
     def __init__(self, retention: Retention, clock: Callable[[], float] = time.time) -> None:
         self._retention = retention
@@ -168,7 +170,7 @@ class MemoryJobs:
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
         self._old_keys: dict[Key, KeyUse] = {}
-        """Keys whose retention time is over but whose jobs are still stored [TW-JOB-027]."""
+        """Idempotency keys whose own retention time is over, but whose jobs are still stored [TW-JOB-027]."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         known = self._keys.get(key)
@@ -185,7 +187,7 @@ class MemoryJobs:
         self._keys.pop(key, None)
 
     async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
-        del submit  # needed only to run the job again after a restart, which this store does not survive
+        del submit  # needed only to run the job again after a restart, but a restart empties this store
         log = MemoryLog(first, self._retention.max_log_bytes)
         self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
@@ -216,7 +218,7 @@ class MemoryJobs:
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
-        # The page cursor is the id of the previous page's last job. If that job is gone, the listing starts over.
+        # `before` is the id of the last job on the previous page. If that job was deleted, return the first page.
         cursor = None if before is None else self._stored.get(before)
         passed = cursor is None or cursor.record.principal != principal
         for job, stored in reversed(self._stored.items()):
@@ -234,7 +236,9 @@ class MemoryJobs:
         return ()
 
     async def reopen(self, job: str) -> Interrupted | None:
-        raise LookupError(f"job {job} was not interrupted: an in-memory store does not outlive its server")
+        raise LookupError(
+            f"job {job} cannot be reopened: an in-memory store loses its jobs when the server stops"
+        )
 
     async def delete_job(self, job: str) -> None:
         stored = self._stored.pop(job, None)
@@ -294,7 +298,7 @@ class MemoryStore:
         self.queue: Queue = MemoryQueue()
 
     async def check(self) -> None:
-        """Succeed: memory can always be written."""
+        """Do nothing, because memory can always be written."""
 
     async def close(self, *, clean: bool = True) -> None:
-        """Do nothing: garbage collection frees the memory."""
+        """Do nothing, because the garbage collector frees the memory."""

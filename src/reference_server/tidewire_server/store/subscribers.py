@@ -1,4 +1,4 @@
-"""Subscriptions of readers to a log, and the ephemeral events that readers receive but the log does not store."""
+"""Subscriptions to a log, and the log's ephemeral events, which are sent to readers but not stored."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from tidewire_server.store.interfaces import Block
 
 
 class Subscribers:
-    """Subscribers and ephemeral events of one log. Used on one event loop."""
+    """Subscribers and ephemeral events of one log. All methods must be called on one event loop."""
 
     __slots__ = ("_ephemeral", "_version", "_watchers")
 
@@ -16,7 +16,7 @@ class Subscribers:
         self._version = 0
 
     def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
-        """Return the ephemeral events set since a version. See `LogReader.ephemeral_events`."""
+        """Return the ephemeral events that are newer than a version. See `LogReader.ephemeral_events`."""
         if since == self._version:
             return [], since
         return [frame for version, frame in self._ephemeral.values() if version > since], self._version

@@ -1,16 +1,16 @@
-"""Integration with private members of uvicorn: per-connection backpressure, limits on connections and request heads.
+"""Backpressure for each connection, and limits on connections and request heads, based on private members of uvicorn.
 
-No other folder uses private members of uvicorn. `pyproject.toml` excludes uvicorn versions that are not tested yet.
-`tests/integration/test_private_upstream_members.py` lists every private member in use, and fails with the member's
-name if uvicorn removes it.
+Only this folder uses private members of uvicorn. `pyproject.toml` excludes versions of uvicorn that have not been
+tested. `tests/integration/test_private_upstream_members.py` checks every private member that this folder uses, and
+names the missing member if uvicorn has removed one.
 
 module             | uses
 -------------------+------------------------------------------------------------------------------------------------
 uvicorn_protocol   | `HttpToolsProtocol` as a base class: its parser callbacks, `pipeline`, `cycle`, `flow`
 uvicorn_internals  | `RequestResponseCycle` behind an ASGI `send`: `transport`, `flow`, `more_body`, `chunked_encoding`
-slow_reader_sender | no private members: it waits and writes through `uvicorn_internals`
+slow_reader_sender | no private members, because it uses `uvicorn_internals`
 
-An HTTP protocol written from scratch on httptools would be longer, because it would repeat uvicorn's request and
-response cycle. It would also not replace `uvicorn_internals`, which is still needed by applications that mount
-`server.app` under uvicorn's own protocol.
+The alternative would be to write an HTTP protocol on top of httptools. It would be longer, because it would have to
+repeat uvicorn's request and response cycle. It would also not replace `uvicorn_internals`, because applications that
+mount `server.app` run under uvicorn's own protocol.
 """

@@ -1,9 +1,9 @@
-"""Send a response to a slow reader with backpressure, and detect readers that stall or disconnect.
+"""Send a response with backpressure to a slow reader, and detect readers that stall or disconnect.
 
-the reader                                | a send
+the reader                                | a call that sends data
 ------------------------------------------+------------------------------------------------------------
 has received everything sent before       | returns immediately
-is slow                                   | waits, as long as the reader accepts a byte every `stall_timeout`
+is slow                                   | waits while the reader accepts at least one byte per `stall_timeout`
 accepts no byte for `stall_timeout`       | raises `StalledError`; the caller should then abort the connection
 has disconnected                          | raises `GoneError`
 """
@@ -17,15 +17,15 @@ from starlette.types import Message, Receive, Send
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 
 _ABORT_SECONDS: Final = 1.0
-"""Seconds to wait for the ASGI server to notice an aborted connection."""
+"""Number of seconds to wait until the ASGI server detects that the connection was aborted."""
 
 
 class GoneError(Exception):
-    """The reader has disconnected."""
+    """Raised when the reader has disconnected."""
 
 
 class StalledError(Exception):
-    """The reader accepted no byte for `stall_timeout`."""
+    """Raised when the reader has accepted no byte for `stall_timeout` seconds."""
 
 
 class BackpressuredSender:
@@ -46,15 +46,15 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Start listening for a disconnect. `close` stops the listener.
+        """Start a task that waits for a disconnect. `close` stops this task.
 
         Args:
-            send_head: ASGI `send` wrapped by the middleware, which adds headers. Used for the response head.
-            send: ASGI `send` of the server. Used for the response body.
+            send_head: ASGI `send` for the response head. The middleware has wrapped it in order to add headers.
+            send: ASGI `send` of the server, which is used for the response body.
             receive: ASGI `receive` of the server.
             connection: Connection behind `send` and `receive`.
             stall_timeout: Seconds within which the reader must accept at least one byte.
-            gone: Called when the reader has disconnected.
+            gone: Function that is called when the reader has disconnected.
         """
         self._send_head = send_head
         self._send = send
@@ -63,9 +63,12 @@ class BackpressuredSender:
         self._loop = asyncio.get_running_loop()
         self.gone = False
         self.sent_at = self._loop.time()
-        """Event loop time of the last send. Callers that write to the connection directly must update it."""
+        """Event loop time at which data was last sent.
+
+        Code that writes to the connection directly must update this attribute.
+        """
         self._head: Message | None = None
-        """Response head that the next send must send first."""
+        """Response head, until it has been sent together with the first part of the body."""
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
@@ -73,7 +76,7 @@ class BackpressuredSender:
         self._head = {"type": "http.response.start", "status": 200, "headers": headers}
 
     async def write(self, body: bytes) -> None:
-        """Send a part of the body, which is not the last one."""
+        """Send a part of the body that is not the last part."""
         await self._send_message({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self, body: bytes) -> None:
@@ -81,22 +84,23 @@ class BackpressuredSender:
         await self._send_message({"type": "http.response.body", "body": body, "more_body": False})
 
     def behind(self) -> bool | None:
-        """Return whether earlier writes are still buffered. None if the ASGI server does not expose its buffer."""
+        """Return whether earlier data is still buffered, or None if the ASGI server does not expose its buffer."""
         return self._connection.behind()
 
     async def wait_until_sent(self) -> None:
-        """Wait until the write buffer is empty, by sending an empty body part."""
+        """Wait until the write buffer is empty. To do so, send an empty part of the body."""
         await self.write(b"")
 
     async def abort(self) -> None:
-        """Abort the connection and wait until the ASGI server has noticed, since the response is incomplete."""
+        """Abort the connection and wait until the ASGI server has detected this, because the response is incomplete."""
         self._connection.abort()
         if self._listener is not None:
             await asyncio.wait([self._listener], timeout=_ABORT_SECONDS)
 
     def close(self) -> None:
-        """Stop the listener."""
-        # Clear the attribute to break the reference cycle with the task, which only the garbage collector would free.
+        """Stop the task that waits for a disconnect."""
+        # Clear the attribute to break the reference cycle with the task. Otherwise only the garbage collector would
+        # free both.
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.cancel()
@@ -118,7 +122,8 @@ class BackpressuredSender:
                 break
             before = self._connection.unacknowledged()
             try:
-                # The ASGI server waits before it accepts the message, so a send that timed out has written nothing.
+                # The ASGI server waits before it accepts the message. If `send` times out, nothing was written, and it
+                # can be repeated.
                 async with asyncio.timeout(self._stall_timeout):
                     await self._send(message)
             except TimeoutError:

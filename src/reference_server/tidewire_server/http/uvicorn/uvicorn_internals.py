@@ -1,12 +1,14 @@
-"""Access to uvicorn's connection behind an ASGI `send`, for operations that the ASGI interface lacks.
+"""Access to the uvicorn connection that an ASGI `send` belongs to, for operations that ASGI does not offer.
 
-- check whether the request's body has arrived, and whether the client is slow to read the response;
-- distinguish a slow client from a stalled one, and abort the stalled one's connection together with its buffers;
-- detect that a client has disconnected after it pipelined another request behind its stream;
-- send a body of unknown length to an HTTP/1.0 client, which does not support chunked encoding;
-- write a part of a body from a callback, which cannot await.
+The operations are:
 
-Under other ASGI servers these operations do nothing, and streams use only `send`.
+- Check whether the body of the request has arrived, and whether the client is slow to read the response.
+- Distinguish a slow client from a stalled one. Abort the connection of a stalled client and discard its buffers.
+- Detect that a client has disconnected, even if it had sent another request on the same connection during its stream.
+- Send a body of unknown length to an HTTP/1.0 client, which does not support chunked encoding.
+- Write a part of a body from a callback, which cannot await.
+
+Under other ASGI servers, these operations do nothing, and streams are sent only through `send`.
 """
 
 import asyncio
@@ -19,21 +21,24 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 
 SEND_BUFFER_BYTES: Final = 64 * 1024
-"""Kernel send buffer of each connection. With the default size, a stalled reader would occupy megabytes."""
+"""Size of the kernel's send buffer of each connection.
+
+With the default size, a stalled reader would occupy megabytes.
+"""
 
 _CLOSE_SECONDS: Final = 60.0
-"""Seconds for an HTTP/1.0 client to receive the last bytes of a body that ends with the connection."""
+"""Number of seconds that an HTTP/1.0 client has to receive the rest of a body before the connection is aborted."""
 
 _STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
 
 
 class UvicornConnection:
-    """Connection of one request, with a fallback for each operation if the server is not uvicorn."""
+    """Connection on which a request arrived. If the ASGI server is not uvicorn, each operation has a fallback."""
 
     __slots__ = ("_bounded", "_chunks", "_cycle", "_flow", "_transport")
 
     def __init__(self, send: Send, *, bounded: bool = False) -> None:
-        """Find uvicorn's objects behind a request's `send`.
+        """Find the uvicorn objects that a request's `send` belongs to.
 
         Args:
             send: ASGI `send` of the server.
@@ -46,18 +51,18 @@ class UvicornConnection:
         self._chunks = False
 
     def body_received(self) -> bool:
-        """Return whether the whole request body has arrived, so that receiving it does not wait."""
+        """Return whether the whole request body has arrived. If so, receiving the body does not wait."""
         return getattr(self._cycle, "more_body", True) is False
 
     def coalesce_writes(self) -> None:
-        """Raise the write buffer limits, so that the next writes do not wait and can be sent together."""
+        """Raise the limits of the write buffer, so that the next writes do not wait and can be sent together."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits()
 
     def limit_buffering(self) -> None:
-        """Limit buffering to the last write in this process, and to `SEND_BUFFER_BYTES` in the kernel.
+        """Limit the amount of unsent data. Only the last write is buffered here, and `SEND_BUFFER_BYTES` in the kernel.
 
-        After this call, a send waits until the kernel has accepted all earlier writes.
+        After this call, `send` waits until the kernel has accepted all earlier writes.
         """
         if self._transport is None:
             return
@@ -68,8 +73,9 @@ class UvicornConnection:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def body_started(self) -> None:
-        """Enable `write_at_once`. Call this after the response head was sent."""
-        # Only with uvicorn's httptools cycle: under h11 the parser encodes the body and counts its bytes.
+        """Enable `write_at_once`. Must be called after the response head was sent."""
+        # Direct writes work only with uvicorn's httptools protocol. With h11, the h11 library must encode and count all
+        # bytes.
         self._chunks = (
             self._transport is not None
             and not hasattr(self._cycle, "conn")
@@ -77,18 +83,18 @@ class UvicornConnection:
         )
 
     def behind(self) -> bool | None:
-        """Return whether earlier writes are still buffered in this process. None if the buffer is not accessible.
+        """Return whether earlier writes are still buffered in this process, or None if the buffer is not accessible.
 
-        If False, the next send does not wait.
+        If the result is False, the next `send` does not wait.
         """
         return None if self._transport is None else self._transport.get_write_buffer_size() > 0
 
     def write_at_once(self, part: bytes) -> bool:
-        """Write a part of a chunked body synchronously, from any callback of the event loop.
+        """Write a part of a chunked body synchronously. Can be called from any callback of the event loop.
 
         Returns:
-            False if nothing was written and the caller must use `send`, because the client is slow or disconnected, or
-            the server is not uvicorn with httptools.
+            Whether the part was written. It is not written if the client is slow or has disconnected, or if the server
+            is not uvicorn with httptools. The caller must then use `send`.
         """
         transport = self._transport
         if not self._chunks or transport.get_write_buffer_size() or transport.is_closing():
@@ -97,14 +103,14 @@ class UvicornConnection:
         return True
 
     def unacknowledged(self) -> int | None:
-        """Return the number of bytes that the client has not acknowledged. None if the connection is not accessible."""
+        """Return how many bytes the client has not acknowledged yet, or None if the connection is not accessible."""
         return None if self._transport is None else unacknowledged_bytes(self._transport)
 
     def lost(self) -> bool:
-        """Return whether the connection closed during the response.
+        """Return whether the connection was closed while the response was being sent.
 
-        When a client with pipelined requests disconnects, uvicorn notifies only the last request, not the one whose
-        response is being sent.
+        When a client with several pipelined requests disconnects, uvicorn notifies only the last request, and not the
+        request whose response is being sent.
         """
         if self._transport is None or not self._transport.is_closing():
             return False
@@ -112,15 +118,15 @@ class UvicornConnection:
         return True
 
     def abort(self) -> None:
-        """Close the connection and discard its buffers. A normal close would wait for the client to read them."""
+        """Close the connection and discard its buffers. A normal close would wait until the client has read them."""
         if self._transport is not None:
             drop(self._transport)
 
     def framed(self, scope: Scope, receive: Receive, send: Send) -> Send:
         """Wrap `send` to frame bodies for HTTP/1.0 clients, which do not support chunked encoding.
 
-        uvicorn uses chunked encoding regardless of the HTTP version. For HTTP/1.0 this wrapper sends a body of unknown
-        length without encoding, and closes the connection to mark its end.
+        uvicorn uses chunked encoding for every HTTP version. For HTTP/1.0 clients, this wrapper sends a body of unknown
+        length without an encoding and then closes the connection, which marks the end of the body.
         """
         if scope["http_version"] != "1.0" or self._transport is None or self._flow is None:
             return send
@@ -135,7 +141,7 @@ class UvicornConnection:
                 self._transport.write(_STATUS_LINE % message["status"] + lines + b"\r\n")
             elif plain:
                 await self._flow.drain()
-                # Like uvicorn, ignore writes after a disconnect, which is reported through `receive`.
+                # Ignore writes after a disconnect, as uvicorn does. The disconnect is reported by `receive`.
                 if self._transport.is_closing():
                     return
                 self._transport.write(message.get("body", b""))
@@ -147,7 +153,10 @@ class UvicornConnection:
         return send_plain
 
     async def _close(self, receive: Receive) -> None:
-        """Close the connection and wait until uvicorn notices. Otherwise uvicorn reports the response as incomplete."""
+        """Close the connection and wait until uvicorn has detected this.
+
+        Otherwise uvicorn would log an incomplete response.
+        """
         self._transport.close()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -158,7 +167,7 @@ class UvicornConnection:
 
 
 def drop(transport: Any) -> None:
-    """Abort a connection and discard its buffers, including the kernel's, which would otherwise keep retransmitting."""
+    """Abort a connection and discard its buffers, including the kernel's buffer, which would be retransmitted."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):  # the socket is already closed
@@ -170,10 +179,10 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 def unacknowledged_bytes(transport: Any) -> int:
-    """Return the number of bytes that the peer has not acknowledged, including those in the kernel's send buffer.
+    """Return the number of bytes that the peer has not acknowledged, including the bytes in the kernel's send buffer.
 
-    The write buffer alone would not show slow progress: the kernel accepts more bytes only once a third of its buffer
-    is free, which takes minutes if the peer reads a few bytes per second.
+    The size of the write buffer alone would not show that a slow peer makes progress. The kernel accepts more bytes
+    only when a third of its buffer is free. If the peer reads a few bytes per second, this takes minutes.
     """
     return int(transport.get_write_buffer_size()) + _unacknowledged_in_kernel(transport)
 
@@ -194,7 +203,7 @@ if sys.platform == "linux":
 else:
 
     def _unacknowledged_in_kernel(_transport: Any) -> int:
-        """Return 0, because this platform does not report the socket's send queue."""
+        """Return 0, because this platform does not report the size of the socket's send queue."""
         return 0
 
 

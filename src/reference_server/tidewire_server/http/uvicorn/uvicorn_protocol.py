@@ -1,7 +1,8 @@
-"""uvicorn's HTTP protocol with limits on connections, request heads, pipelined requests and unread responses.
+"""HTTP protocol based on uvicorn's, with limits on connections, request heads, pipelined requests and unread responses.
 
-uvicorn's httptools parser buffers a request head until the head is complete, without a limit on size or time. uvicorn
-also accepts any number of connections. The limits here work only with httptools, so the server does not offer h11.
+uvicorn's httptools parser buffers a request head until the head is complete, and limits neither its size nor the time.
+uvicorn also accepts any number of connections. The limits in this module work only with httptools, so the server cannot
+be run with h11.
 """
 
 import asyncio
@@ -24,35 +25,46 @@ from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_
 from tidewire_server.settings import Settings
 
 _LINGER: Final = 2.0
-"""Seconds between an early response to an unfinished body and the close, whose reset could destroy the response."""
+"""Number of seconds to wait before closing the connection after responding to a request that is still arriving.
+
+Closing the connection earlier could reset it, and the client would then lose the response.
+"""
 
 _MAX_REJECTED: Final = 100
-"""Maximum number of excess connections that get a 503 response. Further ones are closed without a response."""
+"""Maximum number of connections above the limit that get a 503 response.
+
+More connections are closed without a response.
+"""
 
 MAX_PIPELINED: Final = 16
-"""Pipelined requests of one connection above which no further slice is parsed. Further bytes are buffered unparsed,
-because a parsed request takes about a hundred times as much memory."""
+"""Maximum number of pipelined requests on one connection before the server stops parsing more of them.
+
+The bytes that follow are buffered without parsing, because a parsed request takes about a hundred times as much memory.
+"""
 
 _SLICE: Final = 16 * 1024
 """Number of bytes passed to the parser at a time."""
 
 
 def http_protocol(settings: Settings, max_connections: int) -> Any:
-    """Create the protocol class for uvicorn: its httptools protocol with the limits of the settings."""
+    """Create the protocol class for uvicorn. It adds the limits in the settings to uvicorn's httptools protocol."""
 
     class BoundedHttp(HttpToolsProtocol):
-        """HTTP connection that enforces the limits of the settings."""
+        """HTTP connection that enforces the limits in the settings."""
 
         _in_head = False
         _head_bytes = 0
         _passed_end = False
-        """Whether a request ended within the bytes being parsed. How many belong to the next head is then unknown."""
+        """Whether a request ended in the bytes being parsed.
+
+        It is then unknown how many of them belong to the next head.
+        """
         _deadline: asyncio.TimerHandle | None = None
         _stall_timer: asyncio.TimerHandle | None = None
         _unacknowledged = 0
         _rejected = False
         _unparsed = b""
-        """Bytes received while too many pipelined requests are waiting."""
+        """Received bytes that are not parsed yet, because too many pipelined requests are waiting."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -63,7 +75,10 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                 self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
 
         def _reject_connection(self, *, respond: bool) -> None:
-            """Reject a connection above the limit. With `respond`, send a 503 response before closing."""
+            """Reject a connection above the limit.
+
+            If `respond` is true, send a 503 response before closing the connection.
+            """
             self._rejected = True
             if not respond:
                 drop(self.transport)
@@ -78,7 +93,8 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             )
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-            # Closing immediately while a request is arriving would reset the connection and lose the response.
+            # Do not close the connection immediately. If a request is arriving, this would reset it, and the client
+            # would lose the response.
             self._deadline = self.loop.call_later(_LINGER, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -108,7 +124,8 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         def _parse(self, data: bytes) -> None:
             self._passed_end = False
             super().data_received(data)
-            # Start the timer here, not in `on_message_begin`: a head that arrives complete needs no timer.
+            # Start the timer here and not in `on_message_begin`, because a head that arrives in one piece needs no
+            # timer.
             if self._in_head and self._deadline is None:
                 self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
             if self._in_head and not self._passed_end:
@@ -117,12 +134,13 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                     self._refuse(
                         problem(
                             "bad_parameter",
-                            f"the request head is larger than {settings.max_head_bytes} bytes (max_head_bytes)",
+                            f"the request head is larger than the limit of {settings.max_head_bytes} bytes (max_head_bytes)",
                         )
                     )
 
         def send_400_response(self, msg: str) -> None:
-            # uvicorn's implementation would write the 400 response into the middle of a stream that is being sent.
+            # Override uvicorn's method, which would write the 400 response into an earlier response that is still being
+            # sent.
             self._refuse(problem("bad_parameter", "the data is not a valid HTTP/1.1 request"))
 
         def on_message_begin(self) -> None:
@@ -160,7 +178,10 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             self._stall_timer = self.loop.call_later(settings.stall_timeout, self._check_progress)
 
         def _check_progress(self) -> None:
-            """Abort the connection if a complete response made no progress. Event streams do their own check."""
+            """Abort the connection if the response is complete and the client has read nothing since the last check.
+
+            Event streams have their own check.
+            """
             self._stall_timer = None
             waiting = unacknowledged_bytes(self.transport)
             if not waiting:
@@ -185,7 +206,10 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             )
 
         def _refuse(self, found: Problem) -> None:
-            """Send the problem, unless an earlier response is still being sent, and close the connection."""
+            """Send the problem and close the connection.
+
+            If an earlier response is still being sent, do not send the problem.
+            """
             self._in_head = False
             if self.transport.is_closing():
                 return

@@ -1,1 +1,1 @@
-"""Admission control for submits and readers: request bodies, limits, stream tokens."""
+"""Admission control for new jobs and for readers of event streams."""

@@ -1,6 +1,6 @@
-"""Limit on the memory for inputs of unfinished jobs (`max_input_bytes`).
+"""Limit on the memory that the inputs of unfinished jobs may use (`max_input_bytes`).
 
-A limit on the number of waiting items alone would allow inputs of several gigabytes.
+The limit on the number of waiting items is not enough, because large inputs could still use several gigabytes.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ _RETRY_MS: Final = 1000
 
 
 class InputMemoryLimit:
-    """Counter of the input bytes of each unfinished job. Used on one event loop."""
+    """Counts the input bytes of each unfinished job. All methods must be called on one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         """Create a counter for the input bytes of unfinished jobs.
 
         Args:
-            max_bytes: Maximum total size of the inputs of all jobs. A single job may exceed the limit.
+            max_bytes: Maximum total size of the inputs of all unfinished jobs. If only one job is unfinished, it may
+                exceed the limit.
         """
         self._max_bytes = max_bytes
         self._job_sizes: dict[str, int] = {}
@@ -27,10 +28,12 @@ class InputMemoryLimit:
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[Callable[[str], None]]:
-        """Reserve bytes while a job is being created. The reservation ends with the block unless `keep` is called.
+        """Reserve bytes while a job is being created, as a context manager.
+
+        The reservation ends when the context manager exits, unless the function `keep` was called before.
 
         Yields:
-            The function `keep`, which assigns the reserved bytes to a job until `release` is called.
+            The function `keep`. It assigns the reserved bytes to a job, which holds them until `release` is called.
 
         Raises:
             ProblemError: The reservation would exceed the limit.
@@ -38,8 +41,8 @@ class InputMemoryLimit:
         if self._total and self._total + size > self._max_bytes:
             raise refuse(
                 "queue_full",
-                f"the inputs of unfinished jobs take {self._total} bytes, and {size} more would exceed "
-                f"{self._max_bytes} (max_input_bytes)",
+                f"the inputs of unfinished jobs take {self._total} bytes, and {size} bytes more would exceed "
+                f"the limit of {self._max_bytes} bytes (max_input_bytes)",
                 retry_after_ms=_RETRY_MS,
             )
         self._total += size
@@ -57,7 +60,7 @@ class InputMemoryLimit:
                 self._total -= size
 
     def add(self, job: str, size: int) -> None:
-        """Count the inputs of a recovered job, without checking the limit."""
+        """Count the inputs of a job that was recovered after a restart. The limit is not checked."""
         self._job_sizes[job] = size
         self._total += size
 

@@ -1,4 +1,4 @@
-"""Limit on open streams per principal, and cancellation of jobs that have lost all their readers."""
+"""Limit on the open streams of each principal, and cancellation of jobs that no client reads any more."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tidewire_server.errors import refuse
 
 @dataclass(slots=True)
 class _WatchedJob:
-    """Job to cancel after it has had no reader for `grace` seconds."""
+    """Job that is cancelled when it has had no reader for `grace` seconds."""
 
     grace: float
     cancel: Callable[[], None]
@@ -20,14 +20,14 @@ class _WatchedJob:
 
 
 class StreamReaders:
-    """Open streams of one server. Used on one event loop."""
+    """Registry of the open streams of one server. All methods must be called on one event loop."""
 
     def __init__(self, limit: int, gauge: Gauge) -> None:
         """Create the registry of open streams and watched jobs.
 
         Args:
             limit: Maximum number of open streams per principal.
-            gauge: Prometheus gauge for the number of open streams, which is counted when the gauge is read.
+            gauge: Prometheus gauge for the number of open streams. The streams are counted when the gauge is read.
         """
         self._limit = limit
         gauge.set_function(lambda: sum(self._open_streams.values()))
@@ -37,7 +37,10 @@ class StreamReaders:
         self._paused = False
 
     def acquire_slot(self, principal: str) -> Callable[[], None]:
-        """Acquire a stream slot, before the response starts. Returns a function that releases the slot.
+        """Acquire a stream slot for a principal. Must be called before the response starts.
+
+        Returns:
+            A function that releases the slot.
 
         Raises:
             ProblemError: The principal has too many open streams.
@@ -60,12 +63,12 @@ class StreamReaders:
         return release
 
     def watch(self, job: str, grace: float, cancel: Callable[[], None]) -> None:
-        """Call `cancel` once the job has had no reader for `grace` seconds. The time starts now."""
+        """Watch a new job. `cancel` is called when the job has had no reader for `grace` seconds."""
         self._watched[job] = watched = _WatchedJob(grace, cancel)
         self._start_timer(watched)
 
     def attach(self, job: str) -> Callable[[], None]:
-        """Register a reader of a job. Returns a function to call when the reader disconnects."""
+        """Register a reader of a job. Returns a function that must be called when the reader disconnects."""
         watched = self._watched.get(job)
         if watched is None:
             return _ignore_disconnect
@@ -86,7 +89,7 @@ class StreamReaders:
             self._stop_timer(watched)
 
     def pause(self) -> None:
-        """Stop all timers, because at shutdown the server itself disconnects the readers."""
+        """Stop all timers for a shutdown, during which the server itself disconnects the readers."""
         self._paused = True
         for watched in self._watched.values():
             self._stop_timer(watched)
@@ -103,4 +106,4 @@ class StreamReaders:
 
 
 def _ignore_disconnect() -> None:
-    """Do nothing: the job keeps running without readers."""
+    """Do nothing, because the job continues even if it has no readers."""

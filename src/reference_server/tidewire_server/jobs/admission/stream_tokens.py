@@ -1,7 +1,8 @@
-"""Stream tokens: short-lived URL credentials for one job's stream, for `EventSource`, which cannot send headers.
+"""Stream tokens, which are short-lived credentials in the URL of one job's event stream.
 
-The server does not store tokens. A token consists of its expiry time and an HMAC over that time and the job's id. It
-contains no principal and gives access to a single stream. Every process with the same secret accepts it.
+Browsers need them because `EventSource` cannot send an Authorization header. The server does not store tokens. A token
+consists of its expiry time and an HMAC over that time and the job's id. It gives access to a single stream, and every
+server process with the same secret accepts it.
 """
 
 import base64
@@ -19,7 +20,7 @@ _PURPOSE: Final = b"tidewire stream token\0"
 _EXPIRY: Final = struct.Struct(">Q")
 _MAC_BYTES: Final = 24
 _LENGTH: Final = 43
-"""Length of a token in characters: base64url without padding."""
+"""Number of characters in a token, which is encoded as base64url without padding."""
 
 
 class StreamTokens:
@@ -31,14 +32,14 @@ class StreamTokens:
         Args:
             secret: Signing key. Anyone who has it can create tokens.
             ttl: Lifetime of a token in seconds.
-            clock: Returns the time in seconds since the Unix epoch.
+            clock: Function that returns the time in seconds since the Unix epoch.
         """
         self._key = secret
         self._ttl = ttl
         self._clock = clock
 
     def make(self, job: str) -> tuple[str, float]:
-        """Create a token for a job's stream. Returns the token and its expiry time in seconds since the Unix epoch."""
+        """Create a token for a job's stream. Returns the token, and its expiry time in seconds since the Unix epoch."""
         expires_at = int(self._clock() + self._ttl)
         expiry = _EXPIRY.pack(expires_at)
         return base64.urlsafe_b64encode(expiry + self._mac(expiry, job)).decode().rstrip("="), expires_at
@@ -50,13 +51,14 @@ class StreamTokens:
             ProblemError: The token is malformed, forged, for another job, or expired.
         """
         expiry, mac = _parts(token)
-        # Verify the HMAC before the expiry: only the holder of a genuine token may learn that it has expired.
+        # Verify the HMAC before the expiry time. Only a client with a genuine token may learn that the token has
+        # expired.
         if not hmac.compare_digest(mac, self._mac(expiry, job)):
             raise refuse("unauthorized", "the stream token is not valid for this stream", headers=_CHALLENGE)
         if self._clock() >= _EXPIRY.unpack(expiry)[0]:
             raise refuse(
                 "unauthorized",
-                "the stream token has expired; POST to the job's stream-token URL for a new one",
+                "the stream token has expired; to get a new one, POST to the job's stream-token URL",
                 headers=_CHALLENGE,
             )
 
@@ -69,7 +71,10 @@ _CHALLENGE: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 
 
 def _parts(token: str) -> tuple[bytes, bytes]:
-    """Split a token into expiry and HMAC. Malformed tokens yield zero bytes, which never match an HMAC."""
+    """Split a token into its expiry time and its HMAC.
+
+    For a malformed token, return zero bytes, which match no HMAC.
+    """
     try:
         content = base64.b64decode(f"{token}=".encode("ascii"), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):

@@ -1,4 +1,4 @@
-"""Parse and validate the body of a submit request and its inputs."""
+"""Parse and validate the body of a request to submit a job, and the inputs in the body."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,34 +13,40 @@ from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 
 MAX_SHARED_BYTES: Final = 128 * 2**20
-"""Maximum total size of the copies of the shared members. Each input gets its own copy."""
+"""Maximum total size in bytes of all copies of the shared members. Each input of a job gets its own copy."""
 
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Well-formed submit. Its inputs are not validated yet."""
+    """Parsed body of a request to submit a job. The inputs are not validated yet."""
 
     inputs: list[JsonValue]
     batch: bool
     shared: dict[str, JsonValue]
     cancel_on_disconnect: bool
     grace: float
-    """Seconds without a reader after which the job is cancelled, if `cancel_on_disconnect` is set."""
+    """Number of seconds without a reader after which the job is cancelled.
+
+    Used only if `cancel_on_disconnect` is true.
+    """
     deadline: float | None
-    """Seconds after the submit at which unfinished items fail, or None."""
+    """Number of seconds after which unfinished items fail, counted from the submission.
+
+    None if there is no deadline.
+    """
     shared_size: int
     """Size of the shared members as JSON, in bytes."""
     size: int
-    """Size of the body in bytes, including a copy of the shared members for each input."""
+    """Size of the body in bytes, with one copy of the shared members for each input."""
 
 
 def read_json(body: bytes) -> dict[str, JsonValue]:
     """Parse a request body that must be a JSON object.
 
     Raises:
-        ProblemError: The body is not strict JSON, or not an object.
+        ProblemError: The body is not strict JSON, or is not an object.
     """
     try:
         value = strict_json.loads(body)
@@ -52,19 +58,19 @@ def read_json(body: bytes) -> dict[str, JsonValue]:
 
 
 def read_submit(body: bytes, *, max_inputs: int) -> Submission:
-    """Parse the body of a submit request.
+    """Parse the body of a request to submit a job.
 
     Raises:
-        ProblemError: The body is not a valid submit. The problem points to the invalid member.
+        ProblemError: The body is not valid. The problem's pointer refers to the invalid member.
     """
     members = read_json(body)
     if ("input" in members) == ("inputs" in members):
-        raise refuse("invalid_input", "a submit must have exactly one of 'input' and 'inputs'", pointer="")
+        raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
-        if value is None and name in _NEVER_NULL:  # members without a value must be absent [TW-JOB-079]
+        if value is None and name in _NEVER_NULL:  # a member without a value must be omitted [TW-JOB-079]
             raise refuse("invalid_input", f"/{name} is null; omit the member instead", pointer=f"/{name}")
     if isinstance(inputs := members.get("inputs"), list):
-        _refuse_too_many(inputs, max_inputs)  # before the costlier validation
+        _refuse_too_many(inputs, max_inputs)  # checked first, because validating many inputs is slow
     try:
         submit = SubmitBody.model_validate(members, strict=True)
     except ValidationError as error:
@@ -90,22 +96,22 @@ def _refuse_too_many(inputs: list[JsonValue], max_inputs: int) -> None:
     if len(inputs) > max_inputs:
         detail = (
             f"the job has {len(inputs)} inputs, but this endpoint accepts at most {max_inputs} "
-            "(max_inputs, max_queue_size)"
+            "(settings max_inputs and max_queue_size)"
         )
         raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
 
 
 async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseModel]:
-    """Validate all inputs, after adding the shared members that an input does not override.
+    """Add the shared members to each input that does not override them, and validate all inputs.
 
     Raises:
-        ProblemError: An input is not valid. The problem points to the invalid member within the body.
+        ProblemError: An input is not valid. The problem's pointer refers to the invalid member in the body.
     """
     total_size = submission.shared_size * len(submission.inputs)
     if total_size > MAX_SHARED_BYTES:
         detail = (
-            f"/shared has {submission.shared_size} bytes, and each of {len(submission.inputs)} inputs gets a copy; "
-            f"the limit for all copies is {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
+            f"/shared has {submission.shared_size} bytes, and each of the {len(submission.inputs)} inputs gets a copy; "
+            f"all copies together may have at most {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
         )
         limit = MAX_SHARED_BYTES // submission.shared_size
         raise refuse("batch_too_large", detail, pointer="/shared", limit=limit)
@@ -117,7 +123,7 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
             if not isinstance(own, dict):
                 raise refuse(
                     "invalid_input",
-                    f"{pointer}: with 'shared', every input must be an object",
+                    f"{pointer}: every input must be an object if the body contains 'shared'",
                     pointer=pointer,
                 )
             merged = submission.shared | own
@@ -131,7 +137,7 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
 def _pointing_at_shared(
     error: ProblemError, own: Any, shared: dict[str, JsonValue], pointer: str
 ) -> ProblemError:
-    """Change the problem's pointer to `/shared` if the invalid member was added from the shared members."""
+    """Return the error with a pointer into `/shared` if the invalid member comes from the shared members."""
     found = error.problem
     below = (found.pointer or "").removeprefix(pointer)
     member = below[1:].split("/")[0].replace("~1", "/").replace("~0", "~")

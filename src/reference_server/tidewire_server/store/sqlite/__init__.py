@@ -1,1 +1,4 @@
-"""SQLite implementation of the store: one file per server, and jobs that survive a restart of the server process."""
+"""SQLite implementation of the store.
+
+Each server has one file, and its jobs survive a restart of the server process.
+"""

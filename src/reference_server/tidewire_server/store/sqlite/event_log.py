@@ -1,11 +1,12 @@
-"""Event log of one job in SQLite: one row per block, periodic state checkpoints, and a cache of the newest events.
+"""Event log of one job in SQLite. The file contains the events and periodic checkpoints of the job's state.
 
     append ──► one transaction: `block` rows, a `state` row if due, changes of the job's record ──► readers
 
-Readers near the head of the log, which are the majority, are served from memory. All other readers are served from the
-file. A state checkpoint is written whenever the events since the previous checkpoint are larger than the state.
-Replaying events therefore never takes longer than loading a state, and checkpoints at most double the bytes written.
-A log that exceeds its size limit is trimmed up to one of its checkpoints.
+Most readers need only the newest events, which are cached in memory. All other readers are served from the file.
+
+A state checkpoint is written whenever the events since the previous checkpoint are larger than the state. Replaying the
+events after a checkpoint therefore takes no longer than loading the checkpoint, and the checkpoints at most double the
+number of bytes written. A log that exceeds its size limit is trimmed up to one of its checkpoints.
 """
 
 import sqlite3
@@ -37,20 +38,22 @@ from tidewire_server.store.sqlite.writer_thread import WriterThread
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
-"""Size of the in-memory cache of the newest events of a log whose job is running."""
+"""Size of the cache that keeps the newest events of a running job's log in memory."""
 
 ROW_BYTES: Final = 64 * 1024
-"""Size above which a block is split into several rows, so that a small read does not load a large row."""
+"""Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""
 
 CHECKPOINT_EVERY: Final = 256 * 1024
 """Minimum number of event bytes between two state checkpoints."""
 
 MIN_CHECKPOINTS: Final = 8
-"""Minimum number of checkpoints per `max_log_bytes`, for logs so short that `CHECKPOINT_EVERY` would allow fewer."""
+"""Minimum number of checkpoints in a log of `max_log_bytes`, even if they are closer together than
+`CHECKPOINT_EVERY`.
+"""
 
 
 class Packed(NamedTuple):
-    """Concatenated events with their end offsets."""
+    """Encoded events, concatenated, with the end offset of each event."""
 
     frames: bytes
     ends: list[int]
@@ -63,15 +66,15 @@ class Packed(NamedTuple):
 
 
 class StateCheckpoint(NamedTuple):
-    """State checkpoint in the file, up to which the log can be trimmed."""
+    """Checkpoint of a job's state in the file. A log can be trimmed up to any of its checkpoints."""
 
     cursor: Cursor
     written: int
-    """Number of event bytes up to and including the event at `cursor`."""
+    """Total size in bytes of the log's events up to and including the event at `cursor`."""
 
 
 class LogMetadata(NamedTuple):
-    """Metadata of a log: its range, its size and its checkpoints."""
+    """Metadata of a log, which consists of its range of events, its size and its state checkpoints."""
 
     extent: Extent
     written: int
@@ -81,7 +84,7 @@ class LogMetadata(NamedTuple):
 
 
 class _AppendPlan(NamedTuple):
-    """Work that an append does in addition to inserting the block."""
+    """Changes that an append makes to the file in addition to inserting the block."""
 
     write_checkpoint: bool
     cut: StateCheckpoint | None
@@ -89,7 +92,7 @@ class _AppendPlan(NamedTuple):
 
 
 class SqliteLog(Subscribers):
-    """SQLite event log of one job. All methods are called on one event loop."""
+    """Event log of one job in SQLite. All methods must be called on one event loop."""
 
     def __init__(
         self,
@@ -147,7 +150,9 @@ class SqliteLog(Subscribers):
 
     async def append(self, after: Cursor, block: Block) -> None:
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the append expected the head {after}, but the log's head is {self._head}")
+            raise HeadMovedError(
+                f"the append expected {after} to be the log's last event, but the last event is {self._head}"
+            )
         packed = Packed.of(block.frames)
         plan = self._plan(after, block, len(packed.frames))
 
@@ -179,7 +184,8 @@ class SqliteLog(Subscribers):
     def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
         self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
-            # Trim half of the cache at a time, because trimming moves all remaining bytes.
+            # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be
+            # slow.
             self._tail.cut_to(TAIL_BYTES // 2)
         self._written += len(packed.frames)
         self._starts = next_starts(self._starts, block, self._base)
@@ -199,14 +205,14 @@ class SqliteLog(Subscribers):
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """Update the in-memory log after all events except `done` were deleted from the file."""
+        """Update this object after all events except `done` were deleted from the file."""
         before = self._head.seq - 1
         self._tail.cut(max(before, self._tail.base))
         self._base = self.extent().id_at(before)
         self.clear_ephemeral_events()
 
     async def detach(self) -> None:
-        """Load the final state and `done` into memory, because open readers need them after the rows are deleted."""
+        """Load the final state and `done` into memory. Open readers need both after the rows are deleted."""
         self._closed = True
         if self._ended and not len(self._tail):
             await self.state()
@@ -221,7 +227,7 @@ class SqliteLog(Subscribers):
 
 
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """Return the column values of a record that can change while its job runs."""
+    """Return the values of a job record that can change while the job runs, in the order of their SQL columns."""
     return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
 
 
@@ -257,23 +263,24 @@ def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
 def write_block(
     db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _AppendPlan
 ) -> int | None:
-    """Insert a block if the log's head is still `after`.
+    """Insert a block if the log's last event is still `after`.
 
     Returns:
-        Size of the state checkpoint that was written, or None if none was.
+        Size in bytes of the state checkpoint that was written, or None if no checkpoint was written.
 
     Raises:
-        HeadMovedError: The head has moved.
+        HeadMovedError: The log's last event is not `after`.
     """
     rows = list(_rows(number, block, packed))
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
         ).fetchone()
-        # A failed COMMIT does not say whether the transaction was stored. The retry of a stored append is a success.
+        # After a failed COMMIT, it is unknown whether the block was stored. If the stored block is the same, this
+        # append is a retry and has succeeded.
         if newest == rows[-1]:
             return None
-        raise HeadMovedError(f"the log's head is no longer {after}: another append came first")
+        raise HeadMovedError(f"{after} is no longer the log's last event: another writer has appended events")
     if len(rows) > 1:
         db.executemany(_ADD, rows[1:])
     if block.first.epoch != after.epoch:
@@ -297,14 +304,18 @@ def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:
 
 
 def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
-    """Trim a log up to a cursor that has a state checkpoint."""
+    """Delete the events of a log up to and including a cursor. There must be a state checkpoint at the cursor."""
     db.execute("DELETE FROM block WHERE job = ? AND seq <= ?", (number, to.seq))
     db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, to.seq))
     db.execute("UPDATE job SET base_epoch = ?, base_seq = ? WHERE number = ?", (*to, number))
 
 
 def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int) -> tuple[bytes, int] | None:
-    """Read events for `LogReader.read`, with the seq of the last one. None if the next event was trimmed."""
+    """Read events for `LogReader.read`. `after` is the sequence number after which to start.
+
+    Returns:
+        The events and the sequence number of the last one, or None if the first of them was trimmed.
+    """
     rows = db.execute(
         "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
     )
@@ -332,7 +343,7 @@ def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int)
 
 
 def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> StateAt:
-    """Load the state at the head of a log, or its oldest state checkpoint.
+    """Load the state after the last event of a log, or the oldest state checkpoint if `oldest` is true.
 
     Raises:
         StoreError: The checkpoint is missing, or the events after it cannot be applied.
@@ -342,7 +353,7 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
     found = db.execute(query, (number,)).fetchone()
     if found is None:
         raise StoreError(
-            f"job number {number} has no state checkpoint: the file is damaged, or the job was deleted"
+            f"job number {number} has no state checkpoint; either the file is damaged, or the job was deleted"
         )
     seq, epoch, columns, state = found
     document = Document(orjson.loads(state), orjson.loads(columns))
@@ -384,7 +395,7 @@ def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
         "SELECT columns FROM state WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
     ).fetchone()
     if job is None or head is None or not starts or columns is None:
-        raise StoreError(f"rows of the log of job number {number} are missing: the file is damaged")
+        raise StoreError(f"rows of the log of job number {number} are missing, so the file is damaged")
     base = Cursor(starts[0][0], starts[0][1] - 1) if job[1] is None else Cursor(*job)
     extent = Extent(
         base,
@@ -397,7 +408,7 @@ def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
 
 
 def load_checkpoints(db: sqlite3.Connection, number: int, metadata: LogMetadata) -> LogMetadata:
-    """Add the metadata that only the writer needs: the size of the log and its state checkpoints."""
+    """Return the metadata with the size of the log and its state checkpoints, which only the log's writer needs."""
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
     ).fetchall()

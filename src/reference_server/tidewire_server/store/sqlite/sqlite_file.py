@@ -1,7 +1,7 @@
-"""SQLite file format: schema, migrations, and the lock that limits a file to one server.
+"""SQLite file format: schema, migrations, and the lock that prevents two servers from using the same file.
 
-`application_id` identifies the file as a Tidewire log, and `user_version` is its schema version. Opening a file creates
-or migrates its schema in one transaction, while holding the lock and before any other access.
+`application_id` identifies the file as a Tidewire log, and `user_version` is the version of its schema. When a server
+opens a file, it first acquires the lock, and then creates or migrates the schema in one transaction.
 """
 
 import contextlib
@@ -106,14 +106,17 @@ MIGRATIONS: Final = (
     ALTER TABLE server ADD COLUMN secret BLOB;
     """,
 )
-"""Scripts that migrate the schema from each version to the next. A file's version is the number of scripts applied."""
+"""SQL scripts, each of which migrates the schema to the next version.
+
+A file's version is the number of applied scripts.
+"""
 
 _WAL_BYTES: Final = 64 * 1024 * 1024
 """Size to which SQLite truncates the write-ahead log after a checkpoint (`PRAGMA journal_size_limit`)."""
 
 
 class Owner:
-    """Lock that gives one server exclusive use of a file. The kernel releases the lock however the process ends."""
+    """Lock that gives one server exclusive use of a file. The kernel releases the lock even if the process crashes."""
 
     def __init__(self, path: Path) -> None:
         """Acquire the lock.
@@ -125,14 +128,14 @@ class Owner:
             import fcntl  # noqa: PLC0415 - not on every system, and needed only for a log in a file
         except ImportError:
             raise StoreError(
-                "a log in a file needs an operating system with flock; use log='memory'"
+                "storing the log in a file needs an operating system with flock; use log='memory'"
             ) from None
         lock_path = path.with_name(f"{path.name}-owner")
         try:
             self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
-                f"log {path}: the lock file {lock_path.name} cannot be created next to it: {error.strerror}"
+                f"log {path}: cannot create the lock file {lock_path.name} in the same folder: {error.strerror}"
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +167,7 @@ def check_place(path: Path) -> None:
 
 
 def connect(path: Path, *, fsync: bool) -> sqlite3.Connection:
-    """Open the file after creating or migrating its schema. The caller holds the lock.
+    """Open the file, and create or migrate its schema. The caller must hold the lock.
 
     Raises:
         StoreError: The file is not a Tidewire log, has a newer schema, is damaged, or cannot be read and written.
@@ -201,7 +204,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"log {path}: a newer version of Tidewire created this file (format {version}, supported up to "
             f"{len(MIGRATIONS)}); upgrade Tidewire, or use a different file"
         )
-    # Run the transaction even without a migration: it writes, so opening a read-only file fails here.
+    # Run the transaction even if there is nothing to migrate. It writes, so a read-only file causes an error here.
     steps = "".join(MIGRATIONS[version:])
     connection.executescript(
         f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {APPLICATION_ID}; "
@@ -210,7 +213,10 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
-    """Mark the file as in use. Returns whether the previous server closed it cleanly, and the file's secret."""
+    """Mark the file as in use.
+
+    Returns whether the previous server closed it cleanly, and the signing key in the file.
+    """
     drawn = secrets.token_bytes(SECRET_BYTES)
     (clean,) = connection.execute("SELECT clean FROM server").fetchone()
     connection.execute("UPDATE server SET clean = 0, secret = coalesce(secret, ?)", (drawn,))
@@ -219,7 +225,7 @@ def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
 
 
 def test_write(connection: sqlite3.Connection) -> None:
-    """Test whether the file can be written. The value must change, because SQLite skips writing unchanged pages."""
+    """Test whether the file can be written, by changing a value. SQLite would not write an unchanged page."""
     connection.execute("UPDATE server SET tried = tried + 1")
 
 
@@ -232,18 +238,18 @@ def close(connection: sqlite3.Connection, *, clean: bool) -> None:
 
 
 def explain(path: Path, error: sqlite3.Error) -> str:
-    """Describe a SQLite error: the file, the error, and advice on how to fix it."""
+    """Return an error message that contains the file, the SQLite error, and advice on how to fix it."""
     text = str(error)
     advice = next((advice for part, advice in _ADVICE.items() if part in text), None)
     return f"log {path}: {text}" + (f"; {advice}" if advice else "")
 
 
 _ADVICE: Final = {
-    "full": "free space on its disk; pending writes are then retried",
+    "full": "free some space on the disk; the server then retries the pending writes",
     "readonly": "the file and its folder must be writable",
     "unable to open": "the file and its folder must be readable and writable",
     "locked": "another program is writing to the file",
     "not a database": "the file belongs to another program or is damaged; use a different file",
     "malformed": "the file is damaged; restore a backup, or use a different file",
-    "disk I/O": "the disk is failing, or the file was removed while the server was running",
+    "disk I/O": "the disk is failing, or the file was deleted while the server was running",
 }

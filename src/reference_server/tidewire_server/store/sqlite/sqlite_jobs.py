@@ -1,7 +1,7 @@
 """Jobs, tombstones and idempotency keys in a SQLite file.
 
-Memory holds only the record and the log of each unfinished job. Everything else is read from the file on demand. All
-readers of an ended job share one log object, which lives as long as any of them holds a reference.
+Only the record and the log object of each unfinished job are kept in memory. Everything else is read from the file on
+demand. All readers of an ended job share one log object, which is freed when the last of these readers releases it.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from tidewire_server.store.sqlite.event_log import (
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
-"""Maximum number of rows of each kind that one `expire` call deletes, so that appends do not wait long for it."""
+"""Maximum number of rows of each kind that one `expire` call deletes. Appends wait until the call has finished."""
 
 _RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage"
 
 
 class SqliteJobs:
-    """Jobs stored in one SQLite file. Created and used on one event loop."""
+    """Jobs stored in one SQLite file. All methods must be called on one event loop."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class SqliteJobs:
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         if key in self._in_flight:
             return self._in_flight[key]
-        # Reserve before the first await: otherwise two concurrent requests with one key could both continue.
+        # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both
+        # continue.
         self._in_flight[key] = KeyUse(body)
         query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
         try:
@@ -149,7 +150,7 @@ class SqliteJobs:
         log: SqliteLog | None = None
 
         def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
-            # Register the log in the commit callback: after it, the job could be deleted before the log is registered.
+            # Register the log in this callback, right after the commit. Otherwise the job could be deleted before.
             nonlocal log
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
@@ -229,7 +230,7 @@ class SqliteJobs:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
             body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
-                raise StoreError(f"rows of job {job} are missing: the file is damaged")
+                raise StoreError(f"rows of job {job} are missing, so the file is damaged")
             return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
 
         record, submit, metadata = await self._file.do(work)
@@ -245,7 +246,7 @@ class SqliteJobs:
         live = self._live.get(job)
         log = live[1] if live is not None else self._shared_logs.get(job)
         if log is not None:
-            # Detach before deleting: the state and `done` that open readers still need are read from the rows.
+            # Load the final state and `done` before their rows are deleted, because open readers still need both.
             await log.detach()
         retention, now = self._retention, self._clock()
 
@@ -295,7 +296,7 @@ class SqliteJobs:
 
 
 class Counts:
-    """Interrupted jobs and job counts, read once when the file is opened."""
+    """Interrupted jobs, and the numbers of ended and unfinished jobs, read once when the file is opened."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         rows = db.execute(
@@ -344,7 +345,7 @@ def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], max_rows: int) -> 
 
 
 def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, which: str = "") -> None:
-    """Delete all rows but the newest `max_rows`. Row numbers only grow, so the highest number is the newest row."""
+    """Delete all rows of a table except the newest `max_rows`. Newer rows have higher numbers."""
     db.execute(
         f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ? {which}",  # noqa: S608
         (max_rows,),
@@ -363,10 +364,10 @@ def _delete(
 
 
 def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], float | None]:
-    """Apply retention to the file.
+    """Delete events, tombstones and idempotency keys whose retention time is over.
 
     Returns:
-        Jobs whose events were trimmed, jobs that the caller must delete, and the time of the next call.
+        Jobs whose events were deleted, expired jobs that the caller must delete, and the time at which to call again.
     """
     trimmed = db.execute(
         "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",
@@ -385,7 +386,7 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
         (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
-    # An idempotency key lives at least as long as its job [TW-JOB-027].
+    # An idempotency key is kept at least as long as its job [TW-JOB-027].
     keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
     for (number,) in db.execute(keys, (now, _MAX_EXPIRED_AT_ONCE)).fetchall():
         kept = "UPDATE key SET until = NULL WHERE number = ? AND job IN (SELECT id FROM job)"

@@ -1,4 +1,4 @@
-"""Store implementation on top of one SQLite file."""
+"""Store that keeps all data in one SQLite file."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ class SqliteStore:
         Args:
             path: Path of the file.
             retention: Limits on how long and how much the store keeps.
-            fsync: Sync every commit to the disk. Without it a power failure may lose the last commits, but a crash of
-                the server process does not.
+            fsync: Whether to sync every commit to the disk. Without it, the last commits may be lost in a power
+                failure, but not if only the server process crashes.
 
         Raises:
             StoreError: The file cannot be opened, or another server is using it.
@@ -37,7 +37,7 @@ class SqliteStore:
         self.queue: Queue = MemoryQueue()
 
     async def check(self) -> None:
-        """Check that the file can be written. Makes a test write only if the last transaction failed.
+        """Check that the file can be written. A test write is needed only if the last transaction failed.
 
         Raises:
             StoreError: The file cannot be written.

@@ -1,7 +1,7 @@
-"""Thread that owns the SQLite connection and runs all reads and writes of the event loop.
+"""Thread that owns the SQLite connection and runs all reads and writes for the event loop.
 
 The thread runs all pending tasks in one transaction, so that many jobs share a commit. The event loop receives the
-results only after the commit, so no caller can act on data that is not committed.
+results only after the commit, so that no code acts on uncommitted data.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _MAX_TOGETHER: Final = 256
 
 
 class _Task:
-    """Work for the thread, with the future that receives the result."""
+    """Function for the thread to run, with the future that receives the function's result."""
 
     __slots__ = ("future", "loop", "outcome", "then", "work")
 
@@ -37,14 +37,14 @@ class _Task:
 
 
 class WriterThread:
-    """SQLite file with the thread that reads and writes it."""
+    """SQLite file, together with the thread that reads and writes the file."""
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
-        """Prepare the thread. `open` starts it and opens the file.
+        """Prepare the thread. The method `open` starts the thread and opens the file.
 
         Args:
             path: Path of the file, which is created if it does not exist.
-            fsync: Sync every commit to the disk, so that it survives a power failure.
+            fsync: Whether to sync every commit to the disk, so that the commit survives a power failure.
         """
         self.path = path
         self.last_error: StoreError | None = None
@@ -75,14 +75,14 @@ class WriterThread:
         """Run `work` in the thread, inside a transaction, and return its result after the commit.
 
         Args:
-            work: Function that reads and writes through the connection. It must raise only before its first write,
-                because other tasks share the transaction.
-            then: Called on the event loop with the result after the commit, even if the caller was cancelled. Use it
-                to update state in memory that must match the file.
+            work: Function that reads and writes through the connection. If it raises an exception, it must do so before
+                its first write, because other tasks share the transaction.
+            then: Function called on the event loop with the result after the commit, even if the caller was cancelled.
+                Use it to update data in memory that must match the file.
 
         Raises:
             StoreError: The file cannot be read or written.
-            HeadMovedError: The log's head is not the one that the work expected.
+            HeadMovedError: The log's last event is not the event that `work` expected.
         """
         task = _Task(work, then)
         self._tasks.put(task)
@@ -168,7 +168,7 @@ class WriterThread:
 
 
 class _Failed:
-    """Outcome of a task that failed."""
+    """Outcome of a failed task, which contains the exception."""
 
     __slots__ = ("error",)
 
@@ -180,7 +180,7 @@ def _deliver(tasks: list[_Task]) -> None:
     loop = tasks[0].loop
     try:
         loop.call_soon_threadsafe(_settle, tasks)
-    except RuntimeError:  # the event loop is closed, so no task is awaited any more
+    except RuntimeError:  # the event loop is closed, so nothing waits for the results
         return
 
 
@@ -189,7 +189,8 @@ def _settle(tasks: list[_Task]) -> None:
         outcome, future = task.outcome, task.future
         if isinstance(outcome, _Failed):
             if not future.done():
-                # Raise a new exception for each caller: raising one object several times would extend its traceback.
+                # Create a new exception for each caller. The traceback of a shared exception would grow with each
+                # raise.
                 error = outcome.error
                 own = type(error)(*error.args) if isinstance(error, StoreError | HeadMovedError) else error
                 future.set_exception(own)
