@@ -27,7 +27,10 @@ MALFORMED = [
     ("100000 nested levels", b'{"input": ' + _deep(100_000) + b"}"),
     ("a body that is not UTF-8", b'{"input": "\xff"}'),
 ]
-"""Malformed bodies of a submit. The fault lies inside or outside the member `input`."""
+"""Malformed request bodies, each with a description.
+
+In some bodies the fault is inside the member `input`, in others outside it.
+"""
 BOUNDS: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
     "TW-OVR-001": (
         {},
@@ -66,7 +69,9 @@ BOUNDS: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
     "TW-DSC-004": ({"64 nested levels": _deep(63)}, {}),
     "TW-DSC-012": ({}, {"65 nested levels": _deep(64)}),
 }
-"""Requirement → JSON values that are valid and values that are not, each with a description.
+"""JSON values at the limits of section 1.4, by requirement: first the valid values, then the invalid ones.
+
+The checks send each value in an unknown member of an otherwise valid body, so only the rules for JSON can reject it.
 
 The values are sent in an unknown member of a submit, so only the rules for JSON can reject them.
 """
@@ -74,7 +79,7 @@ The values are sent in an unknown member of a submit, so only the rules for JSON
 
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
 async def a_body_that_breaks_json_is_refused(s: Session) -> None:
-    """A body that violates section 1.4 gets 400 `malformed_body`, or 422 if the fault lies inside the input."""
+    """A body that violates the JSON rules of section 1.4 gets 400 `malformed_body`, or 422 if the fault is inside the input."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", 0)
     for why, body in MALFORMED:
@@ -92,7 +97,7 @@ async def a_body_that_breaks_json_is_refused(s: Session) -> None:
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def a_body_of_another_media_type_is_refused(s: Session) -> None:
-    """A body that is not JSON in UTF-8 without content coding gets 415. Equivalent spellings of the media type are accepted."""
+    """A body gets 415 unless its header declares JSON in UTF-8 without content coding, in any spelling of the media type."""
     work = s.some_work()
     body = compact(work.body)
     wrong: list[tuple[str, Header]] = [
@@ -125,7 +130,7 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
 
 @check("TW-JOB-008")
 async def both_framings_of_a_body_are_taken(s: Session) -> None:
-    """A body in chunked transfer coding is accepted like one with Content-Length."""
+    """The server accepts a body in chunked transfer coding as well as a body with `Content-Length`."""
     work = s.some_work()
     body = compact(work.body)
     pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
@@ -136,7 +141,7 @@ async def both_framings_of_a_body_are_taken(s: Session) -> None:
 
 @check("TW-SEC-018", "TW-SEC-019")
 async def what_a_client_sends_stays_data(s: Session) -> None:
-    """Line ends, markup and `__proto__` in a value are returned unchanged, inside JSON."""
+    """Line ends, markup and the name `__proto__` in a value are returned unchanged and cannot inject events into a stream."""
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
     work = s.scripted(
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
@@ -171,7 +176,7 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
     "TW-DSC-012",
 )
 async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
-    """JSON values at the bounds of section 1.4 are accepted. Values beyond them get 400 `malformed_body`."""
+    """The server accepts JSON values up to the limits of section 1.4 and answers values beyond them with 400 `malformed_body`."""
     work = s.some_work()
     whole = compact(work.body)
 
@@ -201,7 +206,7 @@ async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
 
 @check("TW-DSC-004")
 async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
-    """A body of exactly `max_body_bytes` and a job with exactly the maximum number of inputs are accepted."""
+    """The server accepts a body of exactly `max_body_bytes`, and a job with exactly the maximum number of inputs."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
     if limit <= LARGEST_BODY:
@@ -221,12 +226,12 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
             at=answer,
         )
     if not s.assertions:
-        s.untested(f"the limits are too large to be tested: max_body_bytes is {limit}")
+        s.untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
 
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
 async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
-    """A cancel with an invalid body, media type or coding is rejected, and the job continues."""
+    """A request to cancel a job gets an error if its body, media type or coding is invalid, and the job continues."""
     work = s.lasting(1.0)
     job = await s.submit(work)
     for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):

@@ -6,7 +6,7 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
 async def a_deadline_leaves_what_has_ended(s: Session) -> None:
-    """At the deadline, ended items stay unchanged, the others fail, and the job is `partially_failed`."""
+    """At the deadline of a job, ended items stay unchanged, the other items fail, and the job ends as `partially_failed`."""
     if not s.server.has_script:
         s.untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
@@ -34,22 +34,25 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
 
 @check("TW-JOB-065", "TW-JOB-063", slow=True)
 async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
-    """Even with `on_disconnect: cancel` and `grace_ms: 0`, a job without a reader runs on for at least 60 s."""
+    """A job with `on_disconnect: cancel` and `grace_ms: 0` continues for at least 60 s after its last reader has disconnected."""
     work = s.lasting(1.0)
     body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.response_header("location")
-    s.need("/v1/jobs/" in place, "the response to the submit is not a stream with a Location")
+    s.need(
+        "/v1/jobs/" in place,
+        "the response to the request that submits the job is not a stream with a Location",
+    )
     job = Job(place.rpartition("/")[2], work, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"the status {work.ended} within the minimum grace period",
+    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"the status {work.ended}, because the minimum grace period had not passed",
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
 async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
-    """At the deadline, an unfinished item fails with `deadline_exceeded`, and its job fails. A job that ends earlier succeeds."""
+    """At its deadline, an unfinished job fails with `deadline_exceeded`, while a job that ends earlier is not affected."""
     work = s.lasting(30)
     deadline = 300 if work.seconds >= 1 else 1
     job, history = await s.ended(work, deadline_ms=deadline)
@@ -71,7 +74,7 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
         s.expect(
             "TW-JOB-069",
             ends,
-            "done at the deadline, in the stream of a submit",
+            "done at the deadline, in the response to the request that submits the job",
             "none",
             at=stream.exchange,
         )

@@ -1,4 +1,4 @@
-"""Checks for section 6.3: submits repeated with the same `Idempotency-Key`."""
+"""Checks for section 6.3: repeated requests to submit a job with the same `Idempotency-Key`."""
 
 import asyncio
 import secrets
@@ -32,7 +32,7 @@ async def _submit(
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
 async def a_repeated_submit_finds_its_job(s: Session) -> None:
-    """The same key and bytes return the same job, `Location` and `Idempotency-Replayed`. Another key starts a new job."""
+    """A repeated request with the same key and body gets the same job and `Idempotency-Replayed`, and another key a new job."""
     work = _keyed(s)
     key = _key()
     first, again = await _submit(s, work, key), await _submit(s, work, key)
@@ -41,7 +41,7 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
     s.expect(requirement, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
              again.json.get("id"), at=again)  # fmt: skip
     s.expect(
-        "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first submit", at=again
+        "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first request", at=again
     )
     s.expect("TW-JOB-028", other.status == 201 and other.json.get("id") != first.json.get("id"), "a new job for another key",
              other.json.get("id"), at=other)  # fmt: skip
@@ -59,7 +59,7 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
 async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
-    """A repeated submit finds its job after the job has ended. As a stream, the response begins with a snapshot."""
+    """A repeated request finds its job even after the job has ended, and its response as a stream begins with a snapshot."""
     work = _keyed(s)
     key = _key()
     first = await _submit(s, work, key, header=EVENT_STREAM)
@@ -80,7 +80,7 @@ async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
 
 @check("TW-JOB-031")
 async def a_key_with_another_body_is_refused(s: Session) -> None:
-    """The same key with a body that differs by one byte gets 422 `idempotency_key_reused`."""
+    """A key that is used again with a body that differs by only one byte gets 422 `idempotency_key_reused`."""
     work = _keyed(s)
     key = _key()
     await _submit(s, work, key)
@@ -90,7 +90,7 @@ async def a_key_with_another_body_is_refused(s: Session) -> None:
 
 @check("TW-JOB-026")
 async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
-    """The same key at another endpoint, and the key in another letter case, each start a new job."""
+    """The same key at another endpoint starts a new job, and so does the key in another letter case."""
     work = _keyed(s)
     key = "Key-" + _key()
     first = await _submit(s, work, key)
@@ -105,7 +105,7 @@ async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
 
 @check("TW-JOB-025")
 async def a_key_has_visible_characters(s: Session) -> None:
-    """A key has 1 to 255 visible ASCII characters. Any other key gets 400 `bad_parameter`."""
+    """An idempotency key has 1 to 255 visible ASCII characters, and any other key gets 400 `bad_parameter`."""
     work = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
         s.expect_refused(
@@ -128,7 +128,7 @@ async def a_key_has_visible_characters(s: Session) -> None:
 
 @check("TW-JOB-034")
 async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
-    """A key used in a rejected submit is free: a valid submit with the same key starts a new job."""
+    """After the server has rejected a request with a key, a valid request with the same key starts a new job."""
     work = _keyed(s)
     wrong: list[tuple[int, bytes | None, Header]] = [
         (422, b"{}", {}),
@@ -142,19 +142,19 @@ async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
         s.expect(
             "TW-JOB-034",
             answer.status == status,
-            f"{status} for an invalid submit",
+            f"{status} for an invalid request",
             f"{answer.status} {answer.code}",
             at=answer,
         )
         right = await _submit(s, work, key)
         replayed = right.response_header("idempotency-replayed")
-        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a submit rejected with {status}",
-                 f"{right.status} {right.code}{replayed and ', a replay of the rejected submit'}", at=right)  # fmt: skip
+        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a request that was rejected with {status}",
+                 f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}", at=right)  # fmt: skip
 
 
 @check("TW-JOB-033", needs=["delete"])
 async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
-    """A submit with the key of a purged job gets 410 `job_expired`."""
+    """A request to submit a job with the key of a purged job gets 410 `job_expired`."""
     work = _keyed(s)
     key = _key()
     first = await _submit(s, work, key)
@@ -164,12 +164,12 @@ async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
 
 @check("TW-JOB-028", "TW-JOB-032")
 async def submits_at_once_start_one_job(s: Session) -> None:
-    """Concurrent submits with one key start one job. Each gets that job, or 409 while it is not yet committed."""
+    """Concurrent requests with one key start one job, and each gets that job, or 409 while the job is not yet committed."""
     work = _keyed(s)
     key = _key()
     answers = await asyncio.gather(*(_submit(s, work, key) for _ in range(5)))
     jobs = {str(answer.json.get("id")) for answer in answers if answer.status == 201}
-    s.expect("TW-JOB-028", len(jobs) == 1, "one job for all submits", sorted(jobs), at=answers[-1])
+    s.expect("TW-JOB-028", len(jobs) == 1, "one job for all requests", sorted(jobs), at=answers[-1])
     for answer in answers:
         s.expect("TW-JOB-032", answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight"),
                  "201, or 409 idempotency_in_flight", f"{answer.status} {answer.code}", at=answer)  # fmt: skip

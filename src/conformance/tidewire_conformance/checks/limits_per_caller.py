@@ -1,4 +1,4 @@
-"""Checks for sections 2.4 and 11.4: limits per principal. Each limit is exceeded by one if it is small enough."""
+"""Checks for sections 2.4 and 11.4: limits per principal. If a limit is small enough, a check exceeds it by one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,11 +12,11 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
 
 MAX_OPENED = 100
-"""Maximum number of streams or jobs that the suite opens at once on a server under test."""
+"""Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 MAX_HEARTBEAT_SECONDS = 1.0
-"""Longest heartbeat, in seconds, that this serial check waits for."""
+"""Longest heartbeat interval, in seconds, for which the check waits for pings. No other check runs in the meantime."""
 END_SECONDS = 10.0
-"""Time that a stream may take to end after its job was cancelled; multiplied by `patience`."""
+"""Time, in seconds, that a stream may take to end after its job was cancelled."""
 
 
 def _limit(s: Session, name: str) -> int:
@@ -29,7 +29,10 @@ def _limit(s: Session, name: str) -> int:
 
 
 async def _retry_until(ask: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
-    """Repeat a request while the server answers 429 or 503 with a code other than the expected one."""
+    """Repeat a request while the server is too busy to judge the limit.
+
+    The server is busy if its response has status 429 or 503, and a problem code other than `code`.
+    """
     for _ in range(BUSY_TRIES):
         answer = await ask()
         if answer.status not in BUSY or answer.code == code:
@@ -59,7 +62,7 @@ async def _submit(wire: Wire, work: Work) -> RecordedExchange:
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def a_stream_too_many_is_refused(s: Session) -> None:
-    """A stream above the limit gets 429 `too_many_streams`, in-band without an id. Open streams and other callers continue."""
+    """A caller's stream above the limit gets 429 `too_many_streams`, or a `problem` without an id, and other streams continue."""
     limit = _limit(s, "max_streams_per_principal")
     work = s.lasting(20)
     job = await s.submit(work)
@@ -101,7 +104,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
 async def a_job_too_many_is_refused(s: Session) -> None:
-    """A job above the limit gets 429 `too_many_jobs`. Other callers are served, and waiting jobs get pings."""
+    """A caller's job above the limit gets 429 `too_many_jobs`, while other callers are served and waiting jobs get pings."""
     limit = _limit(s, "max_jobs_per_principal")
     work = s.scripted({"sleep_ms": 20_000})
     jobs = []
@@ -124,7 +127,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         )
         await other.ask("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
     if s.hooks.origin:
-        # Another layer of the server may reject this request, and its response needs CORS headers, too.
+        # A different layer of the server may reject this request. That response needs CORS headers, too.
         late = await s.wire.ask(
             "POST", work.submit_to, json=work.body, header={"Origin": s.hooks.origin}, once=True
         )
@@ -132,13 +135,13 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
                  allowed, at=late)  # fmt: skip
     if jobs and s.server.heartbeat <= MAX_HEARTBEAT_SECONDS:
-        # A reconnecting reader already has the snapshot and must get its queue position again.
+        # This cursor says that the reader already has the snapshot. The server must still send the queue position.
         back = EVENT_STREAM | {"Last-Event-ID": "1-1"}
         async with s.wire.open("GET", f"{jobs[-1]}/events", header=back) as waiting:
             patience = 1.5 * s.server.heartbeat + 1
             await waiting.until(lambda now: now.of_type("queue") or now.of_type("ping"), patience)
             before = len(waiting.exchange.body)
-            # Any bytes, such as a comment, count as a ping.
+            # Any bytes that the server sends count as a ping, even a comment.
             more = await waiting.until(lambda now: len(now.body) > before, patience)
             s.expect("TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing",
                      at=waiting.exchange)  # fmt: skip
@@ -146,7 +149,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
             s.expect("TW-FRM-067", waiting.exchange.of_type("queue") or not waits, "a queue event after hello, for a waiting job",
                      [block.type for block in waiting.exchange.events], at=waiting.exchange)  # fmt: skip
             if waits and waiting.exchange.of_type("queue"):
-                # Cancel most of the jobs ahead. The job must then move up in the queue or start.
+                # Cancel most of the jobs ahead in the queue. The waiting job must then move up or start.
                 places = len(waiting.exchange.of_type("queue"))
                 await _cancel(s, jobs[len(jobs) // 4 : -1])
                 moved = await waiting.until(
