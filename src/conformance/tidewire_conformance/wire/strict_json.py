@@ -1,4 +1,6 @@
-"""Strict JSON parser for section 1.4 that collects violations instead of raising.
+"""Strict JSON parser for the rules of section 1.4. It collects violations instead of raising an exception.
+
+A client may stop at the first violation, but the suite has to judge the rest of the text, too.
 
 A client may stop at the first violation. The suite has to continue after one.
 """
@@ -14,18 +16,18 @@ MAX_DEPTH: Final = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_INTEGER = 20
-"""Number of digits above which an integer is rejected without being converted."""
+"""Maximum number of digits of an integer. The parser rejects a longer integer without converting it."""
 
 
 class Fault(NamedTuple):
-    """Violation found in a JSON text, with the id of the requirement."""
+    """Violation that was found in a JSON text, with the id of the violated requirement."""
 
     requirement: str
     detail: str
 
 
 class Reading(NamedTuple):
-    """Parsed value of a JSON text and the violations found in it."""
+    """Result of parsing a JSON text: the value and the violations that were found."""
 
     value: Any
     faults: tuple[Fault, ...]
@@ -50,7 +52,7 @@ def read(text: bytes) -> Reading:
 
     def integer(digits: str) -> int:
         if len(digits) > _LONGEST_INTEGER or abs(int(digits)) > MAX_INTEGER:
-            fault("TW-OVR-003", f"{digits[:40]} is an integer beyond 2^53")
+            fault("TW-OVR-003", f"{digits[:40]} is an integer whose absolute value exceeds 2^53")
             return 0
         return int(digits)
 
@@ -94,5 +96,5 @@ def depth(value: Any) -> int:
 
 
 def compact(value: Any) -> bytes:
-    """Serialize a value as compact JSON, as request bodies carry it."""
+    """Serialize a value as compact JSON, for use in request bodies."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
