@@ -46,7 +46,7 @@ async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
     )
     job = Job(place.rpartition("/")[2], work, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"the status {work.ended}, because the minimum grace period had not passed",
+    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"the status {work.ended}, as the grace period had not passed",
              ended.json.get("status"), at=ended)  # fmt: skip
 
 

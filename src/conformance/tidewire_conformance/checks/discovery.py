@@ -174,7 +174,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
     s.expect(
         "TW-DSC-003",
         not served,
-        f"{name} is not served, because the server does not declare it",
+        f"an error for the undeclared capability {name}",
         answer.status,
         at=answer,
     )

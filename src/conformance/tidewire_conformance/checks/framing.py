@@ -298,7 +298,7 @@ async def hello_comes_within_a_second(s: Session) -> None:
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:
             break
-    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s of a request that submits a job and accepts a stream",
+    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s in the response to a new job",
              [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
 
 
@@ -320,7 +320,7 @@ async def events_are_sent_when_they_are_due(s: Session) -> None:
             return
     s.expect("TW-FRM-006", False, "events while the job runs",
              f"all events within {spread * 1000:.0f} ms, the last one {(at[-1] - job.submit.finished) * 1000:.0f} ms "
-             f"after the job was submitted, although the job takes {work.seconds:g} s", at=stream.exchange)  # fmt: skip
+             f"after the request, but the job takes {work.seconds:g} s", at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-008")

@@ -14,7 +14,7 @@ from tidewire_conformance.wire.strict_json import compact
 def _keyed(s: Session) -> Work:
     """Return a sample request that may be submitted with an idempotency key, or skip the check."""
     if "idempotency" not in s.server.capabilities and not s.wire.header:
-        s.not_declared("the capability `idempotency`, and the run has no credentials")
+        s.not_declared("the server does not declare `idempotency`, and the run has no credentials")
     return s.some_work()
 
 

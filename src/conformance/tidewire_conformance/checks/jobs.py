@@ -97,7 +97,7 @@ async def ids_of_jobs_show_no_order(s: Session) -> None:
     s.expect(
         "TW-JOB-023",
         len(short) - same >= MIN_RANDOM_CHARACTERS,
-        f"at least {MIN_RANDOM_CHARACTERS} characters after the common prefix, for 128 bits",
+        f"at least {MIN_RANDOM_CHARACTERS} characters after the prefix, for 128 bits",
         short,
     )
 
@@ -125,7 +125,7 @@ async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
     )
     job, events = answer.response_header("location"), answer.response_header("content-location")
     s.expect("TW-JOB-019", "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events",
-             "a Location of the job and a Content-Location of its stream", f"{job} {events}", at=answer)  # fmt: skip
+             "a Location for the job and a Content-Location for its stream", f"{job} {events}", at=answer)  # fmt: skip
     kinds = [block.type for block in [*answer.events[:1], *answer.logged]]
     s.expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3], at=answer)
 

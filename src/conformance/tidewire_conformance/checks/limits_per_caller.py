@@ -16,7 +16,7 @@ MAX_OPENED = 100
 MAX_HEARTBEAT_SECONDS = 1.0
 """Longest heartbeat interval, in seconds, for which the check waits for pings. No other check runs in the meantime."""
 END_SECONDS = 10.0
-"""Time, in seconds, that a stream may take to end after its job was cancelled."""
+"""Timeout, in seconds, for a stream to end after its job was cancelled. The option `--patience` multiplies it."""
 
 
 def _limit(s: Session, name: str) -> int:

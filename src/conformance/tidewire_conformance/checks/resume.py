@@ -152,7 +152,7 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    s.expect("TW-RES-020", complete, f"the events after {whole[at].id}, that is {wanted}, or other events that lead to the same states",
+    s.expect("TW-RES-020", complete, f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states",
              f"the events {got}, with different states at {lost}", at=answer)  # fmt: skip
     s.expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got, at=answer)
     s.expect("TW-RES-021", answer.is_stream, "a stream", answer.status, at=answer)
@@ -354,7 +354,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
              f"{first.type} {reason} {first.id}", at=oldest, block=first)  # fmt: skip
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
-    s.expect("TW-RES-020", edge.logged and not lost, f"the events after {first.id}, or other events that lead to the same states",
+    s.expect("TW-RES-020", edge.logged and not lost, f"the events after {first.id}, or others that lead to the same states",
              f"{[block.id for block in edge.logged][:3]}, with different states at {lost[:3]}", at=edge)  # fmt: skip
     s.expect(
         "TW-RES-025",

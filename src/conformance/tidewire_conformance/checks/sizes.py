@@ -47,7 +47,7 @@ async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) ->
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
         s.untested(
-            f"max_event_bytes is {size - 1000}, which is too large for the suite or too close to max_state_bytes"
+            f"max_event_bytes is too large for the suite or too close to max_state_bytes: {size - 1000}"
         )
     work = s.scripted({"bytes": size})
     job, history = await s.ended(work)
