@@ -1,7 +1,7 @@
 """Traceability matrix: the checks and scenarios that judge each requirement, and the faults that prove these checks.
 
 Writes the suite's traceability.json and docs/proof/requirements.md. Both are derived from the registries without running
-the suite, which takes seconds. A check is a function of the suite (`resume.a_cursor_that_is_no_id_is_refused`). A scenario
+the suite, which takes seconds. A check is a function of the suite (`resume.malformed_cursor_returns_400`). A scenario
 is played with a client (`cuts.silence`). A faulty server is listed at the requirement that it breaks. A faulty client is
 listed at the first requirement of the scenario that has to notice it.
 """

@@ -13,7 +13,7 @@ def state_with(**members: Any) -> type[State]:
 # ---- whole diffs -------------------------------------------------------------------------------------------------
 
 
-class KeepsTheFirstHalfOfADiff(FaultyClient):
+class AppliesDiffUpToInvalidOp(FaultyClient):
     """Keep the operations before an invalid one instead of discarding the whole diff."""
 
     scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-012"
@@ -30,7 +30,7 @@ class KeepsTheFirstHalfOfADiff(FaultyClient):
             return type(self)(root[""], self.columns)
 
 
-class CutsOpsToTheirLength(FaultyClient):
+class IgnoresExtraOpElements(FaultyClient):
     scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-013"
 
     class Cuts(State):
@@ -38,7 +38,7 @@ class CutsOpsToTheirLength(FaultyClient):
             super().op(root, op if op[0] == "r" else op[: 2 if op[0] == "d" else 3])
 
 
-class PassesOverUnknownOps(FaultyClient):
+class SkipsUnknownOps(FaultyClient):
     scenario, kind, breaks = "unknown-op", "hung", "TW-DIF-014"
 
     class Passes(State):
@@ -47,7 +47,7 @@ class PassesOverUnknownOps(FaultyClient):
                 super().op(root, op)
 
 
-class PassesOverUnknownShapes(FaultyClient):
+class SkipsUnknownDiffShapes(FaultyClient):
     scenario, kind, breaks = "unknown-shape", "hung", "TW-DIF-015"
 
     class Passes(State):
@@ -58,19 +58,19 @@ class PassesOverUnknownShapes(FaultyClient):
                 return [], []
 
 
-class TakesNullForNoChange(FaultyClient):
+class ReadsNullAsEmptyDiff(FaultyClient):
     scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-015"
     state_type = state_with(ops_of=lambda self, diff: State.ops_of(self, diff or []))
 
 
-class BelievesAnyBase(FaultyClient):
+class AcceptsAnyBase(FaultyClient):
     scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-016"
 
     def named_base(self, data, seq):
         return min(data["on"], seq - 1)
 
 
-class RefusesADiffWithoutOps(FaultyClient):
+class RejectsEmptyDiff(FaultyClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-017"
 
     class Refuses(State):
@@ -82,26 +82,26 @@ class RefusesADiffWithoutOps(FaultyClient):
 # ---- pointers ----------------------------------------------------------------------------------------------------
 
 
-class MendsPaths(FaultyClient):
+class AddsMissingPathSlash(FaultyClient):
     scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-018"
     state_type = state_with(
         place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
     )
 
 
-class UnescapesInTheWrongOrder(FaultyClient):
+class UnescapesPathsInWrongOrder(FaultyClient):
     """Replace `~0` before `~1`, so that `~01` becomes a slash instead of `~1`."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-018"
     state_type = state_with(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
 
 
-class ReadsIndexesAsNumbers(FaultyClient):
+class AcceptsIndexWithLeadingZero(FaultyClient):
     scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-019"
     state_type = state_with(index=lambda self, token: int(token))
 
 
-class TakesADashForTheEnd(FaultyClient):
+class AcceptsDashAsIndex(FaultyClient):
     """Accept `-` as the index after the last element, as JSON Patch does."""
 
     scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-019"
@@ -111,14 +111,14 @@ class TakesADashForTheEnd(FaultyClient):
             super().set(parent, str(len(parent)) if token == "-" else token, value)
 
 
-class CountsFromTheEnd(FaultyClient):
+class AcceptsNegativeIndex(FaultyClient):
     scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
     state_type = state_with(
         index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
     )
 
 
-class SparesThePrototype(FaultyClient):
+class IgnoresProtoMember(FaultyClient):
     """Ignore assignments to `__proto__`, as in a language where that name sets the prototype."""
 
     scenario, kind, breaks = "ops", "order", "TW-DIF-020"
@@ -129,7 +129,7 @@ class SparesThePrototype(FaultyClient):
                 super().set(parent, token, value)
 
 
-class AsksThePrototypeForMembers(FaultyClient):
+class RejectsPrototypeMemberNames(FaultyClient):
     """Reject members whose names exist on the prototype, as if the object already had them."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
@@ -140,14 +140,14 @@ class AsksThePrototypeForMembers(FaultyClient):
             super().set(parent, token, value)
 
 
-class TakesAnEmptyNameForThePlaceItself(FaultyClient):
+class IgnoresEmptyPathTokens(FaultyClient):
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
     state_type = state_with(
         tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
     )
 
 
-class TakesANumberForAnIndex(FaultyClient):
+class NormalizesNumericNames(FaultyClient):
     """Normalize numeric member names such as `00`, as if they were array indexes."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
@@ -160,7 +160,7 @@ class TakesANumberForAnIndex(FaultyClient):
                 super().set(parent, token, value)
 
 
-class MakesPlacesOnTheWay(FaultyClient):
+class CreatesMissingParents(FaultyClient):
     scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-021"
 
     class Makes(State):
@@ -179,7 +179,7 @@ class MakesPlacesOnTheWay(FaultyClient):
 # ---- operations --------------------------------------------------------------------------------------------------
 
 
-class RefusesToAppendByAnIndex(FaultyClient):
+class RejectsSetAtArrayEnd(FaultyClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-022"
 
     class Refuses(State):
@@ -188,7 +188,7 @@ class RefusesToAppendByAnIndex(FaultyClient):
             super().set(parent, token, value)
 
 
-class FillsArraysUp(FaultyClient):
+class PadsArraysWithNull(FaultyClient):
     scenario, kind, breaks = "index-past-the-end", "never", "TW-DIF-023"
 
     class Fills(State):
@@ -201,7 +201,7 @@ class FillsArraysUp(FaultyClient):
             pass
 
 
-class RefusesToSetTheWholeState(FaultyClient):
+class RejectsEmptyPath(FaultyClient):
     scenario, kind, breaks = "whole-state", "count", "TW-DIF-024"
 
     class Refuses(State):
@@ -210,7 +210,7 @@ class RefusesToSetTheWholeState(FaultyClient):
             return super().place(root, path)
 
 
-class OnlyReplacesMembers(FaultyClient):
+class RejectsNewMembers(FaultyClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-025"
 
     class Replaces(State):
@@ -219,19 +219,19 @@ class OnlyReplacesMembers(FaultyClient):
             super().set(parent, token, value)
 
 
-class InsertsAfterThePlace(FaultyClient):
+class InsertsOneIndexTooHigh(FaultyClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-026"
     state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
 
 
-class InsertsWhereverItFits(FaultyClient):
+class InsertsPastTheEnd(FaultyClient):
     """Accept any index for an insertion, as `list.insert` does."""
 
     scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-026"
     state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token), value))
 
 
-class DeletesWhatIsNotThere(FaultyClient):
+class IgnoresDeletionOfMissingMember(FaultyClient):
     scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-027"
 
     class Deletes(State):
@@ -240,7 +240,7 @@ class DeletesWhatIsNotThere(FaultyClient):
                 super().delete(parent, token)
 
 
-class DeletesPastTheEnd(FaultyClient):
+class IgnoresDeletionPastTheEnd(FaultyClient):
     """Delete past the end of an array without an error, as deleting an empty slice does."""
 
     scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
@@ -253,7 +253,7 @@ class DeletesPastTheEnd(FaultyClient):
                 del parent[int(token) : int(token) + 1]
 
 
-class LetsTheWholeStateBeDeleted(FaultyClient):
+class IgnoresDeletionOfWholeState(FaultyClient):
     scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-028"
 
     class Deletes(State):
@@ -262,7 +262,7 @@ class LetsTheWholeStateBeDeleted(FaultyClient):
                 super().op(root, op)
 
 
-class PushesAnArrayAsOneElement(FaultyClient):
+class AppendsArrayAsOneElement(FaultyClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-029"
 
     class Pushes(State):
@@ -270,7 +270,7 @@ class PushesAnArrayAsOneElement(FaultyClient):
             super().append(root, path, [more] if isinstance(more, list) else more)
 
 
-class JoinsWhateverIsAppended(FaultyClient):
+class AppendsNumberToText(FaultyClient):
     """Convert an appended value to text, as `+` does in JavaScript."""
 
     scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-029"
@@ -281,7 +281,7 @@ class JoinsWhateverIsAppended(FaultyClient):
             super().append(root, path, str(more) if isinstance(old, str) else more)
 
 
-class TruncatesWhatThereIs(FaultyClient):
+class TruncatesBeyondTheStart(FaultyClient):
     scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-030"
 
     class Truncates(State):
@@ -289,7 +289,7 @@ class TruncatesWhatThereIs(FaultyClient):
             super().truncate(root, path, min(n, len(self.get(root[""], path))))
 
 
-class TruncatesEverythingForNothing(FaultyClient):
+class ClearsTextOnTruncationBy0(FaultyClient):
     """Truncate by 0 with `text[:-0]`, which is empty."""
 
     scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"

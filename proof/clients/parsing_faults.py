@@ -15,12 +15,12 @@ def json_with(**members):
 # ---- fields ------------------------------------------------------------------------------------------------------
 
 
-class DiesOfBytesThatAreNotUtf8(FaultyClient):
+class CrashesOnInvalidUtf8(FaultyClient):
     scenario, kind, breaks = "bytes-that-are-not-utf-8", "died", "TW-FRM-021"
     decoder = decoder_with(text=lambda self, value: value.decode("utf-8"))
 
 
-class TakesTwoLfForTheEndOfAnEvent(FaultyClient):
+class SplitsEventsOnlyAtTwoLf(FaultyClient):
     """Split events at two LF only, as in many tutorials. Events with other line ends never end."""
 
     scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-023"
@@ -33,7 +33,7 @@ class TakesTwoLfForTheEndOfAnEvent(FaultyClient):
             return [event for block in blocks for event in super(type(self), self).feed(block + b"\n\n")]
 
 
-class StripsTheValue(FaultyClient):
+class StripsFieldValues(FaultyClient):
     scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-027"
     decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name, value.strip()))
 
@@ -50,12 +50,12 @@ class SplitsAtTheLastColon(FaultyClient):
             return super().line(line)
 
 
-class ReadsNamesInAnyCase(FaultyClient):
+class IgnoresCaseOfFieldNames(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.lower(), value))
 
 
-class KeepsTheLastDataOnly(FaultyClient):
+class KeepsOnlyTheLastDataLine(FaultyClient):
     scenario, kind, breaks = "data-in-several-lines", "count", "TW-FRM-030"
 
     class Keeps(Decoder):
@@ -64,7 +64,7 @@ class KeepsTheLastDataOnly(FaultyClient):
             return super().dispatch()
 
 
-class RemembersTheTypeOfABlockWithoutData(FaultyClient):
+class KeepsTypeOfBlockWithoutData(FaultyClient):
     scenario, kind, breaks = "type-without-data-is-forgotten", "count", "TW-FRM-031"
 
     class Remembers(Decoder):
@@ -75,7 +75,7 @@ class RemembersTheTypeOfABlockWithoutData(FaultyClient):
             return found
 
 
-class TakesAnEmptyTypeAsItIs(FaultyClient):
+class KeepsEmptyEventType(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
 
     class Takes(Decoder):
@@ -91,7 +91,7 @@ class TakesAnEmptyTypeAsItIs(FaultyClient):
             return [Event("", e.data, e.id, own_id=False) if empty else e for e in super().dispatch()]
 
 
-class TakesAnIdUpToItsNul(FaultyClient):
+class TruncatesIdAtNul(FaultyClient):
     scenario, kind, breaks = "id-with-nul", "cursor", "TW-FRM-033"
     decoder = decoder_with(
         field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0])
@@ -104,7 +104,7 @@ class TakesAnIdUpToItsNul(FaultyClient):
         return end
 
 
-class ReadsRetryInto32Bits(FaultyClient):
+class CrashesOnRetryAbove32Bits(FaultyClient):
     scenario, kind, breaks = "retry-beyond-all-bounds", "died", "TW-FRM-036"
 
     class Reads(Decoder):
@@ -120,7 +120,7 @@ class ReadsRetryInSeconds(FaultyClient):
     )
 
 
-class KeepsItsDecoder(FaultyClient):
+class ReusesDecoderAcrossConnections(FaultyClient):
     scenario, kind, breaks = "decoder-of-each-connection", "count", "TW-FRM-038"
     kept = None
 
@@ -129,12 +129,12 @@ class KeepsItsDecoder(FaultyClient):
         return self.kept
 
 
-class HoldsSnapshotsToTheBoundOfEvents(FaultyClient):
+class LimitsSnapshotsToEventSize(FaultyClient):
     scenario, kind, breaks = "large-snapshot", "end", "TW-FRM-039"
     decoder = decoder_with(bound=lambda self: self.size <= 2**21 or _refuse())
 
 
-class HoldsEventsTo64Kibibytes(FaultyClient):
+class LimitsEventsTo64Kib(FaultyClient):
     """Limit events to 64 KiB, a common default of line readers."""
 
     scenario, kind, breaks = "large-event", "count", "TW-FRM-078"
@@ -145,7 +145,7 @@ def _refuse():
     raise MalformedError("an event is too long")
 
 
-class CopiesABufferWithEachPiece(FaultyClient):
+class CopiesBufferForEachChunk(FaultyClient):
     """Copy the whole buffer for each chunk with `buffer = buffer + chunk`, although only the chunk is searched."""
 
     scenario, kind, breaks, patience, is_costly = "long-line-in-small-pieces", "pace", "TW-FRM-041", 1.0, True
@@ -161,7 +161,7 @@ class CopiesABufferWithEachPiece(FaultyClient):
             return []
 
 
-class StripsAMarkFromEachChunk(FaultyClient):
+class StripsByteOrderMarkFromEachChunk(FaultyClient):
     """Strip a byte order mark from each chunk, as a new text decoder per chunk would."""
 
     scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-022"
@@ -171,7 +171,7 @@ class StripsAMarkFromEachChunk(FaultyClient):
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
-class MendsJson(FaultyClient):
+class RepairsUnterminatedStrings(FaultyClient):
     """Close an unterminated string before parsing."""
 
     scenario, kind, breaks = "data-that-is-no-json", "never", "TW-OVR-001"
@@ -182,7 +182,7 @@ class MendsJson(FaultyClient):
             return super().parse(text + '"' if text.count('"') % 2 else text)
 
 
-class PassesOverABreach(FaultyClient):
+class IgnoresMalformedEvents(FaultyClient):
     """Ignore malformed events and continue with the stream."""
 
     scenario, kind, breaks = "data-that-is-no-json", "hung", "TW-FRM-075"
@@ -194,19 +194,19 @@ class PassesOverABreach(FaultyClient):
             return None
 
 
-class HoldsNumbersToNoBound(FaultyClient):
+class AcceptsInfiniteNumbers(FaultyClient):
     scenario, kind, breaks = "number-beyond-the-finite", "never", "TW-SEC-021"
     json = json_with(number=staticmethod(float))
 
 
-class RoundsIntegers(FaultyClient):
+class RoundsLargeIntegers(FaultyClient):
     """Round large integers, as a parser with only 64-bit floats does."""
 
     scenario, kind, breaks = "integer-beyond-the-exact", "never", "TW-OVR-003"
     json = json_with(integer=staticmethod(lambda text: int(float(text))))
 
 
-class TakesTheLastOfTwoMembers(FaultyClient):
+class AcceptsDuplicateMembers(FaultyClient):
     scenario, kind, breaks = "member-twice", "hung", "TW-OVR-004"
     json = json_with(members=staticmethod(dict))
 
@@ -220,7 +220,7 @@ class ReplacesLoneSurrogates(FaultyClient):
             return super().parse(re.sub(r"\\u[dD][89a-fA-F]..(?!\\u[dD])", "\ufffd", text))
 
 
-class LooksAtTextsAndNotAtNames(FaultyClient):
+class AcceptsLoneSurrogatesInNames(FaultyClient):
     scenario, kind, breaks = "lone-surrogate-in-a-name", "hung", "TW-OVR-005"
 
     class Looks(Json):
@@ -229,12 +229,12 @@ class LooksAtTextsAndNotAtNames(FaultyClient):
             super().walk([*value.values()] if isinstance(value, dict) else value, depth)
 
 
-class NestsAsDeepAsItsLibrary(FaultyClient):
+class AcceptsDepthUpTo500(FaultyClient):
     scenario, kind, breaks = "nested-too-deep", "never", "TW-OVR-006"
     json = json_with(max_depth=500)
 
 
-class DiesOfDeepNesting(FaultyClient):
+class CrashesOnDeepNesting(FaultyClient):
     scenario, kind, breaks = "nested-far-too-deep", "died", "TW-OVR-006"
 
     class Dies(Json):
@@ -245,7 +245,7 @@ class DiesOfDeepNesting(FaultyClient):
             return super().parse(text)
 
 
-class KnowsNoIntegers(FaultyClient):
+class ReadsWholeFloatsAsIntegers(FaultyClient):
     """Treat 1.0 as the integer 1, as in a language with a single number type."""
 
     scenario, kind, breaks = "truncation-by-a-fraction", "never", "TW-OVR-010"
@@ -254,7 +254,7 @@ class KnowsNoIntegers(FaultyClient):
     )
 
 
-class RefusesNullForAMemberThatIsLeftOut(FaultyClient):
+class RejectsNullForAbsentMember(FaultyClient):
     scenario, kind, breaks = "null-for-a-member-without-a-value", "count", "TW-OVR-028"
 
     def verify(self, done):
@@ -263,7 +263,7 @@ class RefusesNullForAMemberThatIsLeftOut(FaultyClient):
         super().verify(done)
 
 
-class ReadsOnlyWhatItKnows(FaultyClient):
+class DropsUnknownValueMembers(FaultyClient):
     """Drop members of `value` that the client's own types do not define."""
 
     scenario, kind, breaks = "rows", "order", "TW-CLI-052"
@@ -273,7 +273,7 @@ class ReadsOnlyWhatItKnows(FaultyClient):
         super().deliver_value(index, kept, before)
 
 
-class BoundsAConnection(FaultyClient):
+class LimitsBytesPerConnection(FaultyClient):
     scenario, kind, breaks, is_costly = "large-snapshot", "count", "TW-FRM-039", True
 
     class Bounds(Decoder):
@@ -284,19 +284,19 @@ class BoundsAConnection(FaultyClient):
             return super().feed(chunk) if self.total <= MAX_UNFINISHED_BYTES else _refuse()
 
 
-class NestsLessDeep(FaultyClient):
+class LimitsDepthTo63(FaultyClient):
     scenario, kind, breaks = "nested-as-deep-as-allowed", "count", "TW-OVR-006"
     json = json_with(max_depth=63)
 
 
-class DoesNotReadProgress(FaultyClient):
+class IgnoresProgressAndQueueEvents(FaultyClient):
     scenario, kind, breaks = "progress-that-is-no-json", "never", "TW-FRM-075"
 
     def receive(self, event):
         return None if event.type in {"queue", "progress"} else super().receive(event)
 
 
-class PassesOverAPingThatItCannotRead(FaultyClient):
+class IgnoresMalformedPing(FaultyClient):
     scenario, kind, breaks = "head-that-is-a-number", "never", "TW-FRM-075"
 
     def receive(self, event):

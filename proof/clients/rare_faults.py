@@ -17,7 +17,7 @@ def mapped(value, change):
     return change(value)
 
 
-class OfferedEncodingsForASubmit(FaultyClient):
+class OffersCompressionForSubmit(FaultyClient):
     """Request an uncompressed response only for GET, and offer gzip for a submit."""
 
     scenario, kind, breaks = "submit", "header", "TW-SEC-023"
@@ -26,7 +26,7 @@ class OfferedEncodingsForASubmit(FaultyClient):
         return {"Accept": "text/event-stream", "Accept-Encoding": "gzip, deflate"}
 
 
-class DrawsOneKeyForAll(FaultyClient):
+class ReusesOneIdempotencyKey(FaultyClient):
     scenario, kind, breaks = "two-submits", "header", "TW-JOB-036"
     key = KEY
 
@@ -36,18 +36,18 @@ class DrawsOneKeyForAll(FaultyClient):
         return super().send(method, url, headers, body)
 
 
-class CountsItsKeysUp(DrawsOneKeyForAll):
+class UsesConsecutiveIdempotencyKeys(ReusesOneIdempotencyKey):
     """Use consecutive numbers as idempotency keys instead of random ones."""
 
     counted = 0
 
     def submit(self):
-        CountsItsKeysUp.counted += 1
-        self.key = f"key-{CountsItsKeysUp.counted:020}"
+        UsesConsecutiveIdempotencyKeys.counted += 1
+        self.key = f"key-{UsesConsecutiveIdempotencyKeys.counted:020}"
         return super().submit()
 
 
-class TakesADoneOverAGap(FaultyClient):
+class AcceptsDoneAfterAGap(FaultyClient):
     scenario, kind, breaks = "done-over-a-gap", "count", "TW-RES-030"
     is_done = False
 
@@ -64,14 +64,14 @@ class TakesADoneOverAGap(FaultyClient):
         return self.cursor is not None and id_key(name)[0] == id_key(self.cursor)[0]
 
 
-class TakesADoneOfAnotherEpoch(TakesADoneOverAGap):
+class AcceptsDoneOfAnotherEpoch(AcceptsDoneAfterAGap):
     scenario = "done-across-epochs"
 
     def fits(self, name):
         return self.cursor is not None and id_key(name)[0] != id_key(self.cursor)[0]
 
 
-class PassesOverTheChecksOfNoOps(FaultyClient):
+class IgnoresChecksWithoutOps(FaultyClient):
     """Skip the checks of a diff without operations."""
 
     scenario, kind, breaks = "failed-check-without-ops", "count", "TW-DIF-053"
@@ -82,7 +82,7 @@ class PassesOverTheChecksOfNoOps(FaultyClient):
             return ops, checks if ops else []
 
 
-class LetsTheWholeStateBreakStable(FaultyClient):
+class IgnoresStableWhenStateIsReplaced(FaultyClient):
     scenario, kind, breaks = "stable-and-the-whole-state", "never", "TW-DIF-060"
 
     class state_type(State):  # noqa: N801
@@ -98,7 +98,7 @@ class LetsTheWholeStateBreakStable(FaultyClient):
                 super().verify_stable(after)
 
 
-class HoldsToStableInTheFirstItem(FaultyClient):
+class VerifiesStableOnlyInFirstItem(FaultyClient):
     scenario, kind, breaks = "stable-of-another-item-is-broken", "never", "TW-DIF-060"
 
     class state_type(State):  # noqa: N801
@@ -120,7 +120,7 @@ class CountsPingsAsAppliedEvents(FaultyClient):
         return super().receive(event)
 
 
-class CountsPingsThatAreNotInARow(FaultyClient):
+class CountsNonConsecutivePings(FaultyClient):
     scenario, kind, breaks = "pings-above-that-are-not-in-a-row", "count", "TW-CLI-012"
 
     def ping(self, data):
@@ -129,7 +129,7 @@ class CountsPingsThatAreNotInARow(FaultyClient):
         self.pings = max(before, self.pings)
 
 
-class TakesASnapshotForNoProgress(FaultyClient):
+class CountsNoSnapshotAsProgress(FaultyClient):
     """Ignore every snapshot as progress, not only the first one of a connection."""
 
     scenario, kind, breaks, patience = "snapshot-after-the-first-is-progress", "wait", "TW-CLI-017", 1.0
@@ -140,14 +140,14 @@ class TakesASnapshotForNoProgress(FaultyClient):
         self.failures, self.progress = before
 
 
-class WaitsForNothingWhereTheBaseIsNothing(FaultyClient):
+class DoesNotWaitAfterRetry0(FaultyClient):
     scenario, kind, breaks = "retry-of-nothing", "wait", "TW-CLI-016"
 
     def backoff(self, failures):
         return super().backoff(failures) if self.retry > 0.001 else 0.0
 
 
-class TakesNoBaseFromGoaway(FaultyClient):
+class IgnoresRetryFieldOfGoaway(FaultyClient):
     scenario, kind, breaks = "retry-of-goaway-is-the-base", "wait", "TW-CLI-016"
     before = 1.0
 
@@ -158,7 +158,7 @@ class TakesNoBaseFromGoaway(FaultyClient):
         return super().receive(event)
 
 
-class WaitsASecondAtMostAfterGoaway(FaultyClient):
+class CapsGoawayWaitAt700Ms(FaultyClient):
     scenario, kind, breaks, why = "goaway", "wait", "TW-CLI-019", "goaway"
 
     def fail(self, cut):
@@ -167,11 +167,11 @@ class WaitsASecondAtMostAfterGoaway(FaultyClient):
         super().fail(cut)
 
 
-class WaitsASecondAtMostAfterAProblem(WaitsASecondAtMostAfterGoaway):
+class CapsInbandProblemWaitAt700Ms(CapsGoawayWaitAt700Ms):
     scenario, breaks, why = "problem-in-band", "TW-CLI-026", "a problem"
 
 
-class CountsPagesAndFaultsApart(FaultyClient):
+class CountsWrongMediaTypesSeparately(FaultyClient):
     scenario, kind, breaks = "eleven-faults-of-two-kinds", "count", "TW-CLI-043"
     pages = 0
 
@@ -184,7 +184,7 @@ class CountsPagesAndFaultsApart(FaultyClient):
             self.refuse(response)
 
 
-class TakesAWrongDigestTheSecondTime(FaultyClient):
+class AcceptsWrongDigestAfterResync(FaultyClient):
     """Accept a wrong digest after a resync."""
 
     scenario, kind, breaks = "wrong-digest-twice", "count", "TW-CLI-021"
@@ -197,7 +197,7 @@ class TakesAWrongDigestTheSecondTime(FaultyClient):
                 raise
 
 
-class TrimsTexts(FaultyClient):
+class TrimsDeliveredTexts(FaultyClient):
     """Trim delivered texts; the client's own state stays intact."""
 
     scenario, kind, breaks = "blanks-and-line-ends", "value", "TW-CLI-052"
@@ -214,13 +214,13 @@ class TrimsTexts(FaultyClient):
         return end | {"value": mapped(end.get("value"), self.changed)}
 
 
-class MendsLineEnds(TrimsTexts):
+class NormalizesLineEnds(TrimsDeliveredTexts):
     @staticmethod
     def changed(text):
         return text.replace("\r\n", "\n") if isinstance(text, str) else text
 
 
-class TakesNothingForNoValue(TrimsTexts):
+class DeliversNullForFalsyValues(TrimsDeliveredTexts):
     """Deliver null for 0, false and empty values, as `value or None` does; strings are kept."""
 
     scenario = "values-of-nothing"

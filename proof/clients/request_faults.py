@@ -11,7 +11,7 @@ from proof.reimplementations.plain_state import MalformedError, State
 # ---- requests ----------------------------------------------------------------------------------------------------
 
 
-class SendsItsCursorUnderAnotherName(FaultyClient):
+class SendsCursorInWrongHeader(FaultyClient):
     scenario, kind, breaks = "reset-after-an-event", "cursor", "TW-CLI-007"
 
     def send(self, method, url, headers, body):
@@ -19,21 +19,21 @@ class SendsItsCursorUnderAnotherName(FaultyClient):
         return super().send(method, url, {names.get(name, name): one for name, one in headers.items()}, body)
 
 
-class AsksForAnything(FaultyClient):
+class RequestsAnyMediaType(FaultyClient):
     scenario, kind, breaks, control = "closed-inside-an-event", "header", "TW-CLI-008", "discovery"
 
     def send(self, method, url, headers, body):
         return super().send(method, url, headers | {"Accept": "*/*"}, body)
 
 
-class BeginsWithTheWholeLog(FaultyClient):
+class RequestsWholeLogAtFirst(FaultyClient):
     scenario, kind, breaks, control = "two-jobs-in-turn", "cursor", "TW-CLI-005", "discovery"
 
     def cursor_to_send(self):
         return self.cursor or "0-0"
 
 
-class KeepsAnIdWithoutItsState(FaultyClient):
+class RestoresCursorWithoutState(FaultyClient):
     """Store only the cursor, so later diffs have no state to apply to."""
 
     scenario, kind, breaks = "user-goes-on-later", "count", "TW-CLI-003"
@@ -44,7 +44,7 @@ class KeepsAnIdWithoutItsState(FaultyClient):
             self.state = None
 
 
-class MovesItsIdBeforeTheValueIsGiven(FaultyClient):
+class CheckpointsCursorAheadOfState(FaultyClient):
     scenario, kind, breaks = "user-goes-on-later", "cursor", "TW-CLI-001"
 
     def checkpoint(self):
@@ -52,7 +52,7 @@ class MovesItsIdBeforeTheValueIsGiven(FaultyClient):
         return super().checkpoint() | {"cursor": f"{epoch}-{seq + 1}"}
 
 
-class ForgetsItsCursorAtARedirect(FaultyClient):
+class DropsCursorOnRedirect(FaultyClient):
     scenario, kind, breaks = "redirect-with-credentials", "cursor", "TW-CLI-044"
 
     def send(self, method, url, headers, body):
@@ -61,7 +61,7 @@ class ForgetsItsCursorAtARedirect(FaultyClient):
         return super().send(method, url, headers, body)
 
 
-class FollowsRedirectsForEver(FaultyClient):
+class FollowsRedirectsForever(FaultyClient):
     scenario, kind, breaks = "redirects-without-end", "hung", "TW-CLI-045"
 
     def judge_redirect(self, method, there, redirects):
@@ -69,14 +69,14 @@ class FollowsRedirectsForEver(FaultyClient):
         time.sleep(0.02)
 
 
-class DrawsShortKeys(FaultyClient):
+class UsesShortIdempotencyKey(FaultyClient):
     scenario, kind, breaks = "submit", "header", "TW-JOB-036"
 
     def submit_headers(self):
         return super().submit_headers() | {"Idempotency-Key": "1"}
 
 
-class RepeatsASubmitWithoutItsKey(FaultyClient):
+class SubmitsWithoutIdempotencyKey(FaultyClient):
     scenario, kind, breaks = "submit-lost", "repeat", "TW-CLI-041"
 
     def send(self, method, url, headers, body):
@@ -84,7 +84,7 @@ class RepeatsASubmitWithoutItsKey(FaultyClient):
         return super().send(method, url, kept, body)
 
 
-class GivesUpALostSubmit(FaultyClient):
+class DoesNotRetryLostSubmit(FaultyClient):
     scenario, kind, breaks = "submit-lost", "end", "TW-CLI-054"
 
     def may_repeat(self):
@@ -94,7 +94,7 @@ class GivesUpALostSubmit(FaultyClient):
 # ---- responses ---------------------------------------------------------------------------------------------------
 
 
-class HidesWhichMemberIsWrong(FaultyClient):
+class DropsPointerOfProblem(FaultyClient):
     scenario, kind, breaks = "submit-422", "problem", "TW-CLI-039"
 
     def refuse(self, response):
@@ -105,7 +105,7 @@ class HidesWhichMemberIsWrong(FaultyClient):
             raise
 
 
-class Repeats405ForEver(FaultyClient):
+class Retries405Forever(FaultyClient):
     scenario, kind, breaks, patience = "405", "count", "TW-CLI-042", 0.3
 
     def judge_status(self, response, wait):
@@ -114,7 +114,7 @@ class Repeats405ForEver(FaultyClient):
         super().judge_status(response, wait)
 
 
-class ReadsTheTitleOfAProblem(FaultyClient):
+class DecidesByProblemTitle(FaultyClient):
     scenario, kind, breaks = "unknown-code", "end", "TW-ERR-011"
 
     def judge_status(self, response, wait):
@@ -123,7 +123,7 @@ class ReadsTheTitleOfAProblem(FaultyClient):
         super().judge_status(response, wait)
 
 
-class RefusesCodesThatItDoesNotKnow(FaultyClient):
+class GivesUpOnUnknownProblemCode(FaultyClient):
     scenario, kind, breaks = "unknown-code", "end", "TW-ERR-012"
 
     def judge_status(self, response, wait):
@@ -132,14 +132,14 @@ class RefusesCodesThatItDoesNotKnow(FaultyClient):
         super().judge_status(response, wait)
 
 
-class StumblesOverADate(FaultyClient):
+class CrashesOnRetryAfterDate(FaultyClient):
     scenario, kind, breaks = "retry-after-as-a-date", "died", "TW-CLI-046"
 
     def retry_after(self, response):
         return float(response.headers.get("Retry-After", 0))
 
 
-class SleepsForWhatItIsTold(FaultyClient):
+class AcceptsNegativeRetryAfter(FaultyClient):
     """Accept a negative `Retry-After`, so the wait ends immediately."""
 
     scenario, kind, breaks = "retry-after-below-zero", "wait", "TW-CLI-046"
@@ -149,14 +149,14 @@ class SleepsForWhatItIsTold(FaultyClient):
             raise CutError("wait", min_wait=max(0, int(response.headers["Retry-After"])), counts=False)
 
 
-class ReadsTheJobAgainAtOnce(FaultyClient):
+class RereadsJobWithoutWaiting(FaultyClient):
     scenario, kind, breaks = "204-and-a-read-that-has-to-wait", "wait", "TW-CLI-040"
 
     def wait_of_read(self, response):
         return 0.0
 
 
-class LooksForHeadersByTheirLetters(FaultyClient):
+class MatchesHeaderNamesByCase(FaultyClient):
     scenario, kind, breaks = "header-names-in-other-letters", "count", "TW-FRM-019"
 
     def request(self, *args):
@@ -166,7 +166,7 @@ class LooksForHeadersByTheirLetters(FaultyClient):
         return response
 
 
-class TakesAnyContentCoding(FaultyClient):
+class IgnoresContentEncoding(FaultyClient):
     scenario, kind, breaks = "content-coding", "never", "TW-FRM-042"
 
     def request(self, *args):
@@ -175,7 +175,7 @@ class TakesAnyContentCoding(FaultyClient):
         return response
 
 
-class GivesUpAtTheFirstPage(FaultyClient):
+class GivesUpOnFirstWrongMediaType(FaultyClient):
     """Give up at the first response with another media type, although the server served the protocol before."""
 
     scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-043"
@@ -186,7 +186,7 @@ class GivesUpAtTheFirstPage(FaultyClient):
         super().judge_status(response, wait)
 
 
-class AssumesAValue(FaultyClient):
+class ReportsSuccessForInvalidJob(FaultyClient):
     scenario, kind, breaks = "204-and-a-job-that-is-no-job", "end", "TW-CLI-055"
 
     def read_job(self):
@@ -196,7 +196,7 @@ class AssumesAValue(FaultyClient):
             return {"end": "succeeded", "value": None}
 
 
-class RefusesCapabilitiesThatItDoesNotKnow(FaultyClient):
+class RejectsUnknownCapabilities(FaultyClient):
     scenario, kind, breaks, control = "discovery", "end", "TW-DSC-009", "404"
 
     def request(self, *args):
@@ -206,7 +206,7 @@ class RefusesCapabilitiesThatItDoesNotKnow(FaultyClient):
         return response
 
 
-class TakesAnyProtocol(FaultyClient):
+class AcceptsAnyProtocol(FaultyClient):
     scenario, kind, breaks, control = "discovery-of-another-protocol", "end", "TW-DSC-007", "404"
 
     def discover(self):
@@ -214,25 +214,25 @@ class TakesAnyProtocol(FaultyClient):
         raise EndError("discovered", incomplete=False)
 
 
-class WaitsForEverForHello(FaultyClient):
+class WaitsForeverForHello(FaultyClient):
     scenario, kind, breaks, patience, is_costly = "no-hello-in-time", "hung", "TW-CLI-011", 0.4, True
 
     hello_timeout = 3600.0
 
 
-class WaitsForEverForAStatusLine(FaultyClient):
+class WaitsForeverForStatusLine(FaultyClient):
     scenario, kind, breaks, patience, is_costly = "no-status-line-in-time", "hung", "TW-CLI-011", 0.4, True
     response_timeout = 3600.0
 
 
-class PassesOverProblemsInTheStream(FaultyClient):
+class IgnoresInbandProblems(FaultyClient):
     scenario, kind, breaks = "fatal-problem-in-band", "count", "TW-CLI-026"
 
     def receive(self, event):
         return None if event.type == "problem" else super().receive(event)
 
 
-class RepeatsAFatalProblemInTheStream(FaultyClient):
+class RetriesFatalInbandProblem(FaultyClient):
     scenario, kind, breaks = "fatal-problem-in-band", "count", "TW-CLI-026"
 
     def receive(self, event):
@@ -244,14 +244,14 @@ class RepeatsAFatalProblemInTheStream(FaultyClient):
 # ---- protocol errors ---------------------------------------------------------------------------------------------
 
 
-class TakesASnapshotWithoutColumns(FaultyClient):
+class AcceptsSnapshotWithoutColumns(FaultyClient):
     scenario, kind, breaks = "snapshot-without-columns", "never", "TW-CLI-030"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, {"columns": [], **data}, has_id=has_id)
 
 
-class TakesADoneWithoutADigest(FaultyClient):
+class AcceptsDoneWithoutDigest(FaultyClient):
     scenario, kind, breaks = "done-without-a-digest", "count", "TW-FRM-076"
 
     def verify(self, done):
@@ -259,7 +259,7 @@ class TakesADoneWithoutADigest(FaultyClient):
             super().verify(done)
 
 
-class DemandsAllThatADoneMayHave(FaultyClient):
+class RequiresOptionalDoneMembers(FaultyClient):
     scenario, kind, breaks = "done-in-few-words", "count", "TW-FRM-076"
 
     def verify(self, done):
@@ -268,14 +268,14 @@ class DemandsAllThatADoneMayHave(FaultyClient):
         super().verify(done)
 
 
-class TakesWhatIsUnknownForABreach(FaultyClient):
+class TreatsUnknownOpsAsMalformed(FaultyClient):
     scenario, kind, breaks = "fourth-unknown-op", "end", "TW-CLI-032"
 
     def resync(self, breach):
         super().resync(MalformedError(str(breach)))
 
 
-class StumblesOverAnUnknownReason(FaultyClient):
+class GivesUpOnUnknownGoawayReason(FaultyClient):
     scenario, kind, breaks = "goaway-for-an-unknown-reason", "end", "TW-FRM-074"
 
     def goaway(self, data):
@@ -284,7 +284,7 @@ class StumblesOverAnUnknownReason(FaultyClient):
         super().goaway(data)
 
 
-class CountsASeqFromOne(FaultyClient):
+class RequiresSeqToContinueInNewEpoch(FaultyClient):
     scenario, kind, breaks = "first-seq-of-an-epoch", "count", "TW-RES-048"
 
     def snapshot(self, name, data, *, has_id):
@@ -294,7 +294,7 @@ class CountsASeqFromOne(FaultyClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class KeepsIdsIn32Bits(FaultyClient):
+class TruncatesIdsTo32Bits(FaultyClient):
     scenario, kind, breaks = "ids-beyond-32-bits", "count", "TW-RES-002"
 
     def is_repeat(self, name):
@@ -304,7 +304,7 @@ class KeepsIdsIn32Bits(FaultyClient):
         return self.cursor is not None and wrapped(name) <= wrapped(self.cursor)
 
 
-class TakesTheLastIdForThatOfTheEvent(FaultyClient):
+class AttributesLastIdToEveryEvent(FaultyClient):
     """Attribute the last event id to every event, as an EventSource does, even if the event has no id field."""
 
     scenario, kind, breaks = "unknown-ephemeral-event", "count", "TW-FRM-045"
@@ -318,7 +318,7 @@ class TakesTheLastIdForThatOfTheEvent(FaultyClient):
 # ---- delivery to the user ----------------------------------------------------------------------------------------
 
 
-class FailsABatchWithItsItem(FaultyClient):
+class ReportsPartialFailureAsFailed(FaultyClient):
     scenario, kind, breaks = "batch-with-a-failed-item", "end", "TW-BAT-011"
 
     def finish(self, done):
@@ -326,7 +326,7 @@ class FailsABatchWithItsItem(FaultyClient):
         return end | ({"end": "failed"} if end["end"] == "partially_failed" else {})
 
 
-class LosesTheValueOfWhatFailed(FaultyClient):
+class DropsValueOfFailedJob(FaultyClient):
     scenario, kind, breaks = "failed", "value", "TW-DIF-006"
 
     def finish(self, done):
@@ -334,7 +334,7 @@ class LosesTheValueOfWhatFailed(FaultyClient):
         return end | ({"value": None} if end["end"] == "failed" else {})
 
 
-class HoldsBackTheLastChange(FaultyClient):
+class DeliversEachChangeLate(FaultyClient):
     """Deliver a change only when the next one has arrived."""
 
     scenario, kind, breaks = "handed-over-at-once", "promptness", "TW-CLI-052"
@@ -352,7 +352,7 @@ class HoldsBackTheLastChange(FaultyClient):
         return super().finish(done)
 
 
-class GivesASnapshotWhole(FaultyClient):
+class RedeliversWholeTextOfSnapshot(FaultyClient):
     scenario, kind, breaks = "compacted-snapshot", "text", "TW-DIF-062"
 
     def snapshot(self, name, data, *, has_id):
@@ -360,7 +360,7 @@ class GivesASnapshotWhole(FaultyClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class ComparesNoSnapshots(FaultyClient):
+class DoesNotReportTextRetractedBySnapshot(FaultyClient):
     """Never report text that a new attempt retracted."""
 
     scenario, kind, breaks = "restart-with-a-common-start", "text", "TW-DIF-061"
@@ -376,7 +376,7 @@ class ComparesNoSnapshots(FaultyClient):
         return (0, new) if self.opens else super().difference(old, new)
 
 
-class EscapesBeforeItDigests(FaultyClient):
+class DigestsEscapedJson(FaultyClient):
     scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
     state_type = type(
         "Escaped",
@@ -385,11 +385,11 @@ class EscapesBeforeItDigests(FaultyClient):
     )
 
 
-class SortsNamesByCodePoints(FaultyClient):
+class DigestSortsNamesByCodePoints(FaultyClient):
     scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
     state_type = type("Sorted", (State,), {"order": lambda self, name: name})
 
 
-class WritesNumbersAsItsLanguageDoes(FaultyClient):
+class DigestsNumbersInPythonFormat(FaultyClient):
     scenario, kind, breaks = "numbers-at-the-edge", "count", "TW-DIF-056"
     state_type = type("Written", (State,), {"number": lambda self, value: repr(value)})

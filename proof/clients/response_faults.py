@@ -18,7 +18,7 @@ class Ignores204(FaultyClient):
         raise EndError("succeeded", value=self.last())
 
 
-class Takes400ForTheEnd(FaultyClient):
+class GivesUpOn400(FaultyClient):
     scenario, kind = "400-on-a-cursor", "end"
 
     def judge_status(self, response, wait):
@@ -27,7 +27,7 @@ class Takes400ForTheEnd(FaultyClient):
         super().judge_status(response, wait)
 
 
-class Repeats404ForEver(FaultyClient):
+class Retries404Forever(FaultyClient):
     scenario, kind, patience = "404", "count", 0.3
 
     def judge_status(self, response, wait):
@@ -39,7 +39,7 @@ class Repeats404ForEver(FaultyClient):
         return 0.05
 
 
-class Repeats410ForEver(FaultyClient):
+class Retries410Forever(FaultyClient):
     scenario, kind, patience = "410", "count", 0.3
 
     def judge_status(self, response, wait):
@@ -51,7 +51,7 @@ class Repeats410ForEver(FaultyClient):
         return 0.05
 
 
-class GivesUpOnTheFirst503(FaultyClient):
+class GivesUpOnFirst503(FaultyClient):
     scenario, kind = "retry-after", "end"
 
     def judge_status(self, response, wait):
@@ -65,7 +65,7 @@ class IgnoresRetryAfter(FaultyClient):
         return 0.0
 
 
-class RefreshesCredentialsForEver(FaultyClient):
+class RefreshesCredentialsForever(FaultyClient):
     scenario, kind = "401-twice", "count"
 
     def judge_status(self, response, wait):
@@ -74,7 +74,7 @@ class RefreshesCredentialsForEver(FaultyClient):
         super().judge_status(response, wait)
 
 
-class CountsFaultsForEver(FaultyClient):
+class RetriesServerErrorsForever(FaultyClient):
     scenario, kind, patience = "eleven-faults", "count", 1.0
 
     def judge_status(self, response, wait):
@@ -82,7 +82,7 @@ class CountsFaultsForEver(FaultyClient):
         super().judge_status(response, wait)
 
 
-class CountsWaitsAsFaults(FaultyClient):
+class CountsRetryAfterAsServerError(FaultyClient):
     scenario, kind, is_costly = "waits-are-no-faults", "end", True
 
     def judge_status(self, response, wait):
@@ -92,7 +92,7 @@ class CountsWaitsAsFaults(FaultyClient):
         super().judge_status(response, wait)
 
 
-class NeverForgetsAFault(FaultyClient):
+class NeverResetsServerErrorCount(FaultyClient):
     scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
 
     def read(self, response):
@@ -103,14 +103,14 @@ class NeverForgetsAFault(FaultyClient):
             self.faults = before
 
 
-class WaitsASecondAtMost(FaultyClient):
+class CapsRetryAfterAt1Second(FaultyClient):
     scenario, kind = "retry-after", "wait"
 
     def retry_after(self, response):
         return min(1.0, super().retry_after(response))
 
 
-class TakesAnyMediaType(FaultyClient):
+class AcceptsAnyMediaType(FaultyClient):
     scenario, kind, breaks = "stream-of-another-media-type", "never", "TW-FRM-019"
 
     def request(self, *args):
@@ -119,28 +119,28 @@ class TakesAnyMediaType(FaultyClient):
         return response
 
 
-class FollowsEveryRedirect(FaultyClient):
+class FollowsRedirectsToOtherOrigins(FaultyClient):
     scenario, kind = "redirect-to-another-origin", "foreign"
 
     def judge_redirect(self, method, there, redirects):
         pass
 
 
-class SendsCredentialsEverywhere(FaultyClient):
+class SendsCredentialsToOtherOrigins(FaultyClient):
     scenario, kind = "link-to-another-origin", "foreign"
 
     def is_same_origin(self, url):
         return True
 
 
-class DropsCredentialsAtARedirect(FaultyClient):
+class DropsCredentialsOnRedirect(FaultyClient):
     scenario, kind = "redirect-with-credentials", "header"
 
     def is_same_origin(self, url):
         return "replica" not in url
 
 
-class SubmitsAgain(FaultyClient):
+class ResubmitsAfterDisconnect(FaultyClient):
     scenario, kind = "submit-and-a-cut", "count"
 
     def open(self):
@@ -149,14 +149,14 @@ class SubmitsAgain(FaultyClient):
         return super().open()
 
 
-class RepeatsASubmitWithoutAKey(FaultyClient):
+class RetriesSubmitWithoutKey(FaultyClient):
     scenario, kind, breaks = "submit-lost-without-a-key", "count", "TW-JOB-037"
 
     def may_repeat(self):
         return True
 
 
-class TakesAGatewaysWordForTheServers(FaultyClient):
+class RetriesSubmitWithoutKeyAfter504(FaultyClient):
     scenario, kind, breaks = "submit-of-a-gateway-that-did-not-wait", "count", "TW-JOB-037"
 
     def refuse(self, response):
@@ -164,7 +164,7 @@ class TakesAGatewaysWordForTheServers(FaultyClient):
             super().refuse(response)
 
 
-class RepeatsASubmitWithAnotherKey(FaultyClient):
+class RetriesSubmitWithAnotherKey(FaultyClient):
     scenario, kind = "submit-409", "repeat"
     count = 0
 
@@ -175,14 +175,14 @@ class RepeatsASubmitWithAnotherKey(FaultyClient):
         return super().send(method, url, headers, body)
 
 
-class TakesAnyJob(FaultyClient):
+class AcceptsHelloOfAnyJob(FaultyClient):
     scenario, kind = "hello-of-another-job", "never"
 
     def hello(self, data):
         super().hello(data | {"job": self.job})
 
 
-class IgnoresTheLinkOfHello(FaultyClient):
+class IgnoresEventsLinkOfHello(FaultyClient):
     scenario, kind = "link-of-hello", "path"
 
     def hello(self, data):
@@ -210,7 +210,7 @@ class ReconnectsAfterDone(FaultyClient):
         return end
 
 
-class LeavesItsSocketOpen(FaultyClient):
+class LeavesSocketOpen(FaultyClient):
     scenario, kind = "user-stops-reading", "open"
     left: ClassVar[list] = []
 
@@ -218,7 +218,7 @@ class LeavesItsSocketOpen(FaultyClient):
         self.left.append(response)
 
 
-class LeavesATaskBehind(FaultyClient):
+class LeavesBackgroundTask(FaultyClient):
     """Leave a background task that keeps reading and reconnects after the user has stopped."""
 
     scenario, kind = "user-stops-reading", "count"
@@ -234,7 +234,7 @@ class LeavesATaskBehind(FaultyClient):
             self.open().close()
 
 
-class WaitsForTheEndOfTheBodyAfterDone(FaultyClient):
+class WaitsForEndOfBodyAfterDone(FaultyClient):
     scenario, kind = "done-closes", "hung"
     ended = None
 
@@ -247,7 +247,7 @@ class WaitsForTheEndOfTheBodyAfterDone(FaultyClient):
         raise EndError(**self.ended)
 
 
-class LosesWhatComesWithDone(FaultyClient):
+class LosesEventsReceivedWithDone(FaultyClient):
     scenario, kind = "done-in-one-piece", "end"
 
     class Looks(Decoder):
@@ -263,28 +263,28 @@ class LosesWhatComesWithDone(FaultyClient):
             raise EndError("connection_error", detail="no state was received")
 
 
-class HangsWhenTheJobFails(FaultyClient):
+class HangsWhenJobFails(FaultyClient):
     scenario, kind = "failed", "hung"
 
     def finish(self, done):
         return None if done["status"] == "failed" else super().finish(done)
 
 
-class DropsTheReasonOfAFailure(FaultyClient):
+class DropsErrorOfFailedJob(FaultyClient):
     scenario, kind = "failed", "problem"
 
     def finish(self, done):
         return {name: value for name, value in super().finish(done).items() if name != "problem"}
 
 
-class TakesACancelledJobForAFailedOne(FaultyClient):
+class ReportsCancelledJobAsFailed(FaultyClient):
     scenario, kind = "cancelled", "end"
 
     def finish(self, done):
         return super().finish(done) | ({"end": "failed"} if done["status"] == "cancelled" else {})
 
 
-class DoesNotMarkWhatIsIncomplete(FaultyClient):
+class DoesNotMarkIncompleteValues(FaultyClient):
     scenario, kind = "410", "incomplete"
 
     def refuse(self, response):
@@ -295,7 +295,7 @@ class DoesNotMarkWhatIsIncomplete(FaultyClient):
             raise
 
 
-class DropsMembersOfAProblem(FaultyClient):
+class DropsMembersOfProblem(FaultyClient):
     scenario, kind = "problem-handed-over-whole", "problem"
 
     def refuse(self, response):
@@ -306,14 +306,14 @@ class DropsMembersOfAProblem(FaultyClient):
             raise
 
 
-class MixesItemsUp(FaultyClient):
+class MixesUpItems(FaultyClient):
     scenario, kind = "batch", "value"
 
     def deliver_value(self, index, value, before):
         super().deliver_value((index + 1) % 3 if self.batch else index, value, before)
 
 
-class CancelsWhenItsUserStops(FaultyClient):
+class CancelsJobWhenUserStops(FaultyClient):
     scenario, kind, breaks = "user-stops-reading", "count", "TW-CLI-049"
 
     def checkpoint(self):
@@ -321,7 +321,7 @@ class CancelsWhenItsUserStops(FaultyClient):
         return super().checkpoint()
 
 
-class WaitsForEverForACancel(FaultyClient):
+class BlocksAfterCancel(FaultyClient):
     scenario, kind = "user-cancels", "hung"
 
     def cancel(self):
@@ -336,14 +336,14 @@ class NeverCancels(FaultyClient):
         pass
 
 
-class AcceptsACheckpointOfAnotherJob(FaultyClient):
+class AcceptsCheckpointOfAnotherJob(FaultyClient):
     scenario, kind = "checkpoint-of-another-job", "end"
 
     def restore(self, saved):
         super().restore(saved and saved | {"job": self.job})
 
 
-class SharesItsCursorBetweenJobs(FaultyClient):
+class SharesCursorBetweenJobs(FaultyClient):
     scenario, kind = "two-jobs-in-turn", "cursor"
     cursor = None
 

@@ -6,7 +6,7 @@ from proof.reimplementations.plain_requests import EndError
 from proof.reimplementations.plain_state import ENDS, MalformedError
 
 
-class TakesTheIdOfAPingForItsCursor(FaultyClient):
+class TakesCursorFromPing(FaultyClient):
     scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
     named = None
 
@@ -18,7 +18,7 @@ class TakesTheIdOfAPingForItsCursor(FaultyClient):
         return self.cursor and (self.named or self.cursor)
 
 
-class ForgetsItsCursorAtAnEmptyId(FaultyClient):
+class DropsCursorOnEmptyId(FaultyClient):
     scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
     named = ""
 
@@ -30,7 +30,7 @@ class ForgetsItsCursorAtAnEmptyId(FaultyClient):
         return self.cursor if self.named else None
 
 
-class SendsTheHighestId(FaultyClient):
+class SendsHighestId(FaultyClient):
     scenario, kind, breaks = "cut-after-a-rewind", "cursor", "TW-CLI-002"
     highest = None
 
@@ -42,7 +42,7 @@ class SendsTheHighestId(FaultyClient):
         return self.cursor and self.highest
 
 
-class ForgetsItsCursorForOneRequest(FaultyClient):
+class RestoresOldCursorAfterResync(FaultyClient):
     scenario, kind, breaks = "cut-after-a-resync", "cursor", "TW-CLI-028"
     old_cursor = ""
     asked = False
@@ -57,7 +57,7 @@ class ForgetsItsCursorForOneRequest(FaultyClient):
         return cursor
 
 
-class TakesAnyDoneForTheEnd(FaultyClient):
+class EndsOnDoneOfOldEpoch(FaultyClient):
     scenario, kind, breaks = "done-of-an-old-epoch", "end", "TW-CLI-023"
 
     def logged(self, event):
@@ -66,7 +66,7 @@ class TakesAnyDoneForTheEnd(FaultyClient):
         return super().logged(event)
 
 
-class CountsIdsByItself(FaultyClient):
+class NumbersEventsWithoutIdItself(FaultyClient):
     """Give a diff without an id the next expected id."""
 
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
@@ -78,7 +78,7 @@ class CountsIdsByItself(FaultyClient):
         return super().logged(event)
 
 
-class TakesASnapshotWithoutAnId(FaultyClient):
+class AcceptsSnapshotWithoutId(FaultyClient):
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
 
     def snapshot(self, name, data, *, has_id):
@@ -88,14 +88,14 @@ class TakesASnapshotWithoutAnId(FaultyClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class ReadsAJobThatIsGoneAgain(FaultyClient):
+class RetriesReadOfExpiredJob(FaultyClient):
     scenario, kind, breaks = "204-and-the-job-is-gone", "count", "TW-CLI-038"
 
     def judge_read(self, response):
         pass
 
 
-class FollowsTemporaryRedirectsAlone(FaultyClient):
+class FollowsOnlyTemporaryRedirects(FaultyClient):
     scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-044"
 
     def send(self, method, url, headers, body):
@@ -105,7 +105,7 @@ class FollowsTemporaryRedirectsAlone(FaultyClient):
         return response
 
 
-class CountsRedirectsForEver(FaultyClient):
+class NeverResetsRedirectCount(FaultyClient):
     scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-045"
     count = 0
 
@@ -114,7 +114,7 @@ class CountsRedirectsForEver(FaultyClient):
         super().judge_redirect(method, there, self.count)
 
 
-class ResolvesLinksAgainstWhatItAskedFor(FaultyClient):
+class ResolvesLinksAgainstRequestUrl(FaultyClient):
     scenario, kind, breaks = "link-of-hello-after-a-redirect", "path", "TW-CLI-025"
 
     def open(self):
@@ -123,7 +123,7 @@ class ResolvesLinksAgainstWhatItAskedFor(FaultyClient):
         return response
 
 
-class LearnsItsJobFromHello(FaultyClient):
+class TakesJobIdOnlyFromHello(FaultyClient):
     scenario, kind, breaks = "submit-and-a-cut-before-hello", "count", "TW-CLI-006"
     got_hello = False
 
@@ -133,7 +133,7 @@ class LearnsItsJobFromHello(FaultyClient):
         return super().open()
 
 
-class RefreshesOnceForGood(FaultyClient):
+class RefreshesCredentialsOnlyOnce(FaultyClient):
     scenario, kind, breaks = "401-again-later", "end", "TW-CLI-035"
 
     def request(self, *args):
@@ -143,7 +143,7 @@ class RefreshesOnceForGood(FaultyClient):
         return response
 
 
-class ComparesTheBeginOfAMediaType(FaultyClient):
+class MatchesMediaTypeByPrefix(FaultyClient):
     scenario, kind, breaks = "media-type-that-holds-the-word", "never", "TW-FRM-019"
 
     def request(self, *args):
@@ -153,7 +153,7 @@ class ComparesTheBeginOfAMediaType(FaultyClient):
         return response
 
 
-class LooksAtNoStatus(FaultyClient):
+class IgnoresStatusOfStreams(FaultyClient):
     scenario, kind, breaks, statuses = "stream-under-another-status", "never", "TW-FRM-019", (200, 599)
 
     def request(self, *args):
@@ -164,11 +164,11 @@ class LooksAtNoStatus(FaultyClient):
         return response
 
 
-class TakesAnySuccessForAStream(LooksAtNoStatus):
+class AcceptsAny2xxAsStream(IgnoresStatusOfStreams):
     statuses = (200, 299)
 
 
-class TakesItsCancelForTheEnd(FaultyClient):
+class EndsOnItsOwnCancel(FaultyClient):
     scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
 
     def cancel(self):
@@ -176,14 +176,14 @@ class TakesItsCancelForTheEnd(FaultyClient):
         raise EndError("cancelled", value=self.last(), incomplete=True)
 
 
-class NamesTheEndByItsCancel(FaultyClient):
+class ReportsCancelledAfterLateCancel(FaultyClient):
     scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
 
     def finish(self, done):
         return super().finish(done) | ({"end": "cancelled"} if self.cancelled else {})
 
 
-class TellsItemsInTheOrderOfTheirEnds(FaultyClient):
+class ReportsItemsInOrderOfCompletion(FaultyClient):
     scenario, kind, breaks = "batch-with-a-failed-item", "items", "TW-BAT-010"
 
     def deliver(self):
@@ -197,7 +197,7 @@ class TellsItemsInTheOrderOfTheirEnds(FaultyClient):
         return end | {"items": [end["items"][at] for at in self.ended]} if "items" in end else end
 
 
-class GivesTheFirstItemOfASnapshot(FaultyClient):
+class DeliversOnlyFirstItemOfSnapshot(FaultyClient):
     scenario, kind, breaks = "batch-over-a-snapshot", "value", "TW-BAT-010"
     opens = False
 
@@ -211,7 +211,7 @@ class GivesTheFirstItemOfASnapshot(FaultyClient):
             super().deliver_value(index, value, before)
 
 
-class TakesACancelledItemForAFailedOne(FaultyClient):
+class ReportsCancelledItemAsFailed(FaultyClient):
     scenario, kind, breaks = "batch-over-a-snapshot", "items", "TW-BAT-011"
 
     def finish(self, done):
@@ -221,7 +221,7 @@ class TakesACancelledItemForAFailedOne(FaultyClient):
         return end
 
 
-class GivesItsValueAtAPing(FaultyClient):
+class RedeliversValueOnPing(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "again", "TW-CLI-052"
 
     def ping(self, data):
@@ -229,7 +229,7 @@ class GivesItsValueAtAPing(FaultyClient):
         self.deliver_value(0, self.last(), self.last())
 
 
-class GivesItsValueAtARepeat(FaultyClient):
+class RedeliversValueOnDuplicate(FaultyClient):
     scenario, kind, breaks = "one-event-again", "again", "TW-CLI-052"
 
     def is_repeat(self, name):
@@ -239,7 +239,7 @@ class GivesItsValueAtARepeat(FaultyClient):
         return known
 
 
-class TellsItsCredentials(FaultyClient):
+class LeaksCredentialsInErrors(FaultyClient):
     scenario, kind, breaks = "401-and-no-word-of-the-token", "secret", "TW-SEC-013"
 
     def refuse(self, response):
@@ -250,7 +250,7 @@ class TellsItsCredentials(FaultyClient):
             raise
 
 
-class TakesABatchOfOneForOneInput(FaultyClient):
+class ReportsBatchOfOneAsSingleInput(FaultyClient):
     scenario, kind, breaks = "batch-of-one", "items", "TW-BAT-010"
 
     def start(self, job):
@@ -258,7 +258,7 @@ class TakesABatchOfOneForOneInput(FaultyClient):
         self.batch = len(self.command.get("inputs", ())) > 1
 
 
-class Repeats408(FaultyClient):
+class Retries408(FaultyClient):
     scenario, kind, breaks = "408", "count", "TW-CLI-042"
 
     def judge_status(self, response, wait):
@@ -266,7 +266,7 @@ class Repeats408(FaultyClient):
             super().judge_status(response, wait)
 
 
-class KnowsAFewFaultsAlone(FaultyClient):
+class RetriesOnlyKnown5xx(FaultyClient):
     scenario, kind, breaks = "520", "end", "TW-CLI-043"
 
     def judge_status(self, response, wait):
@@ -275,7 +275,7 @@ class KnowsAFewFaultsAlone(FaultyClient):
         super().judge_status(response, wait)
 
 
-class DemandsAValueOfEachItem(FaultyClient):
+class RequiresValueOfEachItem(FaultyClient):
     scenario, kind, breaks = "item-without-a-value", "count", "TW-FRM-076"
 
     def advance(self, state, name, *, forward=True):
@@ -284,7 +284,7 @@ class DemandsAValueOfEachItem(FaultyClient):
         super().advance(state, name, forward=forward)
 
 
-class RefreshesForReadsAlone(FaultyClient):
+class RefreshesCredentialsOnlyForReads(FaultyClient):
     scenario, kind, breaks = "submit-401", "end", "TW-CLI-035"
 
     def send(self, method, url, headers, body):
@@ -294,7 +294,7 @@ class RefreshesForReadsAlone(FaultyClient):
         return response
 
 
-class SubmitsAgainAtOnce(FaultyClient):
+class ResubmitsWithoutWaiting(FaultyClient):
     scenario, kind, breaks = "submit-503-without-a-wait", "wait", "TW-CLI-040"
 
     def backoff(self, failures):

@@ -10,21 +10,21 @@ from proof.reimplementations.plain_requests import CutError, EndError
 # ---- cuts and waits ------------------------------------------------------------------------------------------
 
 
-class TakesTheEndOfTheBodyForSuccess(FaultyClient):
+class ReportsSuccessAtEndOfBody(FaultyClient):
     scenario, kind, breaks = "body-ends-before-done", "value", "TW-CLI-013"
 
     def at_eof(self):
         raise EndError("succeeded", value=self.last())
 
 
-class GivesUpAtTheFirstCut(FaultyClient):
+class GivesUpOnFirstDisconnect(FaultyClient):
     scenario, kind, breaks = "body-ends-before-done", "end", "TW-CLI-009"
 
     def fail(self, cut):
         raise EndError("connection_error", detail=str(cut))
 
 
-class TakesSilenceForSuccess(FaultyClient):
+class ReportsSuccessAfterTimeout(FaultyClient):
     scenario, kind, breaks = "silence", "value", "TW-CLI-013"
 
     def fail(self, cut):
@@ -33,14 +33,14 @@ class TakesSilenceForSuccess(FaultyClient):
         super().fail(cut)
 
 
-class DoesNotNoticeSilence(FaultyClient):
+class NeverTimesOut(FaultyClient):
     scenario, kind = "silence", "hung"
 
     def silence(self):
         return 3600.0
 
 
-class TakesTheAgeOfAConnectionForSilence(FaultyClient):
+class TimesOutByConnectionAge(FaultyClient):
     scenario, kind, breaks = "few-bytes-are-no-silence", "count", "TW-CLI-014"
 
     def receive(self, event):
@@ -52,14 +52,14 @@ class TakesTheAgeOfAConnectionForSilence(FaultyClient):
         return min(super().silence(), self.born + 1.0 - time.monotonic())
 
 
-class DoesNotNoticeADeafSubscription(FaultyClient):
+class IgnoresHeadOfPings(FaultyClient):
     scenario, kind = "two-pings-above-the-id", "hung"
 
     def ping(self, data):
         pass
 
 
-class TakesEachPingAboveItsIdForACut(FaultyClient):
+class ReconnectsOnFirstPingAheadOfCursor(FaultyClient):
     scenario, kind = "one-ping-above-the-id", "count"
 
     def ping(self, data):
@@ -67,14 +67,14 @@ class TakesEachPingAboveItsIdForACut(FaultyClient):
             raise CutError("deaf")
 
 
-class HandsOverPings(FaultyClient):
+class DeliversPingsToUser(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "order", "TW-FRM-045"
 
     def ping(self, data):
         self.deliver_value(0, data, None)
 
 
-class DiesOfAPing(FaultyClient):
+class CrashesOnPing(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "died", "TW-CLI-012"
 
     def ping(self, data):
@@ -88,7 +88,7 @@ class SendsNoCursor(FaultyClient):
         return None
 
 
-class SendsAStaleCursor(FaultyClient):
+class SendsStaleCursor(FaultyClient):
     scenario, kind, breaks = "goaway-after-progress", "cursor", "TW-CLI-019"
     first = None
 
@@ -97,21 +97,21 @@ class SendsAStaleCursor(FaultyClient):
         return self.first
 
 
-class DoesNotWait(FaultyClient):
+class ReconnectsWithoutWaiting(FaultyClient):
     scenario, kind = "backoff-doubles", "wait"
 
     def backoff(self, failures):
         return 0.0
 
 
-class WaitsTheSameEachTime(FaultyClient):
+class UsesConstantBackoff(FaultyClient):
     scenario, kind = "backoff-doubles", "wait"
 
     def backoff(self, failures):
         return super().backoff(1)
 
 
-class IgnoresTheBaseOfTheStream(FaultyClient):
+class IgnoresRetryField(FaultyClient):
     scenario, kind = "retry-is-the-base", "wait"
 
     def backoff(self, failures):
@@ -119,14 +119,14 @@ class IgnoresTheBaseOfTheStream(FaultyClient):
         return super().backoff(failures)
 
 
-class TakesAnOpeningSnapshotForProgress(FaultyClient):
+class CountsOpeningSnapshotAsProgress(FaultyClient):
     scenario, kind = "opening-snapshot-is-no-progress", "wait"
 
     def advance(self, state, name, *, forward=True):
         super().advance(state, name)
 
 
-class TakesRepeatsForProgress(FaultyClient):
+class CountsDuplicatesAsProgress(FaultyClient):
     scenario, kind = "repeats-are-no-progress", "wait"
 
     def is_repeat(self, name):
@@ -134,7 +134,7 @@ class TakesRepeatsForProgress(FaultyClient):
         return super().is_repeat(name)
 
 
-class NeverCountsAnew(FaultyClient):
+class NeverResetsBackoff(FaultyClient):
     scenario, kind, patience = "progress-starts-the-count-anew", "wait", 1.0
 
     def advance(self, state, name, *, forward=True):
@@ -143,14 +143,14 @@ class NeverCountsAnew(FaultyClient):
         self.failures = failures
 
 
-class TakesGoawayForTheEnd(FaultyClient):
+class EndsOnGoaway(FaultyClient):
     scenario, kind = "goaway", "end"
 
     def goaway(self, data):
         raise EndError("connection_error", detail=data["reason"])
 
 
-class CountsGoawayAsAFailure(FaultyClient):
+class CountsGoawayAsFailure(FaultyClient):
     scenario, kind = "goaway-after-progress", "end"
 
     def goaway(self, data):
@@ -162,21 +162,21 @@ class CountsGoawayAsAFailure(FaultyClient):
         self.failures = failures
 
 
-class ComesBackAtOnceAfterGoaway(FaultyClient):
+class ReconnectsImmediatelyAfterGoaway(FaultyClient):
     scenario, kind = "goaway", "wait"
 
     def goaway(self, data):
         raise CutError("goaway", counts=False)
 
 
-class TakesTheWaitOfGoawayToTheLetter(FaultyClient):
+class DoesNotWaitWhenGoawayNamesNoWait(FaultyClient):
     scenario, kind = "goaway-names-no-wait", "wait"
 
     def goaway(self, data):
         raise CutError("goaway", min_wait=data["retry_ms"] / 1000, counts=False)
 
 
-class GivesUpAsIfItHadSucceeded(FaultyClient):
+class ReportsSuccessWhenGivingUp(FaultyClient):
     scenario, kind = "giving-up", "end"
 
     def fail(self, cut):
@@ -186,7 +186,7 @@ class GivesUpAsIfItHadSucceeded(FaultyClient):
             raise EndError("succeeded", value=self.last()) from error
 
 
-class WaitsFromTheStartOfTheConnection(FaultyClient):
+class MeasuresBackoffFromConnectionStart(FaultyClient):
     scenario, kind, breaks = "wait-begins-at-the-cut", "wait", "TW-CLI-015"
     began = 0.0
 
@@ -198,7 +198,7 @@ class WaitsFromTheStartOfTheConnection(FaultyClient):
         return super().backoff(failures) - (time.monotonic() - self.began)
 
 
-class TakesHelloForProgress(FaultyClient):
+class CountsHelloAsProgress(FaultyClient):
     """Reset the failure count at each successful connection, as an EventSource does."""
 
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
@@ -208,7 +208,7 @@ class TakesHelloForProgress(FaultyClient):
         self.failures = 0
 
 
-class TakesProgressOfTheJobForItsOwn(FaultyClient):
+class CountsPingsAndProgressEventsAsProgress(FaultyClient):
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
 
     def receive(self, event):
@@ -217,7 +217,7 @@ class TakesProgressOfTheJobForItsOwn(FaultyClient):
         return super().receive(event)
 
 
-class TakesCommentsForProgress(FaultyClient):
+class CountsCommentsAsProgress(FaultyClient):
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
 
     def new_decoder(self, response):
@@ -233,7 +233,7 @@ class TakesCommentsForProgress(FaultyClient):
         return decoder
 
 
-class SetsATimerOf31Bits(FaultyClient):
+class OverflowsTimerAt31Bits(FaultyClient):
     """Expire timers of more than 31 bits of milliseconds immediately."""
 
     scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
@@ -242,7 +242,7 @@ class SetsATimerOf31Bits(FaultyClient):
         return super().silence() if super().silence() * 1000 < 2**31 else 0.001
 
 
-class IgnoresTheWaitOfAProblemInTheStream(FaultyClient):
+class IgnoresWaitOfInbandProblem(FaultyClient):
     scenario, kind, breaks = "problem-in-band", "wait", "TW-CLI-026"
 
     def fail(self, cut):
@@ -250,28 +250,28 @@ class IgnoresTheWaitOfAProblemInTheStream(FaultyClient):
         super().fail(cut)
 
 
-class WaitsASecondAtMostAfterACut(FaultyClient):
+class CapsBackoffAt1Second(FaultyClient):
     scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
 
     def backoff(self, failures):
         return min(max(1.0, self.retry), self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)
 
 
-class DoublesAFewTimesAlone(FaultyClient):
+class DoublesBackoffOnlyFourTimes(FaultyClient):
     scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
 
     def backoff(self, failures):
         return super().backoff(min(failures, 5))
 
 
-class AddsInPlaceOfDoubling(FaultyClient):
+class IncreasesBackoffLinearly(FaultyClient):
     scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
 
     def backoff(self, failures):
         return self.retry * failures * random.uniform(0.5, 1.5)
 
 
-class DrawsNoWaits(FaultyClient):
+class UsesBackoffWithoutJitter(FaultyClient):
     """Wait without random jitter, so all clients of a failed server reconnect at the same time."""
 
     scenario, kind, breaks, is_costly = "waits-are-drawn", "drawn", "TW-CLI-015", True
@@ -280,7 +280,7 @@ class DrawsNoWaits(FaultyClient):
         return min(30.0, self.retry * 2 ** (failures - 1))
 
 
-class KeepsTheFirstHeartbeat(FaultyClient):
+class KeepsFirstHeartbeatInterval(FaultyClient):
     scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
     first = 0.0
 
@@ -289,7 +289,7 @@ class KeepsTheFirstHeartbeat(FaultyClient):
         self.first = self.heartbeat = self.first or self.heartbeat
 
 
-class KeepsTheLastHeartbeat(FaultyClient):
+class AppliesOldHeartbeatToHello(FaultyClient):
     """Apply the last heartbeat interval to the wait for the hello of the next connection."""
 
     scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
@@ -299,28 +299,28 @@ class KeepsTheLastHeartbeat(FaultyClient):
         self.hello_timeout = min(self.hello_timeout, self.silence())
 
 
-class CutsAfterOneHeartbeat(FaultyClient):
+class TimesOutAfterOneHeartbeat(FaultyClient):
     scenario, kind, breaks = "two-heartbeats-are-no-silence", "count", "TW-CLI-010"
 
     def silence(self):
         return self.heartbeat
 
 
-class CutsAfterTwoHeartbeats(FaultyClient):
+class TimesOutAfterTwoHeartbeats(FaultyClient):
     scenario, kind, breaks, is_costly = "two-heartbeats-are-no-silence", "count", "TW-CLI-010", True
 
     def silence(self):
         return 2 * self.heartbeat
 
 
-class CutsAfterFiveHeartbeats(FaultyClient):
+class TimesOutAfterFiveHeartbeats(FaultyClient):
     scenario, kind, breaks = "silence", "wait", "TW-CLI-010"
 
     def silence(self):
         return 5 * self.heartbeat
 
 
-class IsNotDeafWithoutAnId(FaultyClient):
+class IgnoresPingsBeforeFirstSnapshot(FaultyClient):
     scenario, kind, breaks = "two-pings-and-no-snapshot", "hung", "TW-CLI-012"
 
     def ping(self, data):
@@ -328,7 +328,7 @@ class IsNotDeafWithoutAnId(FaultyClient):
             super().ping(data)
 
 
-class DoesNotWaitAfterNoAnswer(FaultyClient):
+class DoesNotWaitAfterMissingResponse(FaultyClient):
     scenario, kind, breaks, cause = "waits-whatever-broke", "wait", "TW-CLI-009", "RemoteDisconnected"
 
     def backoff(self, failures):
@@ -339,23 +339,23 @@ class DoesNotWaitAfterNoAnswer(FaultyClient):
         super().fail(cut)
 
 
-class DoesNotWaitAfterAFault(DoesNotWaitAfterNoAnswer):
+class DoesNotWaitAfter502(DoesNotWaitAfterMissingResponse):
     breaks, cause = "TW-CLI-043", "a response 502"
 
 
-class DoesNotWaitAfterAPage(DoesNotWaitAfterNoAnswer):
+class DoesNotWaitAfterWrongMediaType(DoesNotWaitAfterMissingResponse):
     breaks, cause = "TW-CLI-043", "a response 200"
 
 
-class DoesNotWaitAfterARefusedCursor(DoesNotWaitAfterNoAnswer):
+class DoesNotWaitAfterRejectedCursor(DoesNotWaitAfterMissingResponse):
     breaks, cause = "TW-CLI-034", "the server refused the cursor"
 
 
-class DoesNotWaitAfter204(DoesNotWaitAfterNoAnswer):
+class DoesNotWaitAfter204(DoesNotWaitAfterMissingResponse):
     breaks, cause = "TW-CLI-033", "204"
 
 
-class CountsFailuresInAll(FaultyClient):
+class NeverResetsFailureLimit(FaultyClient):
     scenario, kind, breaks = "failures-that-progress-parts", "end", "TW-CLI-018"
     total = 0
 
@@ -365,7 +365,7 @@ class CountsFailuresInAll(FaultyClient):
         super().fail(cut)
 
 
-class AddsEventsUpOverResyncs(FaultyClient):
+class CountsAppliedEventsAcrossResyncs(FaultyClient):
     scenario, kind, breaks = "events-between-resyncs-do-not-add-up", "count", "TW-CLI-031"
 
     def resync(self, breach):
@@ -374,7 +374,7 @@ class AddsEventsUpOverResyncs(FaultyClient):
         self.applied = applied
 
 
-class TakesAnyOtherHeadForOneAbove(FaultyClient):
+class TreatsAnyOtherHeadAsAhead(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "count", "TW-CLI-012"
 
     def ping(self, data):
@@ -383,7 +383,7 @@ class TakesAnyOtherHeadForOneAbove(FaultyClient):
             raise CutError("two pings are ahead of the cursor")
 
 
-class ComparesHeadsWithoutEpochs(FaultyClient):
+class ComparesHeadsBySeqOnly(FaultyClient):
     scenario, kind, breaks = "two-pings-above-the-id", "hung", "TW-CLI-012"
 
     def ping(self, data):

@@ -7,12 +7,12 @@ from proof.clients.stream_faults import decoder_with
 from proof.reimplementations.plain_state import Decoder
 
 
-class StripsAMarkFromEachLine(FaultyClient):
+class StripsByteOrderMarkFromEachLine(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
     decoder = decoder_with(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
 
 
-class StripsAllMarksAtTheStart(FaultyClient):
+class StripsRepeatedByteOrderMarks(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
 
     class Strips(Decoder):
@@ -21,14 +21,14 @@ class StripsAllMarksAtTheStart(FaultyClient):
             return bare if bare == line else self.strip_bom(bare)
 
 
-class IgnoresLinesWithoutAColon(FaultyClient):
+class IgnoresLinesWithoutColon(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
     decoder = decoder_with(
         line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":")
     )
 
 
-class KeepsTheFirstType(FaultyClient):
+class KeepsFirstEventType(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
     decoder = decoder_with(
         field=lambda self, name, value: (
@@ -37,12 +37,12 @@ class KeepsTheFirstType(FaultyClient):
     )
 
 
-class LetsARetryBeginWithSpaces(FaultyClient):
+class AcceptsRetryWithLeadingSpaces(FaultyClient):
     scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
     decoder = decoder_with(set_retry=lambda self, value: Decoder.set_retry(self, value.lstrip()))
 
 
-class JoinsDataByNothing(FaultyClient):
+class JoinsDataLinesWithoutSeparator(FaultyClient):
     scenario, kind, breaks = "text-over-two-lines", "never", "TW-FRM-030"
 
     class Joins(Decoder):
@@ -53,12 +53,12 @@ class JoinsDataByNothing(FaultyClient):
             return super().dispatch()
 
 
-class JoinsDataByASpace(JoinsDataByNothing):
-    class Joins(JoinsDataByNothing.Joins):
+class JoinsDataLinesWithSpace(JoinsDataLinesWithoutSeparator):
+    class Joins(JoinsDataLinesWithoutSeparator.Joins):
         between = b" "
 
 
-class ReadsTypesInAnyCase(FaultyClient):
+class IgnoresCaseOfEventTypes(FaultyClient):
     scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
 
     def receive(self, event):
@@ -66,7 +66,7 @@ class ReadsTypesInAnyCase(FaultyClient):
         return super().receive(event)
 
 
-class TrimsTypes(FaultyClient):
+class TrimsEventTypes(FaultyClient):
     scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
 
     def receive(self, event):
@@ -74,7 +74,7 @@ class TrimsTypes(FaultyClient):
         return super().receive(event)
 
 
-class SplitsEventsAtThreePairs(FaultyClient):
+class SplitsEventsOnlyAtEqualLineEnds(FaultyClient):
     """Split events only at two equal line ends, not at two different ones."""
 
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
@@ -93,7 +93,7 @@ class SplitsEventsAtThreePairs(FaultyClient):
             return found
 
 
-class FindsOutTheLineEndOnce(FaultyClient):
+class DetectsLineEndOnlyOnce(FaultyClient):
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
 
     class Finds(Decoder):
@@ -103,17 +103,17 @@ class FindsOutTheLineEndOnce(FaultyClient):
             return super().feed(chunk)
 
 
-class TakesALineOfSpacesForAnEmptyOne(FaultyClient):
+class ReadsBlankLineAsEmptyLine(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decoder_with(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
 
 
-class TrimsNames(FaultyClient):
+class TrimsFieldNames(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
 
 
-class TakesARetryWithItsEvent(FaultyClient):
+class AppliesRetryOnlyAtDispatch(FaultyClient):
     scenario, kind, breaks = "the-last-retry-holds", "wait", "TW-FRM-035"
 
     class Takes(Decoder):

@@ -13,7 +13,7 @@ from proof.reimplementations.plain_state import MalformedError, State, demand
 # ---- columns -----------------------------------------------------------------------------------------------------
 
 
-class KeepsTheColumnsOfTheFirstSnapshot(FaultyClient):
+class KeepsColumnsOfFirstSnapshot(FaultyClient):
     scenario, kind, breaks = "columns-of-the-epoch", "count", "TW-CLI-001"
     columns = None
 
@@ -23,17 +23,17 @@ class KeepsTheColumnsOfTheFirstSnapshot(FaultyClient):
         super().advance(state, name, forward=forward)
 
 
-class AppendsABareStringToTheFirstColumn(FaultyClient):
+class AppendsBareStringToFirstColumn(FaultyClient):
     scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
     state_type = state_with(bare=lambda self, text: [["a", self.columns[0], text]])
 
 
-class TakesARowAsFarAsItGoes(FaultyClient):
+class TruncatesLongRows(FaultyClient):
     scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
     state_type = state_with(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
 
 
-class PutsMembersOfRowsIntoTexts(FaultyClient):
+class ConvertsNumbersInRowsToText(FaultyClient):
     scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-038"
 
     class Puts(State):
@@ -41,7 +41,7 @@ class PutsMembersOfRowsIntoTexts(FaultyClient):
             super().row(root, [str(row[0]), *row[1:]])
 
 
-class SpreadsArraysOfRows(FaultyClient):
+class FlattensArraysInRows(FaultyClient):
     """Spread an array in a row over several elements instead of appending it as one element."""
 
     scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
@@ -52,7 +52,7 @@ class SpreadsArraysOfRows(FaultyClient):
             super().append(root, path, more[0] if inner else more)
 
 
-class MakesColumnsAsTheyAreNeeded(FaultyClient):
+class CreatesMissingColumns(FaultyClient):
     scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
 
     class Makes(State):
@@ -63,17 +63,17 @@ class MakesColumnsAsTheyAreNeeded(FaultyClient):
 # ---- verification ------------------------------------------------------------------------------------------------
 
 
-class ComparesNoLengths(FaultyClient):
+class IgnoresCheckLength(FaultyClient):
     scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
     state_type = state_with(verify_length=lambda self, found, n: None)
 
 
-class ComparesNoCrc(FaultyClient):
+class IgnoresCheckCrc(FaultyClient):
     scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
     state_type = state_with(verify_crc=lambda self, found, crc: None)
 
 
-class TakesTheCrcForANumberWithASign(FaultyClient):
+class ReadsCrcAsSigned(FaultyClient):
     scenario, kind, breaks, control = "rollback", "count", "TW-DIF-047", "discovery"
 
     class Signs(State):
@@ -81,7 +81,7 @@ class TakesTheCrcForANumberWithASign(FaultyClient):
             super().verify_crc(found, crc if crc < 2**31 else crc - 2**32)
 
 
-class ChecksBeforeTheOps(FaultyClient):
+class VerifiesChecksBeforeOps(FaultyClient):
     scenario, kind, breaks = "rollback", "count", "TW-DIF-048"
 
     class Hastens(State):
@@ -91,7 +91,7 @@ class ChecksBeforeTheOps(FaultyClient):
             return ops, []
 
 
-class PassesOverChecksOfNothing(FaultyClient):
+class IgnoresChecksOfMissingPaths(FaultyClient):
     scenario, kind, breaks = "check-of-nothing", "never", "TW-DIF-050"
 
     class Passes(State):
@@ -104,7 +104,7 @@ class PassesOverChecksOfNothing(FaultyClient):
                 super().verify([check])
 
 
-class DemandsChecks(FaultyClient):
+class RequiresChecks(FaultyClient):
     scenario, kind, breaks = "without-checks", "count", "TW-DIF-054"
 
     class Demands(State):
@@ -115,12 +115,12 @@ class DemandsChecks(FaultyClient):
             return super().apply(diff)
 
 
-class TakesASnapshotOfAnEnd(FaultyClient):
+class AcceptsSnapshotWithFinalStatus(FaultyClient):
     scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
     state_type = state_with(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
 
 
-class EndsWithTheStatus(FaultyClient):
+class EndsOnFinalStatus(FaultyClient):
     """End at a final status in the state instead of waiting for `done`."""
 
     scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
@@ -132,7 +132,7 @@ class EndsWithTheStatus(FaultyClient):
             raise EndError("succeeded", value=self.last(), incomplete=False)
 
 
-class TakesAnyStateThatADiffMakes(FaultyClient):
+class AcceptsInvalidStateAfterDiff(FaultyClient):
     scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
     state_type = state_with(check=lambda self, state: None, verify_stable=lambda self, after: None)
 
@@ -141,7 +141,7 @@ class TakesAnyStateThatADiffMakes(FaultyClient):
             super().deliver()
 
 
-class CountsWhatItKnowsAlone(FaultyClient):
+class DigestsOnlyKnownMembers(FaultyClient):
     scenario, kind, breaks = "unknown-member-of-an-item", "count", "TW-DIF-056"
 
     class Forgets(State):
@@ -151,7 +151,7 @@ class CountsWhatItKnowsAlone(FaultyClient):
             return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
 
 
-class CountsWhatPeopleSee(FaultyClient):
+class CountsGraphemesInTruncation(FaultyClient):
     scenario, kind, breaks = "combining-characters", "count", "TW-DIF-031"
 
     class Counts(State):
@@ -162,7 +162,7 @@ class CountsWhatPeopleSee(FaultyClient):
             self.put(root, f"/{path}", old)
 
 
-class NormalizesTexts(FaultyClient):
+class NormalizesUnicodeOfDeliveredTexts(FaultyClient):
     scenario, kind, breaks = "combining-characters", "value", "TW-CLI-052"
 
     def deliver_value(self, index, value, before):
@@ -178,7 +178,7 @@ def merged(old, new):
     return new
 
 
-class MergesSnapshots(FaultyClient):
+class MergesSnapshotIntoState(FaultyClient):
     scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-RES-031"
 
     def snapshot(self, name, data, *, has_id):
@@ -186,7 +186,7 @@ class MergesSnapshots(FaultyClient):
         super().snapshot(name, data | {"state": merged(before, data["state"])}, has_id=has_id)
 
 
-class MergesWhatIsSet(FaultyClient):
+class MergesInsteadOfReplacing(FaultyClient):
     scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-DIF-025"
 
     class Merges(State):
@@ -195,7 +195,7 @@ class MergesWhatIsSet(FaultyClient):
             super().set(parent, token, merged(old, value))
 
 
-class RefusesToInsertAtTheEnd(FaultyClient):
+class RejectsInsertAtTheEnd(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-026"
 
     class Refuses(State):
@@ -204,7 +204,7 @@ class RefusesToInsertAtTheEnd(FaultyClient):
             super().insert(parent, token, value)
 
 
-class RefusesToTruncateEverything(FaultyClient):
+class RejectsTruncationOfWholeText(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-030"
 
     class Refuses(State):
@@ -213,7 +213,7 @@ class RefusesToTruncateEverything(FaultyClient):
             super().truncate(root, path, n)
 
 
-class SetsBeforeItAppends(FaultyClient):
+class AppliesSetsFirst(FaultyClient):
     scenario, kind, breaks, appends_first = "ops-at-their-edges", "order", "TW-DIF-012", False
 
     @property
@@ -225,11 +225,11 @@ class SetsBeforeItAppends(FaultyClient):
         return state_with(ops_of=ops_of)
 
 
-class AppendsBeforeItSets(SetsBeforeItAppends):
+class AppliesAppendsFirst(AppliesSetsFirst):
     appends_first = True
 
 
-class FlattensWhatItAppends(FaultyClient):
+class FlattensAppendedArrays(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-029"
 
     class Flattens(State):
@@ -238,28 +238,28 @@ class FlattensWhatItAppends(FaultyClient):
             super().append(root, path, flat)
 
 
-class ReadsPathsAsThoseOfUris(FaultyClient):
+class PercentDecodesPaths(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
     state_type = state_with(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
 
 
-class TakesTrueForOne(FaultyClient):
+class ComparesTrueAndOneAsEqual(FaultyClient):
     """Compare values like Python, where true equals 1, so a change between them is not delivered."""
 
     scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
     same = staticmethod(lambda one, other: bool(one == other))
 
 
-class TakesTrueForOneInASnapshot(TakesTrueForOne):
+class ComparesTrueAndOneAsEqualInSnapshot(ComparesTrueAndOneAsEqual):
     scenario = "snapshot-of-another-type"
 
 
-class TakesFragmentsForPaths(FaultyClient):
+class AcceptsFragmentPaths(FaultyClient):
     scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
     state_type = state_with(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
 
 
-class SplitsColumnsAtSlashes(FaultyClient):
+class DoesNotUnescapeColumnPaths(FaultyClient):
     scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-038"
 
     class Splits(State):
@@ -269,7 +269,7 @@ class SplitsColumnsAtSlashes(FaultyClient):
             self.unescaped = escaped
 
 
-class SplitsPathsOfChecksAtSlashes(FaultyClient):
+class DoesNotUnescapeCheckPaths(FaultyClient):
     scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-046"
 
     class Splits(State):
@@ -280,7 +280,7 @@ class SplitsPathsOfChecksAtSlashes(FaultyClient):
             return found
 
 
-class LooksAtOpsOnValuesAlone(FaultyClient):
+class DeliversOnlyDiffsOfValues(FaultyClient):
     scenario, kind, breaks = "whole-state", "promptness", "TW-CLI-052"
     diff = ""
 
@@ -293,7 +293,7 @@ class LooksAtOpsOnValuesAlone(FaultyClient):
             super().deliver()
 
 
-class TellsNothingOfATextThatIsGone(FaultyClient):
+class DoesNotReportRemovedText(FaultyClient):
     scenario, kind, breaks = "restart-without-a-value", "text", "TW-DIF-061"
 
     def difference(self, old, new):

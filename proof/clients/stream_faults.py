@@ -21,17 +21,17 @@ class SplitsAtUnicodeLineEnds(FaultyClient):
     decoder = decoder_with(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
 
 
-class DispatchesAnUnfinishedEvent(FaultyClient):
+class DispatchesUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-before-the-empty-line", "cursor"
     decoder = decoder_with(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
 
 
-class LosesTheEventAfterAByteOrderMark(FaultyClient):
+class LosesEventAfterByteOrderMark(FaultyClient):
     scenario, kind = "byte-order-mark", "count"
     decoder = decoder_with(strip_bom=lambda self, line: line)
 
 
-class DispatchesAnEventWithoutData(FaultyClient):
+class DispatchesEventWithoutData(FaultyClient):
     scenario, kind = "blocks-without-data", "cursor"
 
     class Dispatches(Decoder):
@@ -40,7 +40,7 @@ class DispatchesAnEventWithoutData(FaultyClient):
             return super().dispatch() or ([Event("message", "", self.last_id, True)] if named else [])
 
 
-class DispatchesAnEventAfterAComment(FaultyClient):
+class DispatchesEventAfterComment(FaultyClient):
     scenario, kind = "comments", "count"
 
     class Dispatches(Decoder):
@@ -50,14 +50,14 @@ class DispatchesAnEventAfterAComment(FaultyClient):
             return super().line(line)
 
 
-class DecodesChunksApart(FaultyClient):
+class DecodesChunksSeparately(FaultyClient):
     scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-026"
     decoder = decoder_with(
         feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode())
     )
 
 
-class TakesCrLfInPiecesForTwoLineEnds(FaultyClient):
+class ReadsSplitCrLfAsTwoLineEnds(FaultyClient):
     scenario, kind = "cr-lf-in-pieces", "count"
 
     class Takes(Decoder):
@@ -66,12 +66,12 @@ class TakesCrLfInPiecesForTwoLineEnds(FaultyClient):
             return super().feed(chunk)
 
 
-class WaitsForTheLfAfterACr(FaultyClient):
+class WaitsForLfAfterCr(FaultyClient):
     scenario, kind = "event-complete-with-its-cr", "promptness"
     decoder = decoder_with(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
 
 
-class HonoursAnotherCharset(FaultyClient):
+class HonorsCharsetParameter(FaultyClient):
     scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-020"
 
     def new_decoder(self, response):
@@ -81,7 +81,7 @@ class HonoursAnotherCharset(FaultyClient):
         return decoder
 
 
-class AcceptsARetryThatIsNoNumber(FaultyClient):
+class AcceptsNonNumericRetry(FaultyClient):
     scenario, kind = "retry-that-is-no-number", "wait"
 
     class Accepts(Decoder):
@@ -90,7 +90,7 @@ class AcceptsARetryThatIsNoNumber(FaultyClient):
                 self.retry = max(0, int(value.decode()))
 
 
-class KeepsTheIdOfAnUnfinishedEvent(FaultyClient):
+class KeepsIdOfUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-after-an-id", "cursor"
 
     def new_decoder(self, response):
@@ -101,26 +101,26 @@ class KeepsTheIdOfAnUnfinishedEvent(FaultyClient):
         return self.cursor and (self.last_decoder.new_id or self.cursor)
 
 
-class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
+class KeepsIdOfBlockWithoutData(KeepsIdOfUnfinishedEvent):
     scenario, kind, breaks = "blocks-without-data", "cursor", "TW-CLI-002"
 
     def cursor_to_send(self):
         return self.cursor and self.last_decoder.last_id
 
 
-class HasNoBound(FaultyClient):
+class BuffersWithoutLimit(FaultyClient):
     scenario, kind, is_costly = "endless-line", "hung", True
     decoder = decoder_with(bound=lambda self: None)
 
 
-class BoundsALineAndNoEvent(FaultyClient):
+class LimitsLinesButNotEvents(FaultyClient):
     scenario, kind, breaks, is_costly = "endless-event", "hung", "TW-FRM-040", True
     decoder = decoder_with(
         bound=lambda self: demand(self.size - self.event_size <= MAX_UNFINISHED_BYTES, "a line is too long")
     )
 
 
-class ReadsALineAnewWithEachPiece(FaultyClient):
+class RescansLineForEachChunk(FaultyClient):
     scenario, kind, is_costly = "long-line-in-small-pieces", "hung", True
 
     class Reads(Decoder):
@@ -138,7 +138,7 @@ class ReadsALineAnewWithEachPiece(FaultyClient):
 # ---- ids -----------------------------------------------------------------------------------------------------
 
 
-class HandsOverRepeats(FaultyClient):
+class DeliversDuplicateEvents(FaultyClient):
     scenario, kind = "one-event-again", "text"
 
     def is_repeat(self, name):
@@ -151,56 +151,56 @@ class HandsOverRepeats(FaultyClient):
         pass
 
 
-class AcceptsAGap(FaultyClient):
+class AcceptsGap(FaultyClient):
     scenario, kind = "gap", "never"
 
     def base_of(self, name, on):
         return self.state
 
 
-class AcceptsADiffOfAnotherEpoch(FaultyClient):
+class AcceptsDiffOfAnotherEpoch(FaultyClient):
     scenario, kind = "diff-across-epochs", "never"
 
     def base_of(self, name, on):
         return super().base_of(f"{id_key(self.cursor)[0]}-{id_key(name)[1]}", on)
 
 
-class ComparesSeqsWithoutEpochs(FaultyClient):
+class ComparesIdsBySeqOnly(FaultyClient):
     scenario, kind = "epoch-before-seq", "count"
 
     def is_repeat(self, name):
         return self.cursor is not None and id_key(name)[1] <= id_key(self.cursor)[1]
 
 
-class ComparesIdsAsTexts(FaultyClient):
+class ComparesIdsAsStrings(FaultyClient):
     scenario, kind = "ids-are-numbers", "cursor"
 
     def is_repeat(self, name):
         return self.cursor is not None and name <= self.cursor
 
 
-class IgnoresTheBaseThatADiffNames(FaultyClient):
+class IgnoresBaseOfMergedDiff(FaultyClient):
     scenario, kind = "merged-diff", "count"
 
     def base_of(self, name, on):
         return super().base_of(name, id_key(name)[1] - 1)
 
 
-class IgnoresRewound(FaultyClient):
+class IgnoresReasonRewound(FaultyClient):
     scenario, kind = "rewound-to-a-lower-id", "count"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, data | {"reason": "compacted"}, has_id=has_id)
 
 
-class TakesASnapshotForARepeatOfNothing(FaultyClient):
+class AcceptsOlderSnapshot(FaultyClient):
     scenario, kind = "older-snapshot", "never"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, data | {"reason": "rewound"}, has_id=has_id)
 
 
-class AppliesADiffToNothing(FaultyClient):
+class AppliesDiffToEmptyState(FaultyClient):
     scenario, kind = "diff-before-any-snapshot", "never"
 
     def base_of(self, name, on):
@@ -213,67 +213,67 @@ class AppliesADiffToNothing(FaultyClient):
 # ---- protocol errors -----------------------------------------------------------------------------------------
 
 
-class TakesALoggedEventBeforeHello(FaultyClient):
+class AcceptsLoggedEventBeforeHello(FaultyClient):
     scenario, kind = "logged-event-before-hello", "never"
 
     def has_hello(self):
         return True
 
 
-class TakesARewoundSnapshotUnderTheLastId(FaultyClient):
+class AcceptsRewoundSnapshotWithoutId(FaultyClient):
     scenario, kind = "rewound-without-an-id", "never"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, data, has_id=True)
 
 
-class TakesARewoundSnapshotUnderItsCursor(TakesARewoundSnapshotUnderTheLastId):
+class AcceptsRewoundSnapshotWithoutIdAtFirst(AcceptsRewoundSnapshotWithoutId):
     scenario = "rewound-without-an-id-first"
 
 
-class TakesWhateverIsJson(FaultyClient):
+class UsesLenientJsonParser(FaultyClient):
     scenario, kind = "nan", "never"
 
     json = type("Lax", (Json,), {"parse": staticmethod(json.loads)})
 
 
-class DoesNotVerify(FaultyClient):
+class DoesNotVerifyChecks(FaultyClient):
     scenario, kind = "failed-check", "never"
     state_type = type("Unverified", (State,), {"verify": lambda self, checks: None})
 
 
-class DoesNotVerifyTheDigest(FaultyClient):
+class DoesNotVerifyDigest(FaultyClient):
     scenario, kind = "wrong-digest", "count"
 
     def verify(self, done):
         pass
 
 
-class DoesNotHoldToStable(FaultyClient):
+class DoesNotVerifyStable(FaultyClient):
     scenario, kind = "stable-is-replaced", "never"
     state_type = type("Unstable", (State,), {"verify_stable": lambda self, after: None})
 
 
-class LetsAPromiseShrink(FaultyClient):
+class AcceptsLowerStable(FaultyClient):
     scenario, kind = "stable-is-lowered", "never"
     state_type = type("Shrinks", (State,), {"verify_not_lowered": lambda self, new, path, n: None})
 
 
-class IgnoresAnUnknownLoggedEvent(FaultyClient):
+class IgnoresUnknownLoggedEvent(FaultyClient):
     scenario, kind = "unknown-logged-event", "hung"
 
     def unknown(self, event):
         pass
 
 
-class DiesOfAnUnknownEvent(FaultyClient):
+class GivesUpOnUnknownEvent(FaultyClient):
     scenario, kind = "unknown-ephemeral-event", "end"
 
     def unknown(self, event):
         raise EndError("protocol_error", detail=event.type)
 
 
-class DiesOfAnUnknownMember(FaultyClient):
+class GivesUpOnUnknownMember(FaultyClient):
     scenario, kind = "unknown-members", "end"
 
     def hello(self, data):
@@ -282,7 +282,7 @@ class DiesOfAnUnknownMember(FaultyClient):
         super().hello(data)
 
 
-class KeepsItsCursorThroughAResync(FaultyClient):
+class KeepsCursorAcrossResync(FaultyClient):
     scenario, kind, breaks = "gap", "cursor", "TW-CLI-028"
 
     def resync(self, breach):
@@ -291,7 +291,7 @@ class KeepsItsCursorThroughAResync(FaultyClient):
         self.cursor = cursor
 
 
-class ResyncsWithoutABound(FaultyClient):
+class ResyncsWithoutLimit(FaultyClient):
     scenario, kind = "fourth-resync", "count"
 
     def resync(self, breach):
@@ -299,7 +299,7 @@ class ResyncsWithoutABound(FaultyClient):
         super().resync(breach)
 
 
-class NeverForgetsAResync(FaultyClient):
+class NeverResetsResyncCount(FaultyClient):
     scenario, kind = "resyncs-are-forgotten", "end"
 
     def advance(self, state, name, *, forward=True):
@@ -307,7 +307,7 @@ class NeverForgetsAResync(FaultyClient):
         super().advance(state, name, forward=forward)
 
 
-class ForgetsWhatItHandedOver(FaultyClient):
+class ForgetsDeliveredTextOnResync(FaultyClient):
     scenario, kind = "resync-remembers", "text"
 
     def resync(self, breach):
@@ -315,21 +315,21 @@ class ForgetsWhatItHandedOver(FaultyClient):
         self.delivered.clear()
 
 
-class EndsAtTheFirstBreach(FaultyClient):
+class GivesUpOnFirstMalformedEvent(FaultyClient):
     scenario, kind, breaks = "data-that-is-no-json", "end", "TW-CLI-027"
 
     def resync(self, breach):
         raise EndError("protocol_error", detail=str(breach))
 
 
-class CountsUtf16(FaultyClient):
+class CountsUtf16Units(FaultyClient):
     scenario, kind = "code-points", "count"
     state_type = type(
         "Utf16", (State,), {"length": staticmethod(lambda x: len(str(x).encode("utf-16-le")) // 2)}
     )
 
 
-class BuildsTheTextFromTokens(FaultyClient):
+class BuildsTextFromTokens(FaultyClient):
     scenario, kind = "text-beside-the-text-of-tokens", "text"
 
     @staticmethod
@@ -337,21 +337,21 @@ class BuildsTheTextFromTokens(FaultyClient):
         return "".join(value["token_text"]) if isinstance(value, dict) else None
 
 
-class DoesNotTellWhatIsVoid(FaultyClient):
+class DoesNotReportRetractedText(FaultyClient):
     scenario, kind = "rollback", "text"
 
     def difference(self, old, new):
         return 0, new.removeprefix(old)
 
 
-class VoidsWhatATruncationTouches(FaultyClient):
+class ReportsUnchangedTextAsRetracted(FaultyClient):
     scenario, kind = "rollback-to-the-same-text", "retracted"
 
     def difference(self, old, new):
         return (0, new[len(old) :]) if new.startswith(old) and len(new) - len(old) != 2 else (len(old), new)
 
 
-class ChangesValuesThatWereGiven(FaultyClient):
+class MutatesDeliveredValues(FaultyClient):
     scenario, kind = "values-stay-as-they-were", "kept"
     state_type = type("Aliased", (State,), {"copied": lambda self: self.value})
 

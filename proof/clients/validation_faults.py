@@ -9,7 +9,7 @@ from proof.clients.faulty_client import FaultyClient
 from proof.reimplementations.plain_state import Json, State, demand
 
 
-class TakesAShortRow(FaultyClient):
+class AcceptsShortRow(FaultyClient):
     scenario, kind, breaks = "row-that-is-too-short", "never", "TW-DIF-037"
 
     class Takes(State):
@@ -19,17 +19,17 @@ class TakesAShortRow(FaultyClient):
             self.columns = columns
 
 
-class VerifiesTheFirstCheckAlone(FaultyClient):
+class VerifiesOnlyFirstCheck(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
     state_type = state_with(verify=lambda self, checks: State.verify(self, checks[:1]))
 
 
-class VerifiesTheLastCheckAlone(FaultyClient):
+class VerifiesOnlyLastCheck(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
     state_type = state_with(verify=lambda self, checks: State.verify(self, checks[-1:]))
 
 
-class ReadsIndexesInDigitsOfAnyScript(FaultyClient):
+class AcceptsNonAsciiDigitsInIndexes(FaultyClient):
     """Accept digits of any script in an index, as `\\d` does."""
 
     scenario, kind, breaks = "index-in-other-digits", "never", "TW-DIF-019"
@@ -40,7 +40,7 @@ class ReadsIndexesInDigitsOfAnyScript(FaultyClient):
             return int(token)
 
 
-class ReadsIdsInDigitsOfAnyScript(FaultyClient):
+class AcceptsNonAsciiDigitsInIds(FaultyClient):
     scenario, kind, breaks = "id-against-the-grammar-digits", "never", "TW-CLI-030"
 
     def logged(self, event):
@@ -49,19 +49,19 @@ class ReadsIdsInDigitsOfAnyScript(FaultyClient):
         return super().logged(event)
 
 
-class CountsTrueAsOne(FaultyClient):
+class TruncatesByTrueAsOne(FaultyClient):
     scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-030"
     state_type = state_with(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
 
 
-class TakesNullForTheBaseBefore(FaultyClient):
+class ReadsNullBaseAsPreviousId(FaultyClient):
     scenario, kind, breaks = "base-that-is-null", "never", "TW-DIF-016"
 
     def named_base(self, data, seq):
         return seq - 1 if data["on"] is None else super().named_base(data, seq)
 
 
-class TakesNullForNoChecks(FaultyClient):
+class ReadsNullChecksAsAbsent(FaultyClient):
     scenario, kind, breaks = "checks-that-are-null", "never", "TW-DIF-016"
 
     class Takes(State):
@@ -71,7 +71,7 @@ class TakesNullForNoChecks(FaultyClient):
             return super().ops_of(diff)
 
 
-class SetsWhatIsMissing(FaultyClient):
+class ReadsMissingOperandAsNull(FaultyClient):
     """Read a missing operand as null, as JavaScript reads a missing array element as undefined."""
 
     scenario, kind, breaks = "op-that-lacks-its-value", "never", "TW-DIF-013"
@@ -81,12 +81,12 @@ class SetsWhatIsMissing(FaultyClient):
             super().op(root, [*op, None] if op[0] == "s" and len(op) == 2 else op)
 
 
-class PushesABareString(FaultyClient):
+class AppendsBareStringToArray(FaultyClient):
     scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-036"
     state_type = state_with(bare=lambda self, text: [["r", text]])
 
 
-class HoldsToStableOfWholeValues(FaultyClient):
+class VerifiesStableOnlyOfWholeValues(FaultyClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
 
     class Holds(State):
@@ -95,7 +95,7 @@ class HoldsToStableOfWholeValues(FaultyClient):
                 super().verify_stable(after)
 
 
-class HoldsToStableInUtf16(FaultyClient):
+class VerifiesStableInUtf16Units(FaultyClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
 
     class Holds(State):
@@ -107,7 +107,7 @@ class HoldsToStableInUtf16(FaultyClient):
                     self.verify_not_lowered(new, path, n)
 
 
-class LetsAPromiseBeTakenBack(FaultyClient):
+class AcceptsRemovalOfStable(FaultyClient):
     scenario, kind, breaks = "stable-is-taken-back", "never", "TW-DIF-060"
 
     class Lets(State):
@@ -116,14 +116,14 @@ class LetsAPromiseBeTakenBack(FaultyClient):
                 super().verify_not_lowered(new, path, n)
 
 
-class TakesNothingForNoChange(FaultyClient):
+class ReadsZeroAsEmptyDiff(FaultyClient):
     """Accept 0 as an empty diff, since the client's language treats it as empty."""
 
     scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
     state_type = state_with(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
 
 
-class TakesAnyReason(FaultyClient):
+class AcceptsUnknownSnapshotReason(FaultyClient):
     scenario, kind, breaks = "snapshot-for-an-unknown-reason", "never", "TW-CLI-030"
 
     def snapshot(self, name, data, *, has_id):
@@ -131,7 +131,7 @@ class TakesAnyReason(FaultyClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class DoesNotJudgeTheQueue(FaultyClient):
+class DoesNotValidateQueueEvents(FaultyClient):
     scenario, kind, breaks, judged = "place-that-is-a-text", "never", "TW-FRM-075", "queue"
 
     def receive(self, event):
@@ -141,37 +141,37 @@ class DoesNotJudgeTheQueue(FaultyClient):
         return super().receive(event)
 
 
-class DoesNotJudgeProgress(DoesNotJudgeTheQueue):
+class DoesNotValidateProgressEvents(DoesNotValidateQueueEvents):
     scenario, judged = "progress-that-is-a-text", "progress"
 
 
-class TakesAWaitBelowZero(FaultyClient):
+class AcceptsNegativeGoawayWait(FaultyClient):
     scenario, kind, breaks = "goaway-with-a-wait-below-zero", "cursor", "TW-FRM-075"
 
     def goaway(self, data):
         super().goaway(data | {"retry_ms": abs(data["retry_ms"])})
 
 
-class TakesAFailureWithoutAReason(FaultyClient):
+class AcceptsFailureWithoutError(FaultyClient):
     scenario, kind, breaks = "done-that-failed-without-an-error", "count", "TW-FRM-076"
 
     def verify(self, done):
         super().verify({"error": {"code": "internal", "title": "", "status": 500}, **done})
 
 
-class ComparesALengthWithTrue(FaultyClient):
+class AcceptsTrueAsLength(FaultyClient):
     scenario, kind, breaks = "length-that-is-true", "never", "TW-DIF-046"
     state_type = state_with(
         verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length")
     )
 
 
-class TakesAnyError(FaultyClient):
+class AcceptsAnyErrorValue(FaultyClient):
     scenario, kind, breaks = "error-that-is-a-text", "never", "TW-DIF-070"
     state_type = state_with(is_problem=staticmethod(lambda value: True))
 
 
-class TakesTabsInStrings(FaultyClient):
+class AcceptsTabsInStrings(FaultyClient):
     """Parse JSON leniently and accept tabs in strings."""
 
     scenario, kind, breaks = "json-as-some-readers-take-it", "never", "TW-OVR-001"
@@ -189,19 +189,19 @@ class TakesTabsInStrings(FaultyClient):
         return text.replace("\t", "\\t")
 
 
-class ReadsTheFirstValueAlone(TakesTabsInStrings):
+class IgnoresDataAfterJson(AcceptsTabsInStrings):
     def mended(self, text):
         with contextlib.suppress(ValueError):
             return text[: json.JSONDecoder().raw_decode(text)[1]]
         return text
 
 
-class TakesACommaAtTheEnd(TakesTabsInStrings):
+class AcceptsTrailingCommas(AcceptsTabsInStrings):
     def mended(self, text):
         return re.sub(r",([]}])", r"\1", text)
 
 
-class ReadsIdsAsItsLanguageReadsNumbers(FaultyClient):
+class AcceptsSignsInIds(FaultyClient):
     scenario, kind, breaks = "id-against-the-grammar-sign", "never", "TW-CLI-030"
 
     def logged(self, event):
@@ -211,11 +211,11 @@ class ReadsIdsAsItsLanguageReadsNumbers(FaultyClient):
         return super().logged(event)
 
 
-class ReadsIdsWithUnderscores(ReadsIdsAsItsLanguageReadsNumbers):
+class AcceptsUnderscoresInIds(AcceptsSignsInIds):
     scenario = "id-against-the-grammar-underscore"
 
 
-class CountsEpochsFromZero(FaultyClient):
+class AcceptsEpochZero(FaultyClient):
     scenario, kind, breaks = "id-against-the-grammar-zero", "never", "TW-CLI-030"
 
     def logged(self, event):

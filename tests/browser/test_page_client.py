@@ -1,6 +1,6 @@
-"""The appendix's client in a page of a real Chromium, served from another origin than the jobs.
+"""The specification's browser client in a Chromium page, served from another origin than the jobs.
 
-One browser runs all cases at once; each test looks at what the page told of its own.
+One browser runs all cases concurrently; each test checks the result that the page reported for its case.
 """
 
 import contextlib
@@ -42,30 +42,30 @@ FLAGS = [
     "--disable-sync",
 ]
 PATIENCE = 60
-"""Seconds that the browser has for all cases together."""
+"""Seconds for all cases together."""
 CUTS = 5
 UNKNOWN = "2yJq8sVbT1mHkP0dXw4RcA"
 TOKEN = "ada-knows-it"
 
 
 class Site(BaseHTTPRequestHandler):
-    """The origin of the page: its files, the cases, and what it tells."""
+    """Web server of the page: serves its files and the cases, and receives the results."""
 
     def do_GET(self):
         files = {"/": PAGE, "/browser_client.js": INTEROP / "browser_client.js"}
         kind = "text/javascript" if self.path.endswith(".js") else "text/html"
         if self.path == "/cases":
-            return self.say(200, "application/json", json.dumps({"cases": self.server.cases()}).encode())
+            return self.respond(200, "application/json", json.dumps({"cases": self.server.cases()}).encode())
         if self.path not in files:
-            return self.say(404, "text/plain", b"")
-        return self.say(200, kind, files[self.path].read_bytes())
+            return self.respond(404, "text/plain", b"")
+        return self.respond(200, kind, files[self.path].read_bytes())
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.told.put(json.loads(body))
-        self.say(204, "text/plain", b"")
+        self.server.results.put(json.loads(body))
+        self.respond(204, "text/plain", b"")
 
-    def say(self, status, kind, body):
+    def respond(self, status, kind, body):
         self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
@@ -80,7 +80,7 @@ class Site(BaseHTTPRequestHandler):
 def site():
     with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
         server.daemon_threads = True
-        server.told, server.cases = queue.Queue(), list
+        server.results, server.cases = queue.Queue(), list
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -105,25 +105,25 @@ def chromium(url, folder):
 
 
 def start(url, endpoint, headers=None, **members):
-    answer = httpx.post(f"{url}/v1/endpoints/{endpoint}/jobs", json={"input": members}, headers=headers)
-    return answer.json()["id"]
+    response = httpx.post(f"{url}/v1/endpoints/{endpoint}/jobs", json={"input": members}, headers=headers)
+    return response.json()["id"]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What the page told, by case; and the proxies that it went through."""
+def results(tmp_path_factory):
+    """Results that the page reported, by case, and the proxies between page and servers."""
     with contextlib.ExitStack() as stack:
         server, origin = stack.enter_context(site())
-        ours = stack.enter_context(served(cors_origins=[origin], retry=0.05))
+        server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
         locked = stack.enter_context(
             served(
                 cors_origins=[origin], retry=0.05, tokens=[f"ada:{TOKEN}"], stream_token_ttl=1, merge_window=0
             )
         )
-        stranger = stack.enter_context(served(retry=0.05))
+        other_origin_server = stack.enter_context(served(retry=0.05))
         proxies = {
-            "cuts": FaultProxy(address(ours), plan=cut_inside_events(CUTS, "fin")),
-            "resets": FaultProxy(address(ours), plan=cut_inside_events(CUTS, "rst")),
+            "cuts": FaultProxy(address(server_url), plan=cut_inside_events(CUTS, "fin")),
+            "resets": FaultProxy(address(server_url), plan=cut_inside_events(CUTS, "rst")),
             "token": FaultProxy(
                 address(locked), plan=lambda n: Cut(mark=b"\nid:1-", after=3, occurrence=300)
             ),
@@ -132,72 +132,72 @@ def told(tmp_path_factory):
             stack.enter_context(proxy)
         bearer = {"authorization": f"Bearer {TOKEN}"}
         plain = {"query": "errors=inband", "authorization": None}
-        # Jobs begin when the page is there: a browser takes longer to start than they to end.
+        # Start jobs only when the page asks for the cases: the browser takes longer to start than a job to end.
         server.cases = lambda: [
-            {"name": "cuts", "base": proxies["cuts"].url, "job": start(ours, "talk", words=120, slow=True), **plain},
-            {"name": "resets", "base": proxies["resets"].url, "job": start(ours, "hesitate", words=40), **plain},
+            {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
+            {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
             {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=1000, slow=True),
              "query": "", "authorization": bearer["authorization"]},
-            {"name": "gone", "base": ours, "job": UNKNOWN, **plain},
-            {"name": "lingers", "base": ours, "job": UNKNOWN, "lingers": True, **plain},
-            {"name": "strangers", "base": stranger, "job": start(stranger, "talk"), "lingers": True, **plain},
+            {"name": "gone", "base": server_url, "job": UNKNOWN, **plain},
+            {"name": "lingers", "base": server_url, "job": UNKNOWN, "lingers": True, **plain},
+            {"name": "strangers", "base": other_origin_server, "job": start(other_origin_server, "talk"), "lingers": True, **plain},
         ]  # fmt: skip
         stack.enter_context(chromium(origin, tmp_path_factory.mktemp("chromium")))
         found = {}
         while len(found) < 6:
-            one = server.told.get(timeout=PATIENCE)
+            one = server.results.get(timeout=PATIENCE)
             found[one["name"]] = one
         yield found, proxies
 
 
-def test_a_page_of_another_origin_follows_a_job_through_cuts_inside_events(told):
-    found, proxies = told
+def test_page_reads_a_job_through_cuts_inside_events(results):
+    found, proxies = results
     assert (found["cuts"]["status"], found["cuts"]["value"]) == ("succeeded", sentence(120))
     assert all(sentence(120).startswith(value) for value in found["cuts"]["shown"])
     assert len(proxies["cuts"].cuts) == CUTS
     assert found["cuts"]["cursors"] == [""], (
-        "EventSource comes back by itself, with its last id in the header"
+        "EventSource must reconnect by itself, with its last id in the header"
     )
 
 
-def test_a_page_closes_its_stream_at_done(told):
-    _, proxies = told
-    # Other cases last longer: an EventSource that stayed open would have asked again.
+def test_page_closes_its_stream_at_done(results):
+    _, proxies = results
+    # Other cases last longer, so an EventSource that stayed open would have reconnected by now.
     assert proxies["cuts"].connections == CUTS + 1
 
 
-def test_text_that_is_taken_back_survives_resets(told):
-    found, proxies = told
+def test_rollbacks_survive_connection_resets(results):
+    found, proxies = results
     assert found["resets"]["value"] == "".join(f"{WORDS[at % len(WORDS)]} " for at in range(40))
     assert len(proxies["resets"].cuts) == CUTS
 
 
-def test_a_page_whose_stream_token_has_expired_gets_another_and_goes_on_where_it_was(told):
-    found, proxies = told
+def test_page_renews_an_expired_stream_token_and_continues_at_its_cursor(results):
+    found, proxies = results
     assert (found["token"]["status"], found["token"]["value"]) == ("succeeded", sentence(1000))
     assert len(proxies["token"].cuts) >= 1
     first, *later = found["token"]["cursors"]
-    assert first == "", "a page that holds no state names no cursor"
+    assert first == "", "without a state the page must send no cursor"
     assert later
     assert all(cursor.startswith("1-") for cursor in later)
 
 
-def test_a_fatal_problem_in_band_ends_the_page_with_its_code(told):
-    found, _ = told
+def test_page_reports_the_code_of_a_fatal_problem_in_the_stream(results):
+    found, _ = results
     assert found["gone"]["failed"] == "job_not_found"
 
 
-def test_an_event_source_that_closes_nothing_is_ended_by_204(told):
-    found, _ = told
-    assert found["lingers"]["codes"] == ["job_not_found"], "told once, and not again and again"
-    assert found["lingers"]["errors"] == 2, "the end of the answer, then 204"
+def test_event_source_left_open_is_ended_by_204(results):
+    found, _ = results
+    assert found["lingers"]["codes"] == ["job_not_found"], "the problem must be reported once"
+    assert found["lingers"]["errors"] == 2, "one error at the end of the response and one at 204"
 
 
-def test_a_page_of_an_origin_that_is_not_allowed_reads_nothing(told):
-    found, _ = told
+def test_page_of_a_forbidden_origin_reads_nothing(results):
+    found, _ = results
     assert found["strangers"] == {"name": "strangers", "codes": [], "errors": 1}
 
 
-def test_the_page_needs_nothing_but_its_own_files():
+def test_page_loads_only_its_own_files():
     text = PAGE.read_text(encoding="utf-8")
     assert "http" not in text

@@ -1,7 +1,7 @@
-"""Connections that break at every byte of a short stream, and at random bytes of long ones: nothing is lost or doubled.
+"""Connections cut at each byte of short streams and at random bytes of long streams: nothing is lost or repeated.
 
-Two runs are equal when each seq is covered by exactly one update, the texts joined are equal, and so are the final
-state and its digest. `CHAOS_SEED` repeats a run.
+Two runs are equal if each seq is covered by exactly one update and the joined texts, the final states and the digests
+are equal. `CHAOS_SEED` repeats a run.
 """
 
 import os
@@ -29,7 +29,7 @@ SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 
 @pytest.fixture(scope="module")
 def url():
-    # Events that are not merged, waits of milliseconds, and silence that is found out soon.
+    # Settings for fast tests: unmerged events, waits of milliseconds, and fast detection of silence.
     with served(retry=0.002, merge_window=0, heartbeat=0.1) as url:
         yield url
 
@@ -45,8 +45,8 @@ def anyio_backend(request):
 
 
 @dataclass
-class Knife:
-    """What the proxy does to its connections: the cuts that were asked for, first come first served, then none."""
+class CutPlan:
+    """Cut plan for the proxy: one requested cut per connection, in order, and then no more cuts."""
 
     cuts: list[Cut] = field(default_factory=list)
 
@@ -59,8 +59,8 @@ def address(url):
     return parts.hostname, parts.port
 
 
-def beginning(url, job):
-    """A checkpoint before the first event of a job that has ended, and the bytes of the stream from there."""
+def checkpoint_at_start(url, job):
+    """Return a checkpoint before the first event of an ended job, and the size of the stream from there in bytes."""
     with httpx.stream("GET", f"{url}/v1/jobs/{job}/events", params={"after": "0-0"}) as answer:
         events = Decoder().feed(answer.read())
     snapshot = next(event for event in events if event.type == "snapshot")
@@ -90,43 +90,42 @@ async def read(client, saved):
 
 
 @pytest.mark.anyio
-async def test_a_short_job_cut_at_every_byte_is_read_whole(url, anyio_backend):
+async def test_short_job_cut_at_each_byte_is_read_completely(url, anyio_backend):
     timing, _ = hurried()
-    knife = Knife()
-    with FaultProxy(address(url), knife) as proxy:
-        async with AsyncClient(url) as straight, with_timing(AsyncClient(proxy.url), timing) as client:
-            job = await straight.submit("talk", words=3)
+    cut_plan = CutPlan()
+    with FaultProxy(address(url), cut_plan) as proxy:
+        async with AsyncClient(url) as direct_client, with_timing(AsyncClient(proxy.url), timing) as client:
+            job = await direct_client.submit("talk", words=3)
             final = await job.result()
-            saved, size = beginning(url, job.id)
-            clean, _ = await read(straight, saved)
+            saved, size = checkpoint_at_start(url, job.id)
+            clean, _ = await read(direct_client, saved)
             assert clean.text == final == sentence(3)
             for at in range(size + 1):
-                # Between the two event loops each byte is cut both ways.
+                # Over both event loops, each byte is cut in both ways.
                 how = "fin" if (at + len(anyio_backend)) % 2 else "rst"
-                # At most two: a submit is attempted four times.
-                knife.cuts = [Cut(after=at, how=how)]
+                cut_plan.cuts = [Cut(after=at, how=how)]
                 run, reader = await read(client, saved)
                 assert run == clean, f"cut by {how} after {at} bytes"
                 assert (
                     reader._reader._stream.follower.document.value()
                     == job._reader._stream.follower.document.value()
                 )
-        # The reader itself closes at `done`, which may be before the last few bytes pass.
+        # The client closes the connection at `done`, possibly before the last few bytes are sent.
         assert len(proxy.cuts) >= size - 10
 
 
 @pytest.mark.anyio
-async def test_a_submit_cut_at_random_bytes_starts_one_job(url):
+async def test_submit_cut_at_random_bytes_starts_one_job(url):
     rng = random.Random(SEED)
     timing, _ = hurried()
-    knife = Knife()
-    with FaultProxy(address(url), knife) as proxy:
+    cut_plan = CutPlan()
+    with FaultProxy(address(url), cut_plan) as proxy:
         before = await starts(url)
         for _ in range(25):
-            # A connection of its own for each: a kept one would count on where it stands.
+            # Use a new connection each time, because the byte count of a cut refers to the whole connection.
             async with with_timing(AsyncClient(proxy.url), timing) as client:
-                # At most two: a submit is attempted four times.
-                knife.cuts = [
+                # At most two cuts: a submit is attempted four times.
+                cut_plan.cuts = [
                     Cut(after=rng.randrange(1000), how=rng.choice(["fin", "rst"]))
                     for _ in range(rng.randrange(3))
                 ]
@@ -140,10 +139,10 @@ async def starts(url):
 
 
 @pytest.mark.anyio
-async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
+async def test_long_jobs_cut_at_random_bytes_are_read_completely(url):
     rng = random.Random(SEED)
 
-    def knife(connection):
+    def cut_plan(connection):
         if connection > 10 and rng.random() < 0.15:
             return None
         how = rng.choices(["fin", "rst", "stall"], [6, 6, 1])[0]
@@ -156,7 +155,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
             run.take(update)
         first, _ = run.assert_whole()
         assert first == 1
-        held = await straight.job(job.id).read()
+        held = await direct_client.job(job.id).read()
         [item] = held.state["items"]
         assert run.value == item["value"] == await job.result()
         assert digest(held.state["items"]) == held.done.digest == job._reader._stream.follower.done.digest
@@ -167,9 +166,9 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
     repeats = []
     patient = RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
     soon = Timing(hello_timeout=0.5, answer_timeout=0.5)
-    with FaultProxy(address(url), knife) as proxy:
+    with FaultProxy(address(url), cut_plan) as proxy:
         async with (
-            AsyncClient(url) as straight,
+            AsyncClient(url) as direct_client,
             with_timing(AsyncClient(proxy.url, retry=patient), soon) as client,
             anyio.create_task_group() as tasks,
         ):
@@ -181,7 +180,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
     assert repeats == [0] * 5
 
 
-def test_the_blocking_client_reads_whole_what_is_cut(url):
+def test_blocking_client_reads_jobs_completely_despite_cuts(url):
     rng = random.Random(SEED)
     with FaultProxy(address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None) as proxy:
         with Client(

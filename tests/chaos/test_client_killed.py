@@ -1,7 +1,7 @@
-"""A script that stores what it made of a job together with its checkpoint, killed at any update and started again.
+"""A script that stores text and checkpoint atomically, and is killed by SIGKILL at any update and restarted.
 
-All its lives together have made what one life without an accident makes. Each life is a process of its own, which
-ends by SIGKILL: before or after it has stored an update, by turns.
+The stored text of all runs together equals that of a single run without kills. Each run is a child process, killed
+alternately before and after it stores an update.
 """
 
 import json
@@ -24,13 +24,13 @@ FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in senten
 
 @pytest.fixture(scope="module")
 def url():
-    # Every append is an event of its own.
+    # No merging: each append is a separate event.
     with served(retry=0.002, merge_window=0) as url:
         yield url
 
 
-def beginning(client: Client, job_id: str) -> Checkpoint:
-    """A checkpoint before the first event after a job's opening snapshot, as a reader has it that was there."""
+def checkpoint_at_start(client: Client, job_id: str) -> Checkpoint:
+    """Return the checkpoint of a reader that has read only the first snapshot of the job."""
     with httpx.stream("GET", f"{client.url}/v1/jobs/{job_id}/events", params={"after": "0-0"}) as answer:
         opening = next(event for event in Decoder().feed(answer.read()) if event.type == "snapshot")
     snapshot = json.loads(opening.data)
@@ -44,14 +44,14 @@ def beginning(client: Client, job_id: str) -> Checkpoint:
 
 
 def store(path: Path, text: str, checkpoint: Checkpoint) -> None:
-    """Both at once, or neither."""
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps({"text": text, "checkpoint": checkpoint.to_json()}), encoding="utf-8")
-    beside.replace(path)
+    """Store text and checkpoint atomically."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps({"text": text, "checkpoint": checkpoint.to_json()}), encoding="utf-8")
+    temporary.replace(path)
 
 
-def live(url: str, path: Path, updates: int, *, stored: bool) -> None:
-    """Go on where the store says, and be killed at an update: before or after it is stored."""
+def continue_reading(url: str, path: Path, updates: int, *, stored: bool) -> None:
+    """Continue from the stored checkpoint, and kill this process before or after storing the given update."""
     saved = json.loads(path.read_text(encoding="utf-8"))
     text = saved["text"]
     with Client(url) as client:
@@ -66,12 +66,12 @@ def live(url: str, path: Path, updates: int, *, stored: bool) -> None:
 
 
 def killed(url: str, path: Path, updates: int, *, stored: bool) -> bool:
-    """One life; whether it was killed, and did not come to the job's end."""
+    """Run `continue_reading` in a child process; return True if the child was killed, False if the job ended."""
     child = os.fork()
     if not child:
         code = 1
         try:
-            live(url, path, updates, stored=stored)
+            continue_reading(url, path, updates, stored=stored)
             code = 0
         finally:
             os._exit(code)
@@ -84,17 +84,17 @@ def killed(url: str, path: Path, updates: int, *, stored: bool) -> bool:
 
 
 @pytest.mark.parametrize("endpoint", JOBS)
-def test_a_script_killed_at_any_update_makes_the_text_of_a_clean_run(url, endpoint, tmp_path):
+def test_script_killed_at_any_update_stores_the_text_of_a_clean_run(url, endpoint, tmp_path):
     path = tmp_path / "stored.json"
     with Client(url) as client:
         job = client.submit(endpoint, **JOBS[endpoint])
         assert job.result() == FINAL[endpoint]
-        first = beginning(client, job.id)
+        first = checkpoint_at_start(client, job.id)
         updates = sum(1 for _ in client.job(checkpoint=first))
     store(path, "", first)
-    lives = 0
-    while killed(url, path, 1 + lives % 2, stored=lives % 3 != 0):
-        lives += 1
-        assert lives <= 3 * updates, "it does not come forward"
-    assert lives >= updates // 2 > 5
+    kills = 0
+    while killed(url, path, 1 + kills % 2, stored=kills % 3 != 0):
+        kills += 1
+        assert kills <= 3 * updates, "the script makes no progress"
+    assert kills >= updates // 2 > 5
     assert json.loads(path.read_text(encoding="utf-8"))["text"] == FINAL[endpoint]

@@ -1,6 +1,6 @@
-"""Thousands of inputs through a network that breaks all the time, against a real server: each runs once.
+"""`map` over thousands of inputs through a proxy that keeps cutting connections: each input runs once.
 
-`CHAOS_SEED` repeats what was drawn.
+`CHAOS_SEED` repeats a run.
 """
 
 import os
@@ -33,8 +33,8 @@ def anyio_backend(request):
     return request.param
 
 
-def breaking(url, every):
-    """A proxy that breaks two connections of three somewhere within their first `every` bytes."""
+def cutting_proxy(url, every):
+    """Return a proxy that cuts two of three connections within their first `every` bytes."""
     chance = random.Random(SEED)
     parts = urlsplit(url)
     return FaultProxy(
@@ -55,8 +55,8 @@ def check_runs(url, count):
 PATIENT = RetryPolicy(initial=0.002, maximum=0.01, max_attempts=1000, submit_attempts=1000)
 
 
-def test_no_input_runs_twice_however_often_the_connection_breaks(url):
-    with breaking(url, 20_000) as proxy, Client(proxy.url, retry=PATIENT) as client:
+def test_each_input_runs_once_despite_cut_connections(url):
+    with cutting_proxy(url, 20_000) as proxy, Client(proxy.url, retry=PATIENT) as client:
         values = list(client.map("double", ({"x": x} for x in range(ITEMS)), batch_size=200))
     assert values == [2 * x for x in range(ITEMS)]
     assert len(proxy.cuts) > 5
@@ -64,8 +64,8 @@ def test_no_input_runs_twice_however_often_the_connection_breaks(url):
 
 
 @pytest.mark.anyio
-async def test_async_no_input_runs_twice_either(url):
-    with breaking(url, 5_000) as proxy:
+async def test_async_each_input_runs_once_despite_cut_connections(url):
+    with cutting_proxy(url, 5_000) as proxy:
         async with AsyncClient(proxy.url, retry=PATIENT) as client:
             inputs = ({"x": x} for x in range(ITEMS // 4))
             values = [value async for value in client.map("double", inputs, batch_size=50, concurrency=2)]
@@ -74,7 +74,7 @@ async def test_async_no_input_runs_twice_either(url):
             assert await client.run("most_runs_of_an_input") == [ITEMS // 4, 1]
 
 
-def test_a_script_that_died_in_the_middle_finds_its_jobs_again(url):
+def test_restarted_script_finds_its_jobs_again_by_idempotency_key(url):
     def run(take):
         with Client(url) as client:
             named = client.with_options(headers={"Authorization": "Bearer me"})

@@ -1,6 +1,6 @@
-"""Servers that are killed at any moment and started again: what readers have seen is there, and nothing comes twice.
+"""Servers killed at random moments and restarted: readers lose nothing, and no event is sent twice.
 
-`KILL_SEED` repeats what was drawn.
+`KILL_SEED` repeats a run.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.killable_server import Killed, killed_server, said
+from support.killable_server import Killed, killed_server, talk_text
 from tidewire import Client, RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
@@ -31,7 +31,7 @@ def _seed():
 
 
 class Reader(threading.Thread):
-    """Reads one job's stream to its end, however often it is cut, and judges every event against the rules of ids."""
+    """Reads one job's stream to its end across reconnects, and checks each event against the rules for ids."""
 
     def __init__(self, server: Killed, job: str) -> None:
         super().__init__(daemon=True)
@@ -68,21 +68,21 @@ class Reader(threading.Thread):
                         self._take(event)
 
     def _take(self, event: Any) -> None:
-        cursor, data, mine = Cursor.parse(event.id), json.loads(event.data), self.at
-        if mine is not None and cursor <= mine:
-            self.faults.append(f"{cursor} again, after {mine}")
+        cursor, data, previous = Cursor.parse(event.id), json.loads(event.data), self.at
+        if previous is not None and cursor <= previous:
+            self.faults.append(f"{cursor} again, after {previous}")
         if event.type == "snapshot":
-            # What was seen goes on: only a snapshot that was logged comes, and it opens an epoch.
-            if mine is not None and (
-                data["reason"] not in {"restart", "rewound"} or cursor.seq != mine.seq + 1
+            # Logged events continue without a gap, so the only valid snapshot is one that opens an epoch.
+            if previous is not None and (
+                data["reason"] not in {"restart", "rewound"} or cursor.seq != previous.seq + 1
             ):
-                self.faults.append(f"snapshot {cursor} {data['reason']} after {mine}")
+                self.faults.append(f"snapshot {cursor} {data['reason']} after {previous}")
             self.document = Document(data["state"], data["columns"])
             self.epochs.append(cursor.epoch)
         else:
             base = data.get("on", cursor.seq - 1) if isinstance(data, dict) else cursor.seq - 1
-            if mine != Cursor(cursor.epoch, base):
-                self.faults.append(f"{cursor} on {base}, after {mine}")
+            if previous != Cursor(cursor.epoch, base):
+                self.faults.append(f"{cursor} on {base}, after {previous}")
             elif event.type == "done":
                 self.done = data
             else:
@@ -92,11 +92,11 @@ class Reader(threading.Thread):
             self.seen[cursor] = (event.type, event.data)
 
 
-def judge(reader: Reader, server: Killed, job: str, text: str) -> None:
-    """What a reader has seen is what the log says, and that is the whole answer."""
+def check_reader(reader: Reader, server: Killed, job: str, text: str) -> None:
+    """Assert that the reader has seen exactly the logged events, and that the value is complete."""
     reader.join(PATIENCE)
     assert not reader.faults, reader.faults
-    assert reader.done is not None, f"no end: {reader.at}"
+    assert reader.done is not None, f"no `done` event after {reader.at}"
     items = reader.document.value("/items")
     assert items == [{"status": "succeeded", "value": text}]
     assert digest(items) == reader.done["digest"]
@@ -113,7 +113,7 @@ def judge(reader: Reader, server: Killed, job: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_readers_of_a_server_that_is_killed_lose_and_repeat_nothing(kills):
+def test_readers_of_a_killed_server_lose_nothing_and_see_no_repeats(kills):
     draw = random.Random(SEED)
     with killed_server() as server:
         ended = server.submit("shout", input={"text": "before"}).json()["id"]
@@ -125,13 +125,13 @@ def test_readers_of_a_server_that_is_killed_lose_and_repeat_nothing(kills):
         for reader in readers:
             reader.start()
         values: list[Any] = []
-        met = threading.Event()
+        connected = threading.Event()
 
         def follow() -> None:
             with Client(server.url, retry=RETRY) as client:
                 job, text, seq = client.job(jobs[0]), "", 0
                 job.status()
-                met.set()
+                connected.set()
                 for update in job:
                     assert update.first_seq == seq + 1 or seq == 0
                     seq, text = update.seq, update.value
@@ -139,7 +139,7 @@ def test_readers_of_a_server_that_is_killed_lose_and_repeat_nothing(kills):
 
         client = threading.Thread(target=follow, daemon=True)
         client.start()
-        assert met.wait(20)
+        assert connected.wait(20)
         for _ in range(kills):
             if draw.random() < 0.25:
                 server.kill()
@@ -149,13 +149,13 @@ def test_readers_of_a_server_that_is_killed_lose_and_repeat_nothing(kills):
                 time.sleep(draw.uniform(0, 0.3))
                 server.again()
         for reader, job in zip(readers, jobs, strict=True):
-            judge(reader, server, job, said(words))
+            check_reader(reader, server, job, talk_text(words))
         client.join(PATIENCE)
-        assert values == [said(words), said(words)]
+        assert values == [talk_text(words), talk_text(words)]
         assert server.events(ended) == before
 
 
-def test_a_submit_that_a_kill_cuts_short_is_repeated_by_its_key_and_makes_one_job():
+def test_submit_interrupted_by_a_kill_is_retried_by_its_key_and_creates_one_job():
     draw = random.Random(SEED)
     with killed_server() as server:
         first: dict[str, str] = {}
@@ -188,7 +188,7 @@ def test_a_submit_that_a_kill_cuts_short_is_repeated_by_its_key_and_makes_one_jo
             assert server.ended(job)["state"]["items"][0]["value"] == key.upper()
 
 
-def test_a_log_that_was_trimmed_goes_on_after_two_kills_in_a_row():
+def test_trimmed_log_continues_after_two_kills_in_a_row():
     with killed_server(max_log_bytes=4096, merge_window=0) as server:
         words = 1500
         job = server.submit("talk", input={"words": words, "pause": 0}).json()["id"]
@@ -199,14 +199,14 @@ def test_a_log_that_was_trimmed_goes_on_after_two_kills_in_a_row():
         server.again()
         server.again()
         assert server.events(job) == before
-        assert server.job(job)["state"]["items"][0]["value"] == said(words)
+        assert server.job(job)["state"]["items"][0]["value"] == talk_text(words)
         assert server.job(held)["attempt"] in {
             2,
             3,
-        }  # nothing had started between the two kills, or something had
+        }  # the attempt number depends on whether the job started between the kills
         server.http.post(f"/v1/jobs/{held}/cancel")
         found = server.ended(held)
-        assert (found["status"], said(words)[: len(text := found["state"]["items"][0]["value"])]) == (
+        assert (found["status"], talk_text(words)[: len(text := found["state"]["items"][0]["value"])]) == (
             "cancelled",
             text,
         )

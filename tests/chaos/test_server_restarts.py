@@ -1,10 +1,10 @@
-"""A server with a log on disk, killed and started again on the same file while jobs run, behind a network that breaks.
+"""A server with a log on disk, killed and restarted while jobs run, behind a proxy that injects faults.
 
-What the application gets equals a clean run: values of a `map` in order, each once; texts whole, each seq covered once;
-and as many jobs on the server as were submitted. What an attempt had done is done again by the next: that is the
-server's promise, not the client's.
+The application gets the same results as without kills: values of a `map` in order, complete texts with each seq
+covered once, and as many jobs on the server as were submitted. A restarted job repeats the work of its last attempt;
+the client cannot prevent that.
 
-`CHAOS_JOBS` says how many inputs (`make chaos`: 10,000), `CHAOS_SEED` repeats what was drawn.
+Environment: `CHAOS_JOBS` is the number of inputs (`make chaos`: 10,000), and `CHAOS_SEED` repeats a run.
 """
 
 import os
@@ -17,7 +17,7 @@ import pytest
 
 from support.client_timing import with_timing
 from support.faulty_proxy import FaultyProxy
-from support.killable_server import killed_server, said
+from support.killable_server import killed_server, talk_text
 from support.received_updates import Run
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.http.api_session import Timing
@@ -38,8 +38,8 @@ def _seed():
     print(f"CHAOS_SEED={SEED} CHAOS_JOBS={INPUTS}")
 
 
-async def talk(client, straight, words, when_it_runs):
-    """Read a text to its end; it may start over, and then says how much of it is void."""
+async def talk(client, direct_client, words, when_it_runs):
+    """Read a text to its end, across restarts that retract part of it."""
     job = await client.submit("talk", words=words)
     run = Run()
     async for update in job:
@@ -47,21 +47,21 @@ async def talk(client, straight, words, when_it_runs):
         if len(run.covered) == 3:
             when_it_runs()
     assert run.assert_whole()[0] == 1
-    assert run.text == run.value == await job.result() == said(words)
-    held = await straight.job(job.id).read()
+    assert run.text == run.value == await job.result() == talk_text(words)
+    held = await direct_client.job(job.id).read()
     assert digest(held.state["items"]) == held.done.digest == job._reader._stream.follower.done.digest
 
 
-async def live(server, proxy, draw):
+async def run_jobs(server, proxy, draw):
     kill_at = sorted(draw.sample(range(1, INPUTS), KILLS - 1))
-    values, killing = [], anyio.Lock()
+    values, kill_lock = [], anyio.Lock()
 
     async def kill():
-        async with killing:
+        async with kill_lock:
             await anyio.to_thread.run_sync(server.again)
 
     async with (
-        AsyncClient(server.url, retry=RETRY) as straight,
+        AsyncClient(server.url, retry=RETRY) as direct_client,
         with_timing(AsyncClient(proxy.url, retry=RETRY), TIMING) as client,
     ):
         await client.describe("shout")
@@ -70,7 +70,7 @@ async def live(server, proxy, draw):
             kill_soon = partial(tasks.start_soon, kill)
             for number in range(TALKS):
                 words = draw.randrange(200, 300)
-                tasks.start_soon(talk, client, straight, words, (lambda: None) if number else kill_soon)
+                tasks.start_soon(talk, client, direct_client, words, (lambda: None) if number else kill_soon)
             inputs = ({"text": f"word {at}"} for at in range(INPUTS))
             async for value in client.map("shout", inputs, batch_size=BATCH, pause=0.001):
                 values.append(value)
@@ -79,7 +79,7 @@ async def live(server, proxy, draw):
                     kill_soon()
         assert values == [f"WORD {at}" for at in range(INPUTS)]
         assert not kill_at
-        jobs = await straight.jobs(limit=10 * INPUTS)
+        jobs = await direct_client.jobs(limit=10 * INPUTS)
         assert len(jobs) == TALKS + -(-INPUTS // BATCH)
         assert {job.status for job in jobs} == {"succeeded"}
         return max(job.attempt for job in jobs)
@@ -87,11 +87,11 @@ async def live(server, proxy, draw):
 
 @pytest.mark.timeout(120 + INPUTS)
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
-def test_jobs_on_a_server_that_is_killed_and_started_again_equal_clean_runs(backend):
+def test_jobs_on_a_killed_and_restarted_server_equal_clean_runs(backend):
     draw = random.Random(SEED)
     settings = {"heartbeat": 0.3, "max_queue_size": 100_000, "max_jobs_per_principal": 100_000}
     with killed_server(**settings) as server, FaultyProxy(("127.0.0.1", server.port), SEED) as proxy:
         proxy.active = False
-        attempts = anyio.run(live, server, proxy, draw, backend=backend)
-        assert attempts > 1, "the kill did not meet the job that ran"
+        attempts = anyio.run(run_jobs, server, proxy, draw, backend=backend)
+        assert attempts > 1, "no job was interrupted by a kill"
         assert sum(proxy.faults.values()) > 0

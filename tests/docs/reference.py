@@ -1,4 +1,4 @@
-"""The parts of the reference that are made from the code. `python tests/docs/reference.py` writes them."""
+"""Generated parts of the reference documentation. `python tests/docs/reference.py` writes them into the pages."""
 
 import inspect
 import re
@@ -45,7 +45,7 @@ def statuses() -> str:
 
 
 def actions() -> str:
-    """The docstrings below the actions, in their order."""
+    """Return a Markdown table of the actions and their docstrings."""
     import tidewire.protocol.status_table as module
 
     source = inspect.getsource(module.Action)
@@ -56,7 +56,7 @@ def actions() -> str:
 
 
 def faults() -> str:
-    """The rows of the fault table, each with the docstring below its fault."""
+    """Return a Markdown table of the request faults and their docstrings."""
     import tidewire.protocol.request_policy as module
 
     rows = ["| fault | at first contact | later |", "|---|---|---|"]
@@ -91,11 +91,11 @@ def of_endpoints() -> str:
 
 
 def arguments_of(function: Callable[..., Any]) -> dict[str, str]:
-    """What its docstring says of each of its parameters; all must be there."""
+    """Return the description of each parameter from the docstring. Fails if the docstring omits a parameter."""
     described = inspect.getdoc(function) or ""
     section = re.search(r"Args:\n(.*?)(?=\n\n\w+:\n|\Z)", described, re.DOTALL)
-    said = section[1] if section else ""
-    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", said, re.DOTALL | re.MULTILINE)
+    section_text = section[1] if section else ""
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", section_text, re.DOTALL | re.MULTILINE)
     names = [name for name in inspect.signature(function).parameters if name != "self"]
     assert not found or [name for name, _ in found] == names, function
     return {name: " ".join(meaning.split()) for name, meaning in found}
@@ -141,9 +141,9 @@ def methods(of: str, called: str, *left_out: str) -> Callable[[], str]:
                 continue
             function = member.fget if isinstance(member, property) else member
             meaning = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-            told = "".join(f" `{each}`: {what}" for each, what in arguments_of(function).items())
+            details = "".join(f" `{each}`: {what}" for each, what in arguments_of(function).items())
             rows.append(
-                f"| `{name}{'' if isinstance(member, property) else shape(function)}` | {meaning}{told} |"
+                f"| `{name}{'' if isinstance(member, property) else shape(function)}` | {meaning}{details} |"
             )
         return "\n".join(rows)
 
@@ -156,13 +156,13 @@ def gives() -> str:
     rows = ["| what it gives or raises | does |", "|---|---|"]
     for each in (Append, Last, ItemError):
         meaning = " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())
-        told = "".join(f" `{name}`: {what}" for name, what in arguments_of(each).items())
-        rows.append(f"| `{each.__name__}{shape(each)}` | {meaning}{told} |")
+        details = "".join(f" `{name}`: {what}" for name, what in arguments_of(each).items())
+        rows.append(f"| `{each.__name__}{shape(each)}` | {meaning}{details} |")
     return "\n".join(rows)
 
 
 def shape(function: Callable[..., Any]) -> str:
-    """Its parameters and their defaults."""
+    """Format the parameters of a function with their defaults, without types."""
     given = [each for name, each in inspect.signature(function).parameters.items() if name != "self"]
     plain = inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in given])
     return re.sub(r"<(\w+\.)?(\w+):.*?>", r"\2", str(plain))
@@ -173,17 +173,19 @@ def suite_options() -> str:
 
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for name, given in inspect.signature(conformance).parameters.items():
-        _, told = get_args(given.annotation)
-        if "Argument" in type(told).__name__:
+        _, details = get_args(given.annotation)
+        if "Argument" in type(details).__name__:
             continue
-        # In an annotation typer takes the first name of an option in the place of its default.
-        said = [each for each in (told.default, *(told.param_decls or ())) if str(each).startswith("-")]
-        names = ", ".join(f"`{each}`" for each in said or [f"--{name.replace('_', '-')}"])
-        value = f" `{told.metavar}`" if told.metavar else ""
+        # In an `Annotated` type, typer stores the first option name in `default`.
+        section_text = [
+            each for each in (details.default, *(details.param_decls or ())) if str(each).startswith("-")
+        ]
+        names = ", ".join(f"`{each}`" for each in section_text or [f"--{name.replace('_', '-')}"])
+        value = f" `{details.metavar}`" if details.metavar else ""
         default = f"`{given.default:g}`" if isinstance(given.default, (int, float)) else ""
         default = "" if isinstance(given.default, bool) else default
         repeatable = " Repeatable." if "list" in str(given.annotation) else ""
-        rows.append(f"| {names}{value} | {default} | {told.help}{repeatable} |")
+        rows.append(f"| {names}{value} | {default} | {details.help}{repeatable} |")
     return "\n".join(rows)
 
 
@@ -222,7 +224,7 @@ PARTS = {
 
 
 def with_parts(page: str) -> str:
-    """A page's text with its generated parts made anew."""
+    """Return the text of a page with its generated parts up to date."""
     text = (REFERENCE / page).read_text()
     for name, make in PARTS[page].items():
         before, begins, rest = text.partition(f"<!-- generated: {name} -->\n")

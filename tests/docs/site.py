@@ -1,6 +1,6 @@
-"""The server behind the documentation: the tutorial's own endpoints, and text generation with the model that ships.
+"""Server for the code blocks of the documentation: the endpoints of the tutorial, and text generation.
 
-Run as a file: `python site.py STORY_FILE PORT_FILE`.
+Run as `python site.py STORY_FILE PORT_FILE`.
 """
 
 import runpy

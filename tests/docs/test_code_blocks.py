@@ -1,8 +1,8 @@
-"""Every code block of the README and of `docs/` runs, page by page, against a real server.
+"""Runs every code block of the README and of `docs/`, page by page, against a real server.
 
-```python            is run; the blocks of a page share their names, and a folder of their own
-```python file=NAME  is written to that folder as well, so that later blocks can import it; its tests are run
-```console           the `tidewire` commands in it are run; `tidewire serve` is started, reached, and stopped
+```python            is executed; the blocks of a page share a namespace and a working folder
+```python file=NAME  is also written to that folder, so that later blocks can import it; its tests are executed
+```console           its `tidewire` commands are executed; `tidewire serve` is started, called and stopped
 """
 
 import gc
@@ -60,8 +60,8 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def begin(module: str, *arguments: str, **options: Any) -> Forked:
-    """A command; what all of them import is imported once."""
+def start_command(module: str, *arguments: str, **options: Any) -> Forked:
+    """Start a command in a fork server that has done the common imports."""
     return Forked(module, *arguments, imports=IMPORTS, **options)
 
 
@@ -80,17 +80,17 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     story = folder / "story.py"
     story.write_text(next(block.text for block in blocks(STORY) if block.file == "story.py"))
-    with begin("docs.site", str(story), str(folder / "port"), cwd=ROOT / "tests") as process:
+    with start_command("docs.site", str(story), str(folder / "port"), cwd=ROOT / "tests") as process:
         yield f"http://127.0.0.1:{wait_for_port(process, folder / 'port')}"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
 
 
-# Python hides a ResourceWarning by default: a page may use a client without closing it.
+# Python hides ResourceWarnings by default, and a page may use a client without closing it.
 @pytest.mark.filterwarnings("ignore:a tidewire client was not closed:ResourceWarning")
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize("page", with_language("python"), ids=name_of)
-def test_the_python_of_a_page_runs(page, site, tmp_path, monkeypatch):
+def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     known = set(sys.modules)
@@ -105,7 +105,7 @@ def test_the_python_of_a_page_runs(page, site, tmp_path, monkeypatch):
                 for name, test in runpy.run_path(block.file).items():
                     if name.startswith("test_"):
                         test()
-            # Leading newlines make the line numbers of a traceback those of the page.
+            # Leading newlines align the line numbers of a traceback with the page.
             exec(compile("\n" * block.line + text, str(page), "exec"), names)
     finally:
         names.clear()
@@ -131,33 +131,33 @@ def commands(page: Path) -> list[str]:
         (page, command)
         for page in with_language("console")
         for command in commands(page)
-        if "~" not in command or "--show-config" in command  # else it names a folder of the reader's own
+        if "~" not in command or "--show-config" in command  # `~` refers to a folder of the reader
     ],
     ids=lambda value: value if isinstance(value, str) else name_of(value),
 )
-def test_a_command_of_a_page_works(page, command, site, tmp_path):
+def test_command_of_a_page_works(page, command, site, tmp_path):
     for block in blocks(page):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text)
     _, *words = shlex.split(command)
     arguments = [word.replace(WRITTEN_URL, site) for word in words]
     if words[0] != "serve" or "--show-config" in words:
-        # As in a shell where the environment is active: `python3` in a command is the one that has the packages.
+        # As with an activated environment: `python3` in a command has the packages installed.
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        with begin("tidewire", *arguments, cwd=tmp_path, env=env) as process:
+        with start_command("tidewire", *arguments, cwd=tmp_path, env=env) as process:
             out, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         assert out
         return
     arguments += ["--port", "0", "--port-file", str(tmp_path / "port")]
-    with begin("tidewire", *arguments, cwd=tmp_path) as process:
+    with start_command("tidewire", *arguments, cwd=tmp_path) as process:
         url = f"http://127.0.0.1:{wait_for_port(process, tmp_path / 'port')}"
         assert httpx.get(f"{url}/v1").json()["endpoints"]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 
 
-def test_each_link_of_a_page_leads_somewhere():
+def test_links_of_pages_have_existing_targets():
     broken = [
         f"{name_of(page)}: {target}"
         for page in PAGES

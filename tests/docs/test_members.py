@@ -1,4 +1,4 @@
-"""The members of the exported classes are those in the reference, and no others."""
+"""Members of exported classes: exactly the members in the reference documentation."""
 
 import dataclasses
 import inspect
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class OfGenerics(Generic[T]):
-    """What every generic class has."""
+    """An empty generic class. Its members are those that Python adds to every generic class."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OfDataclasses:
-    """What every dataclass has."""
+    """An empty dataclass. Its members are those that Python adds to every dataclass."""
 
 
 class OfNamedTuples(NamedTuple):
-    """What every named tuple has."""
+    """An empty named tuple. Its members are those that Python adds to every named tuple."""
 
 
 def change():
@@ -66,7 +66,7 @@ INSTANCES = {
 
 
 def members(instance):
-    """`dir()` of an instance without the members of its built-in bases, and of what Python adds to each class."""
+    """Names in `dir()` of an instance, without members of built-in bases and members that Python adds."""
     cls = type(instance)
     left_out = {*dir(OfGenerics()), "__slots__", "__annotations__", "__post_init__"}
     for base in cls.__mro__:
@@ -79,8 +79,8 @@ def members(instance):
     return {*dir(instance)} - left_out
 
 
-def written():
-    """Class → members, from the table of the reference."""
+def documented_members():
+    """Map each class to its members, read from the tables of the reference."""
     table = ""
     for page in ("client.md", "server.md"):
         text = (reference.REFERENCE / page).read_text()
@@ -90,16 +90,16 @@ def written():
 
 
 @pytest.mark.parametrize("name", [*tidewire.__all__, *tidewire_server.__all__])
-def test_an_instance_has_the_members_that_the_reference_lists(name):
-    assert members(INSTANCES[name]()) == written()[name]
+def test_instance_has_exactly_the_documented_members(name):
+    assert members(INSTANCES[name]()) == documented_members()[name]
 
 
 @pytest.mark.parametrize("name", tidewire.__all__)
-def test_an_instance_shows_at_most_one_private_name(name):
+def test_instance_has_at_most_one_private_member(name):
     shown = members(INSTANCES[name]())
     assert len([member for member in shown if re.match(r"_(?!_)", member)]) <= 1
 
 
 @pytest.mark.parametrize("cls", [tidewire.AsyncClient, Client])
-def test_a_client_takes_no_private_argument(cls):
+def test_client_has_no_private_argument(cls):
     assert not [name for name in inspect.signature(cls).parameters if name.startswith("_")]

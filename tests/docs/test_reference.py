@@ -11,12 +11,12 @@ from tidewire_server.process.cli import serve
 
 
 @pytest.mark.parametrize("page", reference.PARTS)
-def test_what_is_made_from_the_code_is_up_to_date(page):
+def test_generated_parts_of_the_reference_are_up_to_date(page):
     written = (reference.REFERENCE / page).read_text()
     assert written == reference.with_parts(page), "run: python tests/docs/reference.py"
 
 
-def test_every_error_stands_in_the_tree():
+def test_every_error_is_in_the_documented_tree():
     tree = reference.errors()
     classes = [
         name
@@ -28,12 +28,12 @@ def test_every_error_stands_in_the_tree():
 
 
 @pytest.mark.parametrize("package", [tidewire, tidewire_server])
-def test_every_public_name_stands_in_the_reference(package):
+def test_every_public_name_is_in_the_reference(package):
     pages = "".join(page.read_text() for page in reference.REFERENCE.glob("*.md"))
     assert [name for name in package.__all__ if name not in pages] == []
 
 
-def test_every_flag_of_the_server_stands_in_its_reference():
+def test_every_flag_of_the_server_is_in_the_reference():
     page = (reference.REFERENCE / "server.md").read_text()
     flags = [(option.name, *option.opts) for option in get_command(serve).params]
     assert len(flags) > 20

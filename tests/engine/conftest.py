@@ -22,7 +22,7 @@ def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., TorchEngine]]:
-    """Starts engines on a checkpoint, or on a folder, and closes them."""
+    """Return a function that starts an engine on a checkpoint or folder; all engines are closed after the test."""
     engines = []
 
     def start_one(checkpoint: Checkpoint | Path, **settings: int) -> TorchEngine:

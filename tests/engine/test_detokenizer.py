@@ -2,14 +2,14 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from support.model_checkpoints import END, letters, random_tokenizer
+from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
 
 def bytes_vocabulary(*more: bytes) -> Vocabulary:
-    """Id b is the byte b; then an end token; then `more`."""
+    """Return a vocabulary with token id b for byte b, then an end token (256), then the given tokens."""
     return Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", *more], special={256})
 
 
@@ -17,39 +17,39 @@ def pieces(text: TextStream, data: bytes) -> list[str]:
     return [text.feed(byte) for byte in data]
 
 
-def test_a_character_cut_over_tokens_comes_whole_with_its_last_byte():
+def test_character_split_over_tokens_is_emitted_with_its_last_byte():
     text = TextStream(bytes_vocabulary())
     assert pieces(text, "aé🙂".encode()) == ["a", "", "é", "", "", "", "🙂"]
 
 
-def test_every_cut_of_a_text_into_tokens_gives_the_text():
+def test_text_is_the_same_for_any_split_into_tokens():
     whole = "naïve — 漢字 🙂👨‍👩‍👧 end"
     data = whole.encode()
     for size in range(1, 9):
         parts = [data[i : i + size] for i in range(0, len(data), size)]
         vocabulary = bytes_vocabulary(*parts)
         text = TextStream(vocabulary)
-        got = [text.feed(257 + i) for i in range(len(parts))]
-        assert "".join(got) == whole
-        assert "\ufffd" not in "".join(got)
+        emitted = [text.feed(257 + i) for i in range(len(parts))]
+        assert "".join(emitted) == whole
+        assert "\ufffd" not in "".join(emitted)
 
 
-def test_bytes_that_can_never_be_a_character_show_as_replacement():
+def test_invalid_bytes_become_replacement_characters():
     text = TextStream(bytes_vocabulary())
     assert "".join(pieces(text, b"a\xffb\xed\xa0\x80c")) == "a\ufffdb\ufffd\ufffd\ufffdc"
 
 
-def test_an_unfinished_character_at_the_end_is_left_out():
+def test_incomplete_character_at_the_end_is_omitted():
     text = TextStream(bytes_vocabulary(), stops=["zz"])
     assert "".join(pieces(text, "né".encode()[:2])) + text.flush() == "n"
 
 
-def test_special_tokens_add_nothing():
+def test_special_tokens_add_no_text():
     text = TextStream(bytes_vocabulary())
     assert [text.feed(token) for token in (65, 256, 66)] == ["A", "", "B"]
 
 
-def test_a_stop_string_over_token_borders_is_cut_off_and_nothing_of_it_shows():
+def test_stop_string_over_token_boundaries_is_removed_completely():
     text = TextStream(bytes_vocabulary(), stops=["\n\ndef", "STOP"])
     assert pieces(text, b"a\n\nST") == ["a", "", "", "\n\n", ""]
     assert not text.stopped
@@ -58,7 +58,7 @@ def test_a_stop_string_over_token_borders_is_cut_off_and_nothing_of_it_shows():
     assert text.flush() == ""
 
 
-def test_held_text_comes_out_once_it_is_no_stop_string():
+def test_held_back_text_is_emitted_once_it_cannot_become_a_stop_string():
     text = TextStream(bytes_vocabulary(), stops=["abcd"])
     assert pieces(text, b"xababce") == ["x", "", "", "ab", "", "", "abce"]
     fresh = TextStream(bytes_vocabulary(), stops=["abcd"])
@@ -66,32 +66,32 @@ def test_held_text_comes_out_once_it_is_no_stop_string():
     assert not fresh.stopped
 
 
-def test_the_earliest_stop_string_wins_within_one_token():
+def test_earliest_stop_string_within_a_token_applies():
     text = TextStream(bytes_vocabulary(b"one two three"), stops=["three", "two"])
     assert text.feed(257) == "one "
     assert text.stopped
 
 
-def test_stop_strings_agree_with_a_search_of_the_whole_text():
+def test_stop_strings_are_found_as_in_a_search_of_the_whole_text():
     whole = "aabaabaaabab" * 3
     for stop in ("aab", "aaab", "bab", "abaaabab", "bb", "a", "babaabaab"):
         text = TextStream(bytes_vocabulary(), stops=[stop])
-        got = ""
+        emitted = ""
         for byte in whole.encode():
-            got += text.feed(byte)
+            emitted += text.feed(byte)
             if text.stopped:
                 break
-        got += text.flush()
+        emitted += text.flush()
         at = whole.find(stop)
-        assert got == (whole if at < 0 else whole[:at])
+        assert emitted == (whole if at < 0 else whole[:at])
         assert text.stopped == (at >= 0)
 
 
-def test_the_table_holds_real_bytes_not_the_alphabet_of_byte_level_bpe():
+def test_vocabulary_has_raw_bytes_instead_of_the_byte_level_alphabet():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
     vocabulary = vocabulary_of(tokenizer, 300)
     for byte in range(256):
-        token_id = tokenizer.convert_tokens_to_ids(letters(bytes([byte]))[0])
+        token_id = tokenizer.convert_tokens_to_ids(byte_level_tokens(bytes([byte]))[0])
         assert vocabulary.bytes_of(token_id) == bytes([byte])
     assert vocabulary.bytes_of(tokenizer.convert_tokens_to_ids("ĠĠĠĠ")) == b"    "
     assert vocabulary.special == {0}
@@ -99,7 +99,7 @@ def test_the_table_holds_real_bytes_not_the_alphabet_of_byte_level_bpe():
     assert vocabulary.bytes_of(299) == b""
 
 
-def test_the_table_agrees_with_the_tokenizer_on_real_text():
+def test_vocabulary_agrees_with_the_tokenizer_on_real_text():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
     vocabulary = vocabulary_of(tokenizer, 0)
     whole = "def naïve(x):\n    return '漢字 🙂'\n"
@@ -107,7 +107,7 @@ def test_the_table_agrees_with_the_tokenizer_on_real_text():
     assert b"".join(vocabulary.bytes_of(i) for i in ids).decode() == whole == tokenizer.decode(ids)
 
 
-def test_sentence_piece_tokens_become_spaces_and_bytes():
+def test_sentencepiece_tokens_become_spaces_and_bytes():
     model = models.BPE(
         vocab={"<unk>": 0, "▁the": 1, "<0xE2>": 2, "<0x0A>": 3, "é": 4}, merges=[], byte_fallback=True
     )
@@ -120,14 +120,14 @@ def test_sentence_piece_tokens_become_spaces_and_bytes():
     assert [vocabulary.bytes_of(i) for i in (1, 2, 3, 4)] == [b" the", b"\xe2", b"\n", "é".encode()]
 
 
-def test_a_tokenizer_whose_tokens_are_no_bytes_is_refused():
+def test_tokenizer_without_byte_tokens_is_refused():
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "##ing": 1}, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
     with pytest.raises(UnsupportedTokenizerError, match="WordPiece"):
         vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), 2)
 
 
-def test_a_vocabulary_is_named_by_its_content():
+def test_vocabulary_hash_depends_only_on_its_content():
     first, same = bytes_vocabulary(b"x"), bytes_vocabulary(b"x")
     assert first.hash == same.hash != bytes_vocabulary(b"y").hash
     assert first.hash != Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", b"x"]).hash

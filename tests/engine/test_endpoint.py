@@ -1,4 +1,4 @@
-"""The `generate` endpoint: an engine behind a server."""
+"""The `generate` endpoint with an engine."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ def server(engine: TorchEngine) -> Server:
     return server
 
 
-def test_the_value_holds_what_the_engine_says(server: Server, engine: TorchEngine):
+def test_value_has_the_output_of_the_engine(server: Server, engine: TorchEngine):
     members = {
         "prompt": "def f",
         "max_tokens": 9,
@@ -54,13 +54,13 @@ def test_the_value_holds_what_the_engine_says(server: Server, engine: TorchEngin
     Generated.model_validate(value, strict=True)
 
 
-def test_without_any_member_there_is_a_text_and_no_other_column(server: Server):
+def test_value_has_only_text_by_default(server: Server):
     value = server.call("generate")
     assert value.keys() == {"text", "finish_reason"}
     assert value["text"]
 
 
-def test_echo_puts_the_prompt_before_the_text(server: Server):
+def test_echo_prepends_the_prompt(server: Server):
     members = {"prompt": "def f", "max_tokens": 9, "seed": 3}
     plain, echoed = server.call("generate", **members), server.call("generate", **members, echo=True)
     assert echoed["text"] == "def f" + plain["text"]
@@ -80,7 +80,7 @@ def test_echo_puts_the_prompt_before_the_text(server: Server):
         ({"temperature": -1}, "invalid_input", "/input/temperature"),
     ],
 )
-def test_what_cannot_be_served_is_refused_before_it_waits(
+def test_invalid_input_is_refused_before_the_engine_is_called(
     server: Server, engine: TorchEngine, members: dict[str, object], code: str, pointer: str
 ):
     with pytest.raises(ProblemError) as refusal:
@@ -89,7 +89,7 @@ def test_what_cannot_be_served_is_refused_before_it_waits(
     assert asyncio.run(engine.stats()).started == 0
 
 
-def test_an_engine_that_was_closed_fails_the_item_with_its_reason(server: Server, engine: TorchEngine):
+def test_closed_engine_fails_the_item_with_its_reason(server: Server, engine: TorchEngine):
     asyncio.run(engine.close())
     with pytest.raises(ItemError, match="the engine was closed"):
         server.call("generate")
@@ -97,7 +97,7 @@ def test_an_engine_that_was_closed_fails_the_item_with_its_reason(server: Server
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_cancelling_the_job_frees_the_slot(start: Start, random_checkpoint: Checkpoint):
+async def test_cancelling_a_job_frees_its_slot(start: Start, random_checkpoint: Checkpoint):
     engine = start(random_checkpoint, slots=1)
     server = Server()
     add_engine(server, engine)
@@ -105,9 +105,9 @@ async def test_cancelling_the_job_frees_the_slot(start: Start, random_checkpoint
         body = {"input": {"prompt": "x", "max_tokens": 127}}
         jobs = []
         for _ in range(3):
-            answer = await client.post("/v1/endpoints/generate/jobs", json=body)
-            assert answer.status_code == 201, answer.text
-            jobs.append(answer.headers["location"])
+            response = await client.post("/v1/endpoints/generate/jobs", json=body)
+            assert response.status_code == 201, response.text
+            jobs.append(response.headers["location"])
         for job in jobs:
             await client.post(f"{job}/cancel")
         async with asyncio.timeout(10):
@@ -121,7 +121,9 @@ async def test_cancelling_the_job_frees_the_slot(start: Start, random_checkpoint
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_discovery_has_the_cap_the_schemas_and_the_vocabulary(server: Server, engine: TorchEngine):
+async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary(
+    server: Server, engine: TorchEngine
+):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
         described = (await client.get("/v1/endpoints/generate")).json()
         linked = (await client.get(described["links"]["vocabulary"])).json()
@@ -136,7 +138,7 @@ async def test_discovery_has_the_cap_the_schemas_and_the_vocabulary(server: Serv
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_engine_ends_with_the_server(server: Server, engine: TorchEngine):
+async def test_engine_is_closed_with_the_server(server: Server, engine: TorchEngine):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
         assert (await client.get("/v1")).status_code == 200
     await server.app.close()
@@ -144,7 +146,7 @@ async def test_the_engine_ends_with_the_server(server: Server, engine: TorchEngi
         await anext(engine.generate(Generate()))
 
 
-def test_without_a_checkpoint_the_model_that_ships_is_served():
+def test_bundled_model_is_served_by_default():
     server = Server()
     add_generate(server, device="cpu", slots=2)
     assert (
@@ -153,6 +155,6 @@ def test_without_a_checkpoint_the_model_that_ships_is_served():
     assert server.endpoints["generate"].concurrency_limit == 2
 
 
-def test_a_checkpoint_that_cannot_be_served_says_why(tmp_path: Path):
+def test_checkpoint_that_cannot_be_served_raises_an_error_with_the_reason(tmp_path: Path):
     with pytest.raises(LoadError, match="has no config"):
         add_generate(Server(), model=tmp_path)

@@ -1,4 +1,4 @@
-"""Slots, the queue, cancellation, failures and the end of an engine."""
+"""Life cycle of an engine: slots, queue, cancellation, failures and closing."""
 
 import asyncio
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.model_checkpoints import CONTEXT, collect, crafted, generate, generate_one
+from support.model_checkpoints import CONTEXT, collect, crafted_checkpoint, generate, generate_one
 from tidewire_server.generation.engine import (
     Delta,
     EngineClosedError,
@@ -29,20 +29,20 @@ Start = Callable[..., TorchEngine]
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
-async def until(engine: TorchEngine, holds: Callable[[Stats], bool]) -> Stats:
-    """Wait, at most 10 s, for a condition on the counters."""
+async def until(engine: TorchEngine, condition: Callable[[Stats], bool]) -> Stats:
+    """Wait up to 10 s for a condition on the engine's counters."""
     async with asyncio.timeout(10):
         while True:
             stats = await engine.stats()
-            if holds(stats):
+            if condition(stats):
                 return stats
             await asyncio.sleep(0.001)
 
 
 class Gate:
-    """A model that stops before a forward pass of its choice until it is let through, and fails at one of its choice.
+    """A model that blocks at one chosen forward pass, and fails at another.
 
-    The engine's thread runs ahead of the test's loop, so a test holds it where it wants to look.
+    The engine's thread runs ahead of the test's event loop, so a test blocks the model at the point that it examines.
     """
 
     def __init__(self, model: Any, *, is_open: bool, holds_at: int | None, fails_at: int | None) -> None:
@@ -60,7 +60,7 @@ class Gate:
             raise MemoryError("secret details")
         return self._model(**inputs)
 
-    def let_through(self) -> None:
+    def open(self) -> None:
         self._open.set()
 
 
@@ -77,13 +77,13 @@ async def test_closing_the_iterator_frees_the_slot(start: Start, random_checkpoi
     async with aclosing(engine.generate(Generate(max_tokens=100, seed=1))) as deltas:
         await anext(deltas)
         assert (await engine.stats()).running == 1
-    gate.let_through()
+    gate.open()
     stats = await until(engine, lambda s: s.running == 0)
     assert stats.generated_tokens < 100
     assert len((await collect(engine, Generate(max_tokens=5, seed=1))).text) == 5
 
 
-async def test_cancelling_the_task_frees_the_slot_and_the_others_go_on(
+async def test_cancelling_a_task_frees_its_slot_and_does_not_affect_others(
     start: Start, random_checkpoint: Checkpoint
 ):
     checkpoint, gate = gated(random_checkpoint, is_open=False)
@@ -94,12 +94,12 @@ async def test_cancelling_the_task_frees_the_slot_and_the_others_go_on(
     dropped.cancel()
     with pytest.raises(asyncio.CancelledError):
         await dropped
-    gate.let_through()
+    gate.open()
     assert len((await kept).text) == 20
     assert (await until(engine, lambda s: s.running == 0)).generated_tokens < 40
 
 
-async def test_a_request_cancelled_while_it_waits_never_runs(start: Start, random_checkpoint: Checkpoint):
+async def test_request_cancelled_in_the_queue_never_runs(start: Start, random_checkpoint: Checkpoint):
     checkpoint, gate = gated(random_checkpoint, is_open=False)
     engine = start(checkpoint, slots=1)
     first = asyncio.create_task(collect(engine, Generate(prompt="ab", max_tokens=3)))
@@ -109,7 +109,7 @@ async def test_a_request_cancelled_while_it_waits_never_runs(start: Start, rando
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    gate.let_through()
+    gate.open()
     await first
     await until(engine, lambda s: s.waiting == 0)
     assert (await engine.stats()).prompt_tokens == 2
@@ -131,46 +131,46 @@ async def test_several_requests_share_a_step(start: Start, random_checkpoint: Ch
     engine = start(checkpoint, slots=8)
     jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=10, seed=i))) for i in range(8)]
     await until(engine, lambda s: s.started == 8)
-    gate.let_through()
+    gate.open()
     await asyncio.gather(*jobs)
     assert (await engine.stats()).steps <= 11
 
 
-async def test_the_queue_is_bounded_and_says_so(start: Start, random_checkpoint: Checkpoint):
+async def test_full_queue_refuses_a_request_with_its_limit(start: Start, random_checkpoint: Checkpoint):
     checkpoint, gate = gated(random_checkpoint, is_open=False)
     engine = start(checkpoint, slots=2, max_waiting=3)
     jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=2))) for _ in range(5)]
     await until(engine, lambda s: s.started == 5)
     with pytest.raises(EngineFullError, match="5 requests"):
         await collect(engine, Generate(max_tokens=2))
-    gate.let_through()
+    gate.open()
     assert [len(d.text) for d in await asyncio.gather(*jobs)] == [2] * 5
     assert len((await collect(engine, Generate(max_tokens=2))).text) == 2
 
 
-async def test_a_failing_step_fails_its_requests_and_the_engine_goes_on(
+async def test_failing_step_fails_its_requests_and_the_engine_continues(
     start: Start, random_checkpoint: Checkpoint
 ):
     checkpoint, _ = gated(random_checkpoint, fails_at=6)
     engine = start(checkpoint, slots=2)
-    got = Delta()
+    received = Delta()
 
     async def read_until_it_breaks() -> None:
         async for delta in engine.generate(Generate(max_tokens=50, seed=1)):
-            got.extend(delta)
+            received.extend(delta)
 
     with pytest.raises(EngineError, match=r"failed in a step of 1 requests \(MemoryError\)") as failure:
         await read_until_it_breaks()
-    assert len(got.text) >= 3
+    assert len(received.text) >= 3
     assert "secret" not in str(failure.value)
     assert (await engine.stats()).running == 0
     assert len((await collect(engine, Generate(max_tokens=5))).text) == 5
 
 
-async def test_a_model_whose_logits_are_no_distribution_fails_its_own_request_alone(
-    start: Start, tmp_path: Path
-):
-    folder = crafted(tmp_path, list("abcdefghijklmno"), {"a": {"b": 1e39}, "c": {"d": 5.0}})  # overflows
+async def test_logits_without_probabilities_fail_only_their_own_request(start: Start, tmp_path: Path):
+    folder = crafted_checkpoint(
+        tmp_path, list("abcdefghijklmno"), {"a": {"b": 1e39}, "c": {"d": 5.0}}
+    )  # overflows
     engine = start(folder)
     bad, good = await asyncio.gather(
         collect(engine, Generate(prompt="a", max_tokens=2, top_logprobs=2)),
@@ -183,15 +183,13 @@ async def test_a_model_whose_logits_are_no_distribution_fails_its_own_request_al
     assert good.text[0] == "d"
 
 
-async def test_closing_ends_what_runs_and_what_waits_with_an_error(
-    start: Start, random_checkpoint: Checkpoint
-):
+async def test_close_fails_running_and_waiting_requests(start: Start, random_checkpoint: Checkpoint):
     checkpoint, gate = gated(random_checkpoint, is_open=False)
     engine = start(checkpoint, slots=1)
     jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=100))) for _ in range(3)]
     await until(engine, lambda s: s.started == 3)
     closing = asyncio.create_task(engine.close())
-    gate.let_through()
+    gate.open()
     results = await asyncio.gather(*jobs, return_exceptions=True)
     assert [type(r) for r in results] == [EngineClosedError] * 3
     await closing
@@ -200,17 +198,15 @@ async def test_closing_ends_what_runs_and_what_waits_with_an_error(
         await collect(engine, Generate())
 
 
-def test_an_engine_without_a_request_is_let_go_of_without_a_close(
-    random_checkpoint: Checkpoint, anyio_backend: str
-):
+def test_unused_engine_is_garbage_collected_without_close(random_checkpoint: Checkpoint, anyio_backend: str):
     engine = TorchEngine(random_checkpoint)
-    gone = weakref.ref(engine)
+    reference = weakref.ref(engine)
     del engine
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-async def test_an_engine_that_is_closed_before_its_first_request_takes_none(
+async def test_engine_closed_before_its_first_request_refuses_requests(
     start: Start, random_checkpoint: Checkpoint
 ):
     engine = start(random_checkpoint)
@@ -219,7 +215,7 @@ async def test_an_engine_that_is_closed_before_its_first_request_takes_none(
         await collect(engine, Generate())
 
 
-async def test_blocks_wait_for_a_slow_reader_merged_into_one(start: Start, random_checkpoint: Checkpoint):
+async def test_deltas_for_a_slow_reader_are_merged(start: Start, random_checkpoint: Checkpoint):
     engine = start(random_checkpoint)
     blocks = []
     async for delta in engine.generate(Generate(max_tokens=60, seed=1, top_logprobs=2)):
@@ -229,7 +225,7 @@ async def test_blocks_wait_for_a_slow_reader_merged_into_one(start: Start, rando
     assert len(blocks) <= 2
 
 
-def test_a_reader_whose_event_loop_is_gone_leaves_the_engine_running(
+def test_engine_keeps_running_after_the_event_loop_of_a_reader_was_closed(
     start: Start, random_checkpoint: Checkpoint, anyio_backend: str
 ):
     engine = start(random_checkpoint, slots=1)
@@ -241,7 +237,7 @@ def test_a_reader_whose_event_loop_is_gone_leaves_the_engine_running(
     asyncio.run(deltas.aclose())
 
 
-def test_the_context_is_shortened_to_what_the_cache_may_take(
+def test_context_is_shortened_to_fit_the_cache_limit(
     start: Start, random_checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture, anyio_backend: str
 ):
     per_position = 4 * 2 * 2 * 2 * 8 * torch.float32.itemsize  # slots, k and v, layers, heads, size

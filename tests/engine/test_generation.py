@@ -1,4 +1,4 @@
-"""The engine against a plain forward pass and against transformers' own generate."""
+"""Generated tokens and log-probabilities, compared with plain forward passes and with transformers."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ from transformers import (
 from support.model_checkpoints import (
     CONTEXT,
     byte_alphabet,
+    byte_level_tokens,
     collect,
-    crafted,
+    crafted_checkpoint,
     generate,
     generate_one,
-    letters,
     random_llama,
     random_tokenizer,
     save,
@@ -39,7 +39,7 @@ PROMPTS = ["def f(x):\n", "import re\n\nclass Tree", "return", "# naïve: ", "x"
 
 
 def greedy_ids(folder: Path, prompt: str, tokens: int) -> list[int]:
-    """What transformers generates."""
+    """Return the token ids that transformers generates greedily."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     inputs = AutoTokenizer.from_pretrained(folder)(prompt, return_tensors="pt")
     inputs.pop("token_type_ids", None)
@@ -51,8 +51,8 @@ def greedy(prompt: str, tokens: int, **members: object) -> Generate:
     return Generate(prompt=prompt, max_tokens=tokens, temperature=0.0, **{"logprobs": True, **members})
 
 
-def assert_equal_to_the_stated_decimals(one: Delta, other: Delta) -> None:
-    """Tokens, texts, order and ranks are equal; log-probabilities differ by rounding at most."""
+def assert_equal_up_to_rounding(one: Delta, other: Delta) -> None:
+    """Assert equal tokens, texts, order and ranks; log-probabilities may differ by rounding."""
     for column in ("text", "token_ids", "top_ids", "ranks"):
         assert getattr(one, column) == getattr(other, column), column
     assert one.logprobs == pytest.approx(other.logprobs, abs=1.01e-4)
@@ -60,7 +60,7 @@ def assert_equal_to_the_stated_decimals(one: Delta, other: Delta) -> None:
         assert row == pytest.approx(other_row, abs=1.01e-4)
 
 
-def test_greedy_tokens_of_the_default_model_are_those_of_transformers(start: Start):
+def test_greedy_tokens_of_the_bundled_model_equal_those_of_transformers(start: Start):
     prompts = [
         "def fibonacci(n):\n",
         "import os\nimport sys\n\n",
@@ -89,7 +89,7 @@ SIZES = {
     ],
     ids=lambda config: config.model_type,
 )
-def test_other_architectures_load_and_generate_as_in_transformers(
+def test_other_architectures_generate_the_tokens_of_transformers(
     start: Start, tmp_path: Path, config: PreTrainedConfig
 ):
     tokenizer = random_tokenizer()
@@ -103,7 +103,7 @@ def test_other_architectures_load_and_generate_as_in_transformers(
         assert delta.token_ids[: len(ids)] == ids
 
 
-def test_log_probabilities_are_those_of_a_plain_forward_pass(start: Start, tmp_path: Path):
+def test_log_probabilities_equal_those_of_a_plain_forward_pass(start: Start, tmp_path: Path):
     folder = random_llama(tmp_path)
     engine = start(folder)
     request = Generate(
@@ -129,7 +129,7 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(start: Start, tmp_p
         assert row == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_request_alone_and_in_a_batch_of_others_gives_the_same(start: Start, random_checkpoint: Checkpoint):
+def test_request_has_the_same_result_alone_and_in_a_batch(start: Start, random_checkpoint: Checkpoint):
     requests = [
         Generate(prompt=PROMPTS[i % 5], max_tokens=8 + 5 * (i % 7), seed=i, temperature=0.2 * (i % 6), top_logprobs=i % 9,
                  top_k=(0, 5)[i % 2], top_p=(1.0, 0.8, 0.95)[i % 3], ranks=True)
@@ -138,11 +138,11 @@ def test_a_request_alone_and_in_a_batch_of_others_gives_the_same(start: Start, r
     together = generate(start(random_checkpoint, slots=5), *requests)
     alone = start(random_checkpoint, slots=1)
     for request, delta in zip(requests, together, strict=True):
-        assert_equal_to_the_stated_decimals(generate(alone, request)[0], delta)
+        assert_equal_up_to_rounding(generate(alone, request)[0], delta)
     assert sum(len(delta.token_ids) for delta in together) > 300
 
 
-def test_a_prompt_read_in_chunks_gives_the_same(start: Start, random_checkpoint: Checkpoint):
+def test_prompt_read_in_chunks_has_the_same_result(start: Start, random_checkpoint: Checkpoint):
     requests = [
         Generate(prompt=p * 2, max_tokens=6, seed=1, top_logprobs=5, ranks=True)
         for p in ("x" * 50, PROMPTS[1])
@@ -150,10 +150,10 @@ def test_a_prompt_read_in_chunks_gives_the_same(start: Start, random_checkpoint:
     whole = generate(start(random_checkpoint), *requests)
     chunked = start(random_checkpoint, slots=2, step_tokens=7)
     for one, other in zip(whole, generate(chunked, *requests), strict=True):
-        assert_equal_to_the_stated_decimals(one, other)
+        assert_equal_up_to_rounding(one, other)
 
 
-def test_a_seed_reproduces_and_another_seed_differs(engine: TorchEngine):
+def test_same_seed_reproduces_and_another_seed_differs(engine: TorchEngine):
     first, again, other = generate(
         engine, *(Generate(max_tokens=30, seed=s, logprobs=True) for s in (7, 7, 8))
     )
@@ -161,33 +161,31 @@ def test_a_seed_reproduces_and_another_seed_differs(engine: TorchEngine):
     assert first.token_ids != other.token_ids
 
 
-def test_without_a_seed_two_runs_differ(engine: TorchEngine):
+def test_runs_without_a_seed_differ(engine: TorchEngine):
     first, other = generate(engine, *(Generate(max_tokens=40, logprobs=True) for _ in range(2)))
     assert first.token_ids != other.token_ids
 
 
-def test_temperature_below_the_smallest_is_zero(engine: TorchEngine):
+def test_tiny_temperature_equals_temperature_zero(engine: TorchEngine):
     tiny = Generate(prompt="a", max_tokens=10, temperature=1e-300, logprobs=True)
     assert generate(engine, tiny)[0].token_ids == generate(engine, greedy("a", 10))[0].token_ids
 
 
-def test_the_last_token_of_the_context_is_reached(engine: TorchEngine):
+def test_generation_reaches_the_last_position_of_the_context(engine: TorchEngine):
     prompt = "x" * (CONTEXT - 9)
     alone = generate_one(engine, prompt=prompt, max_tokens=9, temperature=0.0, logprobs=True)
     assert (len(alone.token_ids), alone.finish_reason, alone.prompt_tokens) == (9, "length", CONTEXT - 9)
 
 
-def test_slots_that_were_used_before_leave_no_trace(start: Start, random_checkpoint: Checkpoint):
+def test_reused_slot_gives_the_same_result_as_a_fresh_slot(start: Start, random_checkpoint: Checkpoint):
     engine = start(random_checkpoint, slots=2)
     fresh = generate(engine, greedy(PROMPTS[0], 20, top_logprobs=3))[0]
     generate(engine, *(Generate(prompt="z" * 90, max_tokens=30, seed=i) for i in range(4)))
-    assert_equal_to_the_stated_decimals(fresh, generate(engine, greedy(PROMPTS[0], 20, top_logprobs=3))[0])
+    assert_equal_up_to_rounding(fresh, generate(engine, greedy(PROMPTS[0], 20, top_logprobs=3))[0])
 
 
-def test_a_prompt_half_read_is_not_disturbed_by_those_that_decode(
-    start: Start, random_checkpoint: Checkpoint
-):
-    """The idle rows between decoding slots write into the cache; a slot that reads its prompt is such a row."""
+def test_partly_read_prompt_is_not_affected_by_decoding_slots(start: Start, random_checkpoint: Checkpoint):
+    """A decoding step also writes cache entries for idle slots, including a slot that is still reading its prompt."""
     engine = start(random_checkpoint, slots=3, step_tokens=8)
     long = greedy("import re\n" * 10, 8, top_logprobs=4)
     expected = generate(engine, long)[0]
@@ -203,44 +201,46 @@ def test_a_prompt_half_read_is_not_disturbed_by_those_that_decode(
         await after
         return await middle
 
-    assert_equal_to_the_stated_decimals(expected, asyncio.run(long_in_the_middle()))
+    assert_equal_up_to_rounding(expected, asyncio.run(long_in_the_middle()))
 
 
-def test_messages_go_through_the_chat_template(start: Start, tmp_path: Path):
+def test_messages_are_rendered_by_the_chat_template(start: Start, tmp_path: Path):
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
     engine = start(random_llama(tmp_path, chat_template=template))
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
-    said = generate_one(engine, messages=turns, max_tokens=12, temperature=0.0, logprobs=True)
+    rendered = generate_one(engine, messages=turns, max_tokens=12, temperature=0.0, logprobs=True)
     same = generate(engine, greedy("[user]hi[assistant]yo>", 12))[0]
-    assert (said.token_ids, said.prompt_tokens) == (same.token_ids, same.prompt_tokens)
+    assert (rendered.token_ids, rendered.prompt_tokens) == (same.token_ids, same.prompt_tokens)
 
 
 @contextlib.contextmanager
-def said(start: Start, folder: Path, text: str):
-    """An engine that generates `text` byte by byte after the prompt "a", then ends; no byte may occur twice."""
-    tokens = ["a", *letters(text.encode())]
+def engine_generating(start: Start, folder: Path, text: str):
+    """Yield an engine that generates `text` byte by byte after the prompt "a"; no byte may occur twice in `text`."""
+    tokens = ["a", *byte_level_tokens(text.encode())]
     links = dict(zip(tokens, [*tokens[1:], "<|end|>"], strict=True))
-    crafted(folder, byte_alphabet(), {last: {following: 50.0} for last, following in links.items()})
+    crafted_checkpoint(
+        folder, byte_alphabet(), {last: {following: 50.0} for last, following in links.items()}
+    )
     yield start(folder)
 
 
-def test_the_end_token_ends_the_text_and_adds_nothing_to_it(start: Start, tmp_path: Path):
-    with said(start, tmp_path, "bc") as engine:
+def test_end_token_ends_the_text_without_adding_to_it(start: Start, tmp_path: Path):
+    with engine_generating(start, tmp_path, "bc") as engine:
         delta = generate(engine, greedy("a", 20, token_text=True))[0]
     assert (delta.text, delta.finish_reason) == (["b", "c", ""], "stop")
     assert (delta.token_ids[-1], delta.token_text) == (0, ["b", "c", "<|end|>"])
 
 
-def test_characters_cut_over_tokens_never_show_as_replacement(start: Start, tmp_path: Path):
-    with said(start, tmp_path, "é🙂!") as engine:
+def test_split_characters_are_never_shown_as_replacement_characters(start: Start, tmp_path: Path):
+    with engine_generating(start, tmp_path, "é🙂!") as engine:
         whole = generate(engine, greedy("a", 20))[0]
         cut = generate(engine, greedy("a", 5))[0]
     assert whole.text == ["", "é", "", "", "", "🙂", "!", ""]
     assert (cut.text, cut.finish_reason) == (["", "é", "", "", ""], "length")
 
 
-def test_a_stop_string_over_tokens_ends_the_text_before_it(start: Start, tmp_path: Path):
-    with said(start, tmp_path, "bcdefgh") as engine:
+def test_stop_string_over_several_tokens_ends_the_text_before_it(start: Start, tmp_path: Path):
+    with engine_generating(start, tmp_path, "bcdefgh") as engine:
         stopped = generate(engine, greedy("a", 20, stop=["ef", "xyz"]))[0]
         one = generate(engine, greedy("a", 20, stop="d"))[0]
         false_alarm = generate(engine, greedy("a", 20, stop="efx"))[0]

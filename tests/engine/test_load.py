@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, MambaConf
 from support.model_checkpoints import (
     byte_alphabet,
     byte_level_tokenizer,
-    crafted,
+    crafted_checkpoint,
     random_llama,
     random_tokenizer,
     save,
@@ -30,55 +30,55 @@ def change(folder: Path, **members: object) -> None:
 
 
 def assert_refused(folder: Path, reason: str, **settings: str) -> None:
-    """In one sentence on one line."""
+    """Assert that loading fails with the reason, in an error of one line."""
     with pytest.raises(LoadError, match=reason) as refusal:
         load(folder, **{"device": "cpu", **settings})
     assert "\n" not in str(refusal.value)
 
 
-def test_a_checkpoint_says_what_it_is(folder: Path):
+def test_checkpoint_has_its_name_sizes_and_dtype(folder: Path):
     checkpoint = load(folder, device="cpu")
     assert (checkpoint.name, checkpoint.context, checkpoint.end_ids) == (folder.name, 128, frozenset())
     assert (checkpoint.layers, checkpoint.kv_heads, checkpoint.head_size) == (2, 2, 8)
     assert str(checkpoint.dtype) == "torch.float32"
 
 
-def test_tokens_that_end_a_text_come_from_the_generation_settings_first(tmp_path: Path):
-    crafted(tmp_path, list("abcdefghijklmno"), {})
+def test_end_tokens_of_the_generation_settings_take_precedence(tmp_path: Path):
+    crafted_checkpoint(tmp_path, list("abcdefghijklmno"), {})
     assert load(tmp_path, device="cpu").end_ids == {0}
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
     assert load(tmp_path, device="cpu").end_ids == {3, 5}
 
 
-def test_no_folder(tmp_path: Path):
+def test_missing_folder_is_refused(tmp_path: Path):
     assert_refused(tmp_path / "nowhere", "nowhere is not a folder")
 
 
-def test_an_empty_folder(tmp_path: Path):
+def test_empty_folder_is_refused(tmp_path: Path):
     assert_refused(tmp_path, "has no config.json and no tokenizer.json")
 
 
-def test_no_tokenizer(folder: Path):
+def test_missing_tokenizer_is_refused(folder: Path):
     (folder / "tokenizer.json").unlink()
     assert_refused(folder, "has no tokenizer.json")
 
 
-def test_a_configuration_that_is_no_json(folder: Path):
+def test_configuration_that_is_not_json_is_refused(folder: Path):
     (folder / "config.json").write_text("{")
     assert_refused(folder, "config.json cannot be read")
 
 
-def test_a_model_type_that_nobody_knows(folder: Path):
+def test_unknown_model_type_is_refused(folder: Path):
     change(folder, model_type="unheard_of")
     assert_refused(folder, "config.json cannot be read")
 
 
-def test_no_weights(folder: Path):
+def test_missing_weights_file_is_refused(folder: Path):
     (folder / "model.safetensors").unlink()
     assert_refused(folder, "cannot be loaded")
 
 
-def test_a_weight_that_is_missing_is_not_made_up(folder: Path):
+def test_missing_weight_is_refused_and_not_initialized(folder: Path):
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -87,19 +87,19 @@ def test_a_weight_that_is_missing_is_not_made_up(folder: Path):
     )
 
 
-def test_code_that_comes_with_a_checkpoint_is_not_run(folder: Path):
+def test_code_in_a_checkpoint_is_not_executed(folder: Path):
     change(folder, model_type="custom", auto_map={"AutoConfig": "evil.Config"})
     (folder / "evil.py").write_text("raise SystemExit('this code was run')\n")
     assert_refused(folder, "config.json cannot be read")
 
 
-def test_weights_that_are_cut_off(folder: Path):
+def test_truncated_weights_file_is_refused(folder: Path):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert_refused(folder, "cannot be loaded")
 
 
-def test_an_encoder_is_no_decoder(tmp_path: Path):
+def test_encoder_is_refused(tmp_path: Path):
     config = BertConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=265
     )
@@ -110,7 +110,7 @@ def test_an_encoder_is_no_decoder(tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_encoder_with_a_language_model_head_is_found_by_its_attention(tmp_path: Path):
+def test_encoder_with_a_language_model_head_is_detected_by_its_attention(tmp_path: Path):
     config = BertConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=265
     )
@@ -118,25 +118,25 @@ def test_an_encoder_with_a_language_model_head_is_found_by_its_attention(tmp_pat
     assert_refused(tmp_path, "attends to later tokens")
 
 
-def test_a_model_with_an_encoder(folder: Path):
+def test_encoder_decoder_model_is_refused(folder: Path):
     (folder / "config.json").write_text(
         json.dumps(T5Config(architectures=["T5ForConditionalGeneration"]).to_dict())
     )
     assert_refused(folder, "which has an encoder")
 
 
-def test_a_model_without_attention(tmp_path: Path):
+def test_model_without_attention_is_refused(tmp_path: Path):
     config = MambaConfig(hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=265)
     save(tmp_path, MambaForCausalLM(config), random_tokenizer())
     assert_refused(tmp_path, "layers of the type linear_attention; only decoder-only")
 
 
-def test_sliding_windows(folder: Path):
+def test_sliding_windows_are_refused(folder: Path):
     change(folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=64)
     assert_refused(folder, "sliding_window")
 
 
-def test_layers_of_several_kinds(folder: Path):
+def test_layers_of_several_kinds_are_refused(folder: Path):
     kinds = ["sliding_attention", "full_attention"]
     change(
         folder,
@@ -149,38 +149,38 @@ def test_layers_of_several_kinds(folder: Path):
     assert_refused(folder, "layers of the type full_attention, sliding_attention")
 
 
-def test_rotary_positions_that_depend_on_the_batch(folder: Path):
+def test_rotary_positions_that_depend_on_the_batch_are_refused(folder: Path):
     change(folder, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
     assert_refused(folder, r"rotary embeddings \(dynamic\)")
 
 
-def test_a_tokenizer_of_an_unknown_kind(folder: Path):
+def test_unknown_kind_of_tokenizer_is_refused(folder: Path):
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     tokenizer.save(str(folder / "tokenizer.json"))
     assert_refused(folder, "only byte-level and SentencePiece tokenizers are supported")
 
 
-def test_a_tokenizer_larger_than_the_model(folder: Path):
+def test_tokenizer_with_more_tokens_than_the_model_is_refused(folder: Path):
     tokens = byte_level_tokenizer([*byte_alphabet(), *(f"more{i}" for i in range(20))])
     tokens.save(str(folder / "tokenizer.json"))
     assert_refused(folder, "has a tokenizer with 277 tokens, but a model with only 265")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x", "meta"])
-def test_a_device_that_is_not_there(folder: Path, device: str):
+def test_unavailable_device_is_refused(folder: Path, device: str):
     assert_refused(folder, f"device '{device}' is not", device=device)
 
 
-def test_a_number_format_that_is_not_served(folder: Path):
+def test_unsupported_dtype_is_refused(folder: Path):
     assert_refused(folder, "dtype 'int8' is not one of auto, float32", dtype="int8")
 
 
-def test_no_context_length(folder: Path):
+def test_missing_context_length_is_refused(folder: Path):
     change(folder, max_position_embeddings=1)
     assert_refused(folder, "max_position_embeddings")
 
 
-def test_an_engine_starts_from_a_folder(folder: Path):
+def test_engine_is_loaded_from_a_folder(folder: Path):
     engine = TorchEngine.load(folder, device="cpu", threads=1, slots=2, max_waiting=1, max_top=3)
     assert (engine.caps.concurrency, engine.caps.max_top, engine.caps.context) == (2, 3, 128)
     assert "messages" not in engine.caps.members

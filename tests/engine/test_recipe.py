@@ -1,4 +1,4 @@
-"""The recipe on a small text, the list of files, and the model that ships."""
+"""The training recipe on a small corpus, the corpus manifest, and the bundled model."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ Start = Callable[..., TorchEngine]
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """Thirty small files, at least one of them held out; and their list in corpus.json beside them."""
+    """Folder with thirty small files, some of them for validation; the manifest corpus.json is next to the folder."""
     folder = tmp_path / "library"
     folder.mkdir()
     for i in range(30):
@@ -36,7 +36,7 @@ def run_recipe(library: Path, out: Path) -> int:
     return recipe.main([*folders, "--steps", "4", "--batch", "2"])
 
 
-def test_the_recipe_makes_a_checkpoint_that_the_engine_serves(start: Start, library: Path, tmp_path: Path):
+def test_recipe_writes_a_checkpoint_that_the_engine_serves(start: Start, library: Path, tmp_path: Path):
     out = tmp_path / "model"
     assert run_recipe(library, out) == 0
     assert {p.name for p in out.iterdir()} == {
@@ -55,7 +55,7 @@ def test_the_recipe_makes_a_checkpoint_that_the_engine_serves(start: Start, libr
 
 
 @pytest.mark.slow
-def test_the_recipe_gives_the_same_weights_again(library: Path, tmp_path: Path):
+def test_recipe_reproduces_the_same_weights(library: Path, tmp_path: Path):
     for out in (tmp_path / "one", tmp_path / "two"):
         assert run_recipe(library, out) == 0
     assert (tmp_path / "one/model.safetensors").read_bytes() == (
@@ -63,13 +63,13 @@ def test_the_recipe_gives_the_same_weights_again(library: Path, tmp_path: Path):
     ).read_bytes()
 
 
-def test_the_recipe_stops_at_other_files_and_says_how_to_go_on(
+def test_recipe_refuses_changed_files_and_names_the_options(
     library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (library / "module_3.py").write_text("changed")
     (library / "module_4.py").unlink()
     assert run_recipe(library, tmp_path / "model") == 2
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     for part in (
         "2 of 30 files",
         "differs: module_3.py",
@@ -77,11 +77,11 @@ def test_the_recipe_stops_at_other_files_and_says_how_to_go_on(
         "--stdlib",
         "--allow-drift",
     ):
-        assert part in said
+        assert part in errors
     assert not (tmp_path / "model" / "model.safetensors").exists()
 
 
-def test_a_text_too_short_for_a_batch_is_refused(
+def test_corpus_too_short_for_a_batch_is_refused(
     library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for path in library.iterdir():
@@ -91,7 +91,7 @@ def test_a_text_too_short_for_a_batch_is_refused(
     assert "2 windows of 512 tokens need 1537" in capsys.readouterr().err
 
 
-def test_drift_that_is_allowed_is_recorded(library: Path):
+def test_allowed_drift_is_recorded(library: Path):
     (library / "module_3.py").write_text("changed")
     (library / "module_4.py").unlink()
     listed = library.parent / "corpus.json"
@@ -102,12 +102,12 @@ def test_drift_that_is_allowed_is_recorded(library: Path):
     assert stdlib_corpus.read(library, allow_drift=True, manifest=listed).digest != text.digest
 
 
-def test_a_folder_without_any_of_the_files_is_refused(tmp_path: Path):
+def test_folder_without_any_listed_file_is_refused(tmp_path: Path):
     with pytest.raises(stdlib_corpus.CorpusError, match="has too few of the 490 files"):
         stdlib_corpus.read(tmp_path, allow_drift=True)
 
 
-def test_the_list_names_sources_and_neither_tests_nor_files_of_one_machine():
+def test_manifest_lists_no_tests_and_no_machine_specific_files():
     listed = json.loads(stdlib_corpus.MANIFEST.read_text())
     assert listed["python"].startswith("3.11.")
     names = list(listed["files"])
@@ -118,10 +118,10 @@ def test_the_list_names_sources_and_neither_tests_nor_files_of_one_machine():
     ]
 
 
-def test_the_model_that_ships_is_small_complete_and_described_by_its_record():
+def test_bundled_model_is_small_complete_and_matches_its_training_record():
     folder = default_model()
-    artefacts = [p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".md"}]
-    assert sum(p.stat().st_size for p in artefacts) < 6_000_000
+    artifacts = [p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".md"}]
+    assert sum(p.stat().st_size for p in artifacts) < 6_000_000
     record = json.loads((folder / "training.json").read_text())
     assert record["state"] == "complete"
     assert record["corpus"]["drift"] == []
@@ -129,7 +129,7 @@ def test_the_model_that_ships_is_small_complete_and_described_by_its_record():
     assert (folder / "MODEL_CARD.md").read_text() == model_card.write(record)
 
 
-def test_the_model_that_ships_loads_as_any_checkpoint_and_prefers_python_to_noise():
+def test_bundled_model_loads_and_prefers_python_to_shuffled_text():
     folder = default_model()
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -145,7 +145,7 @@ def test_the_model_that_ships_loads_as_any_checkpoint_and_prefers_python_to_nois
     assert loss(python) < loss(shuffled) - 0.5
 
 
-def test_the_model_that_ships_has_a_table_for_every_byte_of_its_text():
+def test_bundled_model_has_a_vocabulary_with_every_byte():
     engine = TorchEngine.load(default_model(), device="cpu", slots=1)
     vocabulary = engine.caps.vocabulary
     asyncio.run(engine.close())

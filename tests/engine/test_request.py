@@ -40,7 +40,7 @@ def test_every_member_has_a_default_and_a_description():
         ("presence_penalty", -100, 100),
     ],
 )
-def test_numbers_are_taken_up_to_their_bounds_and_not_beyond(member: str, least: int, most: int):
+def test_number_is_accepted_up_to_its_limits_and_refused_beyond(member: str, least: int, most: int):
     Generate(**{member: least})
     Generate(**{member: most})
     for beyond in (least - 1, most + 1):
@@ -51,7 +51,7 @@ def test_numbers_are_taken_up_to_their_bounds_and_not_beyond(member: str, least:
 @pytest.mark.parametrize(
     ("member", "least"), [("max_tokens", 1), ("top_logprobs", 0), ("prompt_logprobs", 0)]
 )
-def test_what_an_engine_bounds_has_no_bound_of_its_own(member: str, least: int):
+def test_members_limited_by_the_engine_have_no_maximum_in_the_model(member: str, least: int):
     Generate(**{member: 2**53})
     with pytest.raises(ValidationError, match=member):
         Generate(**{member: least - 1})
@@ -79,12 +79,12 @@ def test_what_an_engine_bounds_has_no_bound_of_its_own(member: str, least: int):
         ("max_token", 5),
     ],
 )
-def test_a_wrong_member_is_refused_by_its_name(member: str, value: object):
+def test_invalid_member_is_refused_by_name(member: str, value: object):
     with pytest.raises(ValidationError, match=member):
         Generate(**{member: value})
 
 
-def test_stop_strings_are_taken_up_to_their_bounds():
+def test_stop_strings_are_accepted_up_to_their_limits():
     assert Generate(stop="x" * MAX_STOP_LENGTH).stops == ["x" * MAX_STOP_LENGTH]
     assert len(Generate(stop=["x"] * MAX_STOPS).stops) == MAX_STOPS
 
@@ -112,7 +112,7 @@ def test_prompt_and_messages_exclude_each_other():
         ),
     ],
 )
-def test_only_columns_that_were_asked_for_exist(members: dict[str, object], columns: list[str]):
+def test_only_requested_columns_exist(members: dict[str, object], columns: list[str]):
     assert Generate(**members).columns == columns
 
 
@@ -133,9 +133,7 @@ def test_only_columns_that_were_asked_for_exist(members: dict[str, object], colu
         ("logprobs_mode", "processed"),
     ],
 )
-def test_a_member_that_is_not_served_is_refused_and_never_ignored(
-    engine: TorchEngine, member: str, value: object
-):
+def test_unserved_member_is_refused_and_never_ignored(engine: TorchEngine, member: str, value: object):
     request = Generate(**{member: value})
     with pytest.raises(InputError, match=member) as refusal:
         check(engine, request)
@@ -144,14 +142,14 @@ def test_a_member_that_is_not_served_is_refused_and_never_ignored(
         generate_one(engine, **{member: value})
 
 
-def test_an_unserved_member_at_its_default_is_no_matter(engine: TorchEngine):
+def test_unserved_member_with_its_default_is_accepted(engine: TorchEngine):
     check(
         engine,
         Generate(n=1, num_beams=1, ties="cut", logprobs_mode="raw", logit_bias={}, prompt_logprobs=None),
     )
 
 
-def test_more_alternatives_than_the_cap_are_refused_by_name_and_number(engine: TorchEngine):
+def test_too_many_alternatives_are_refused_with_the_limit(engine: TorchEngine):
     check_members(Generate(top_logprobs=20), engine.caps)
     with pytest.raises(
         InputError, match="top_logprobs is 21, but the maximum of this server is 20"
@@ -160,13 +158,13 @@ def test_more_alternatives_than_the_cap_are_refused_by_name_and_number(engine: T
     assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")
 
 
-def test_an_empty_prompt_is_refused(engine: TorchEngine):
+def test_empty_prompt_is_refused(engine: TorchEngine):
     with pytest.raises(InputError, match="prompt is empty") as refusal:
         check(engine, Generate(prompt=""))
     assert refusal.value.member == "prompt"
 
 
-def test_a_prompt_fills_the_context_to_the_last_token_and_not_beyond(engine: TorchEngine):
+def test_prompt_may_fill_the_context_except_for_one_token(engine: TorchEngine):
     context = engine.caps.context
     check(engine, Generate(prompt="x" * (context - 1), max_tokens=1))
     with pytest.raises(InputError, match=f"prompt has {context} tokens.*limited to {context}") as refusal:
@@ -174,7 +172,7 @@ def test_a_prompt_fills_the_context_to_the_last_token_and_not_beyond(engine: Tor
     assert (refusal.value.member, refusal.value.code) == ("prompt", "input_too_long")
 
 
-def test_max_tokens_beyond_the_context_names_the_room_that_is_left(engine: TorchEngine):
+def test_max_tokens_beyond_the_context_is_refused_with_the_remaining_number(engine: TorchEngine):
     check(engine, Generate(prompt="x" * 100, max_tokens=28))
     with pytest.raises(
         InputError, match=r"max_tokens is 29, but after the 100 tokens.*room for 28"
@@ -183,7 +181,7 @@ def test_max_tokens_beyond_the_context_names_the_room_that_is_left(engine: Torch
     assert refusal.value.member == "max_tokens"
 
 
-def test_a_huge_prompt_is_refused_by_its_size(engine: TorchEngine):
+def test_huge_prompt_is_refused_by_its_size(engine: TorchEngine):
     with pytest.raises(InputError, match="2000000 bytes") as refusal:
         check(engine, Generate(prompt="x" * 2_000_000))
     assert refusal.value.code == "input_too_long"

@@ -12,7 +12,7 @@ def sampling(**changes: float) -> Sampling:
 
 
 def draw(logits: torch.Tensor, times: int, **settings: float) -> torch.Tensor:
-    """Counts of each token over many positions of one seed."""
+    """Return how often each token is sampled at many positions of one seed."""
     rows = logits.expand(times, -1)
     tokens = sample(rows, [sampling(**settings)] * times, list(range(times)))
     return tokens.bincount(minlength=len(logits))
@@ -24,7 +24,7 @@ def test_samples_follow_the_softmax():
     expected = logits.softmax(-1) * times
     counts = draw(logits, times)
     chi_squared = ((counts - expected) ** 2 / expected).sum().item()
-    assert chi_squared < 23.5  # 4 degrees of freedom: exceeded once in 10,000; the seed is fixed
+    assert chi_squared < 23.5  # 4 degrees of freedom: exceeded by chance in one of 10,000 seeds
 
 
 def test_temperature_divides_the_logits():
@@ -34,7 +34,7 @@ def test_temperature_divides_the_logits():
     assert torch.allclose(counts / 20_000, expected, atol=0.012)
 
 
-def test_noise_depends_on_seed_position_and_token_alone():
+def test_noise_depends_only_on_seed_position_and_token():
     alone = gumbel([2**53 - 1], [17], 50, CPU)
     shared = gumbel([3, 2**53 - 1, 4], [1, 17, 17], 100, CPU)
     assert torch.equal(alone[0], shared[1, :50])
@@ -43,14 +43,14 @@ def test_noise_depends_on_seed_position_and_token_alone():
     assert not torch.equal(gumbel([3], [1], 50, CPU), gumbel([3 + 2**32], [1], 50, CPU))
 
 
-def test_noise_is_finite_and_has_the_mean_and_variance_of_gumbel():
+def test_noise_is_finite_with_mean_and_variance_of_the_gumbel_distribution():
     noise = gumbel(list(range(64)), [5] * 64, 32_768, CPU).double()
     assert noise.isfinite().all()
     assert noise.mean().item() == pytest.approx(0.57722, abs=0.003)
     assert noise.var().item() == pytest.approx(1.64493, abs=0.01)
 
 
-def test_neighbouring_seeds_and_positions_share_no_noise():
+def test_adjacent_seeds_and_positions_have_uncorrelated_noise():
     noise = gumbel([0, 1, 0, 1], [0, 0, 1, 1], 65_536, CPU)
     correlation = torch.corrcoef(noise) - torch.eye(4)
     assert correlation.abs().max().item() < 0.02
@@ -76,19 +76,19 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it():
     assert allowed(logits, [sampling(top_p=1e-9)]).tolist() == [[False, True, False, False]]
 
 
-def test_top_p_counts_what_top_k_left():
+def test_top_p_applies_to_the_tokens_that_top_k_kept():
     logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
-    both = sampling(top_k=2, top_p=0.5)  # of 0.4 and 0.3, renormalised: 0.571 is enough
+    both = sampling(top_k=2, top_p=0.5)  # 0.4 and 0.3 remain; renormalized, 0.571 is enough
     assert allowed(logits, [both]).tolist() == [[False, True, False, False]]
 
 
-def test_min_p_keeps_what_is_probable_enough_beside_the_best():
+def test_min_p_keeps_tokens_relative_to_the_most_probable():
     logits = torch.tensor([[0.1, 0.4, 0.21, 0.29]]).log()
     assert allowed(logits, [sampling(min_p=0.5)]).tolist() == [[False, True, True, True]]
     assert allowed(logits, [sampling(min_p=1.0)]).tolist() == [[False, True, False, False]]
 
 
-def test_filters_of_one_row_leave_the_others_alone():
+def test_filters_of_one_row_do_not_affect_other_rows():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     kept = allowed(logits, [sampling(), sampling(top_k=2), sampling(min_p=0.9)])
     assert kept.sum(-1).tolist()[:2] == [50, 2]
@@ -99,7 +99,7 @@ def test_filters_of_one_row_leave_the_others_alone():
 @pytest.mark.parametrize(
     "settings", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.3}, {"top_k": 5, "top_p": 0.6}]
 )
-def test_only_allowed_tokens_are_sampled_and_all_of_them_are(settings: dict[str, float]):
+def test_exactly_the_allowed_tokens_are_sampled(settings: dict[str, float]):
     logits = torch.randn(12, generator=torch.Generator().manual_seed(3))
     counts = draw(logits, 4000, **settings)
     kept = allowed(logits[None], [sampling(**settings)])[0]

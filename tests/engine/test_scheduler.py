@@ -10,7 +10,7 @@ def sequence(tokens: int) -> Sequence:
 
 
 def run(scheduler: StepScheduler[Sequence]) -> list[tuple[int, int]]:
-    """Plan and complete one step; returns the prompt tokens read, as (length of prompt, tokens)."""
+    """Plan and complete one step; return the prompt tokens read, as (prompt length, tokens read)."""
     step = scheduler.plan()
     scheduler.done(step, [7] * len(step.sampled))
     return [(len(part.sequence.prompt), part.end - part.start) for part in step.prefill]
@@ -29,7 +29,7 @@ def test_waiting_requests_take_the_lowest_free_slot_in_order_of_arrival():
     assert (scheduler.running, scheduler.waiting) == (2, 1)
 
 
-def test_decoding_comes_before_prompts_and_a_long_prompt_is_cut_into_chunks():
+def test_decoding_precedes_prefill_and_a_long_prompt_is_split_into_chunks():
     scheduler = StepScheduler(slots=3, step_tokens=10)
     decoding = sequence(3)
     scheduler.add(decoding)
@@ -44,7 +44,7 @@ def test_decoding_comes_before_prompts_and_a_long_prompt_is_cut_into_chunks():
     assert (long.generated, short.generated) == (1, 1)
 
 
-def test_a_cancelled_request_leaves_its_slot_or_the_queue_before_the_next_step():
+def test_cancelled_request_leaves_its_slot_or_the_queue_before_the_next_step():
     scheduler = StepScheduler(slots=1, step_tokens=64)
     running, waiting, last = sequence(1), sequence(1), sequence(1)
     for s in (running, waiting, last):
@@ -56,7 +56,7 @@ def test_a_cancelled_request_leaves_its_slot_or_the_queue_before_the_next_step()
     assert scheduler.waiting == 0
 
 
-def test_no_step_reads_more_than_its_budget_and_every_request_ends():
+def test_steps_stay_within_their_token_budget_and_every_request_ends():
     chance = random.Random(1)
     scheduler = StepScheduler(slots=4, step_tokens=9)
     wanted = {}
@@ -83,6 +83,6 @@ def test_no_step_reads_more_than_its_budget_and_every_request_ends():
 
 
 @pytest.mark.parametrize(("slots", "step_tokens"), [(0, 10), (8, 8)])
-def test_settings_that_cannot_work_are_refused(slots: int, step_tokens: int):
+def test_invalid_settings_are_refused(slots: int, step_tokens: int):
     with pytest.raises(ValueError, match="must be"):
         StepScheduler(slots, step_tokens)

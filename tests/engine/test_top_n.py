@@ -4,19 +4,19 @@ import torch
 from tidewire_server.generation.torch_engine.top_n import score, top_ids
 
 
-def by_hand(row: list[float], n: int) -> list[int]:
+def sorted_ids(row: list[float], n: int) -> list[int]:
     return sorted(range(len(row)), key=lambda i: (-row[i], i))[:n]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 20])
-def test_the_order_is_total_with_many_ties(n: int):
+def test_order_is_total_with_many_ties(n: int):
     chance = torch.Generator().manual_seed(n)
     logits = torch.randint(0, 6, (200, 20), generator=chance).float()
     logits[::7, ::3] = -torch.inf
-    assert top_ids(logits, n).tolist() == [by_hand(row, n) for row in logits.tolist()]
+    assert top_ids(logits, n).tolist() == [sorted_ids(row, n) for row in logits.tolist()]
 
 
-def test_log_probabilities_are_those_of_log_softmax():
+def test_log_probabilities_equal_those_of_log_softmax():
     logits = torch.randn(8, 5000, generator=torch.Generator().manual_seed(0)) * 4
     chosen = torch.arange(8) * 7
     scores = score(logits, chosen, 20)
@@ -25,7 +25,7 @@ def test_log_probabilities_are_those_of_log_softmax():
     assert torch.allclose(scores.top.double(), exact.topk(20).values, atol=1e-5)
 
 
-def test_a_large_common_offset_of_the_logits_rounds_nothing_away():
+def test_large_common_offset_of_the_logits_loses_no_precision():
     logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
     plain = score(logits, torch.tensor([2]), 4)
     shifted = score(logits + 2.0**20, torch.tensor([2]), 4)
@@ -33,12 +33,12 @@ def test_a_large_common_offset_of_the_logits_rounds_nothing_away():
     assert torch.equal(plain.chosen, shifted.chosen)
 
 
-def test_probabilities_over_the_whole_vocabulary_sum_to_one():
+def test_probabilities_of_the_whole_vocabulary_sum_to_one():
     logits = torch.randn(16, 300, generator=torch.Generator().manual_seed(1)) * 5
     top = score(logits, torch.zeros(16, dtype=torch.int64), 300).top.double()
     assert torch.allclose(top.exp().sum(-1), torch.ones(16, dtype=torch.float64), atol=1e-5)
 
 
-def test_rank_counts_only_higher_logits_so_an_argmax_in_a_tie_is_first():
+def test_rank_counts_only_higher_logits():
     logits = torch.tensor([[2.0, 5.0, 5.0, 1.0]] * 4)
     assert score(logits, torch.tensor([0, 1, 2, 3]), 0).ranks.tolist() == [3, 1, 1, 4]

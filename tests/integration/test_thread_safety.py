@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 from tidewire.protocol.document import Document
 
 
@@ -35,9 +35,9 @@ def test_views_are_read_right_while_another_thread_writes():
     assert wrong == []
 
 
-@on_a_loop
+@on_event_loop
 async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
-    job = Written({"a": "", "b": ""}, ("/a",), merge_window=0.001)
+    job = StreamHarness({"a": "", "b": ""}, ("/a",), merge_window=0.001)
 
     def write(place: str, letter: str) -> None:
         for number in range(3000):

@@ -1,4 +1,4 @@
-"""The canonical form of any JSON is the one that the library of RFC 8785 gives, whoever of the two made it."""
+"""Canonical JSON: the output equals that of the `rfc8785` library for any value."""
 
 import random
 import sys
@@ -30,7 +30,7 @@ TEXTS = (
 TEXTS += ("😀", "𐀀", "true", "__proto__")
 
 
-def drawn(random_: random.Random, depth: int):
+def random_value(random_: random.Random, depth: int):
     kind = random_.randrange(8 if depth else 6)
     if kind == 0:
         return random_.choice((None, True, False))
@@ -41,24 +41,24 @@ def drawn(random_: random.Random, depth: int):
     if kind == 3:
         return random_.uniform(-1, 1) * 10 ** random_.randint(-12, 25)
     if kind < 6:
-        return text(random_)
+        return random_text(random_)
     if kind == 6:
-        return [drawn(random_, depth - 1) for _ in range(random_.randrange(4))]
-    return {text(random_): drawn(random_, depth - 1) for _ in range(random_.randrange(4))}
+        return [random_value(random_, depth - 1) for _ in range(random_.randrange(4))]
+    return {random_text(random_): random_value(random_, depth - 1) for _ in range(random_.randrange(4))}
 
 
-def text(random_: random.Random) -> str:
+def random_text(random_: random.Random) -> str:
     return "".join(random_.choices(TEXTS, k=random_.randrange(3)))
 
 
-def test_the_form_is_the_librarys():
+def test_canonical_form_equals_that_of_the_rfc8785_library():
     random_ = random.Random(8785)
     for _ in range(RUNS):
-        value = drawn(random_, 3)
+        value = random_value(random_, 3)
         assert canonical(value) == rfc8785.dumps(value), value
 
 
-def test_the_bounds_of_an_integer_have_their_digits():
+def test_largest_and_smallest_integers_are_written_in_full():
     assert canonical([MAX_INTEGER, -MAX_INTEGER]) == b"[9007199254740992,-9007199254740992]"
 
 
@@ -67,7 +67,7 @@ def test_the_bounds_of_an_integer_have_their_digits():
     [float("nan"), float("inf"), MAX_INTEGER + 1, "\ud800", {"\udc00": 1}, {1: 2}, (1,), b"x", sys.intern],
     ids=repr,
 )
-def test_what_is_no_json_has_no_form(bad):
+def test_value_outside_json_has_no_canonical_form(bad):
     for value in (bad, [bad], {"a": [1, bad]}):
         with pytest.raises(StrictJsonError):
             canonical(value)

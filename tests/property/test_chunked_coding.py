@@ -1,4 +1,4 @@
-"""`tidewire.http.chunked_coding` and h11 after it: together they read any body in chunks as h11 alone does, wherever it is cut."""
+"""`ChunkedDecoder`, with h11 as fallback, decodes any chunked body as h11 alone does, wherever it is cut."""
 
 import random
 
@@ -9,8 +9,8 @@ from tidewire.http.chunked_coding import SIZE_DIGITS, ChunkedDecoder
 from tidewire.http.fast_body_reader import _at_a_body_in_chunks
 
 
-def by_h11(pieces):
-    """The body, and how it ends."""
+def decode_with_h11(pieces):
+    """Return the decoded body, and whether it is complete, broken or unfinished."""
     http, body = _at_a_body_in_chunks(), b""
     try:
         for piece in pieces:
@@ -24,19 +24,19 @@ def by_h11(pieces):
     return body, "open"
 
 
-def by_ours(pieces):
+def decode_with_ours(pieces):
     chunks, body = ChunkedDecoder(), b""
     for at, piece in enumerate(pieces):
         body += chunks.feed(piece)
         if chunks.broken:
             return body, "broken"
         if chunks.rest is not None:
-            rest, how = by_h11([chunks.rest, *pieces[at + 1 :]])
+            rest, how = decode_with_h11([chunks.rest, *pieces[at + 1 :]])
             return body + rest, how
     return body, "open"
 
 
-def a_chunk(rng):
+def random_chunk(rng):
     size = rng.choice([1, 2, 9, 10, 15, 16, 17, 255, 256, 300])
     data = bytes(rng.choice(b"ab\r\n0;") for _ in range(size))
     plain = [b"%x", b"%X", b"%04x"]
@@ -44,10 +44,10 @@ def a_chunk(rng):
     return rng.choice(plain if rng.random() < 0.9 else unusual) % size + b"\r\n" + data + b"\r\n"
 
 
-def a_body(rng):
-    """Chunks, with an end or without, and at times a byte that is lost, changed or added."""
+def random_body(rng):
+    """Return random chunks, with or without an end, and sometimes with one byte removed, changed or added."""
     ends = [b"", b"0\r\n\r\n", b"000\r\nX: y\r\n\r\n", b"0\r\n", b"x", b"\r\n"]
-    body = b"".join(a_chunk(rng) for _ in range(rng.randrange(5))) + rng.choice(ends)
+    body = b"".join(random_chunk(rng) for _ in range(rng.randrange(5))) + rng.choice(ends)
     if body and rng.random() < 0.5:
         at, noise = rng.randrange(len(body)), bytes([rng.choice(b"\r\n0fx; _+-\0\xff")])
         return rng.choice(
@@ -56,38 +56,38 @@ def a_body(rng):
     return body
 
 
-def cut(body, places):
-    return [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True) if a < b]
+def cut(body, cuts):
+    return [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True) if a < b]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_body_is_read_as_h11_reads_it_wherever_it_is_cut(seed):
+def test_any_body_is_decoded_as_by_h11_wherever_it_is_cut(seed):
     rng = random.Random(seed)
     ends = set()
     for number in range(1_000):
-        body = a_body(rng)
-        places = sorted(rng.sample(range(len(body) + 1), min(len(body) + 1, rng.choice([0, 1, 2, 5, 40]))))
-        pieces = cut(body, range(1, len(body)) if number % 20 == 0 else places)
-        read = by_ours(pieces)
-        assert read == by_h11(pieces), pieces
+        body = random_body(rng)
+        cuts = sorted(rng.sample(range(len(body) + 1), min(len(body) + 1, rng.choice([0, 1, 2, 5, 40]))))
+        pieces = cut(body, range(1, len(body)) if number % 20 == 0 else cuts)
+        read = decode_with_ours(pieces)
+        assert read == decode_with_h11(pieces), pieces
         ends.add(read[1])
     assert ends == {"end", "broken", "open"}
 
 
-def test_one_cut_at_every_byte_changes_nothing():
+def test_cut_at_any_byte_does_not_change_the_body():
     body = b"5\r\nhello\r\n10\r\n0123456789abcdef\r\n1;x\r\n\n\r\n0\r\nA: b\r\n\r\n"
     for at in range(len(body) + 1):
-        assert by_ours(cut(body, [at])) == (b"hello0123456789abcdef\n", "end"), at
+        assert decode_with_ours(cut(body, [at])) == (b"hello0123456789abcdef\n", "end"), at
 
 
-def test_the_digits_of_a_size_have_a_bound_beyond_which_h11_decides():
+def test_chunk_size_with_too_many_digits_is_left_to_h11():
     at_the_bound, beyond = ChunkedDecoder(), ChunkedDecoder()
     assert at_the_bound.feed(b"1".zfill(SIZE_DIGITS) + b"\r\nx") == b"x"
     assert beyond.feed(b"1".zfill(SIZE_DIGITS + 1) + b"\r\nx") == b""
     assert (at_the_bound.rest, beyond.rest) == (None, b"000000001\r\nx")
 
 
-def test_what_has_no_end_of_line_is_not_kept():
+def test_overlong_chunk_size_line_is_not_buffered():
     chunks = ChunkedDecoder()
     assert chunks.feed(b"f" * (SIZE_DIGITS + 1)) == b""
     assert chunks.rest == b"f" * (SIZE_DIGITS + 1)

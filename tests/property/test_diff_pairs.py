@@ -1,4 +1,4 @@
-"""apply(a, diff(a, b)) is b for any two JSON values, types included."""
+"""Round trip of diffs: `apply(a, diff(a, b))` equals `b` for any two JSON values, including types."""
 
 import random
 
@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.random_json import a_change_of, a_value, spelling
+from support.random_json import canonical_text, random_change_of, random_value
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document.json_pointer import build, parse
 
 PAIRS = 10_000
 SEEDS = [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 11))]
-"""100,000 pairs in all; two tenths of them in every run."""
+"""100,000 pairs in total. Runs without slow tests check a fifth of them."""
 
 EXAMPLES = 500
 
@@ -33,19 +33,19 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_pairs_of_values(seed):
+def test_diff_of_random_values_is_applied_to_the_target(seed):
     draw = random.Random(seed)
     for n in range(PAIRS):
-        old = a_value(draw)
-        new = a_value(draw) if n % 3 == 0 else a_change_of(draw, old)
-        before, target = spelling(old), spelling(new)
+        old = random_value(draw)
+        new = random_value(draw) if n % 3 == 0 else random_change_of(draw, old)
+        before, target = canonical_text(old), canonical_text(new)
         ops = diff(old, new)
-        assert spelling(apply(old, ops)) == target, (old, new, ops)
-        assert (spelling(old), spelling(new)) == (before, target)
+        assert canonical_text(apply(old, ops)) == target, (old, new, ops)
+        assert (canonical_text(old), canonical_text(new)) == (before, target)
         assert (ops == []) == (before == target)
 
 
-def test_random_lists_with_many_equal_elements():
+def test_diff_of_lists_with_many_equal_elements_is_applied_to_the_target():
     draw = random.Random(3)
     for _ in range(3_000):
         old = [draw.choice([0, 0.0, "a", [1], [1.0], {"a": "text"}]) for _ in range(draw.randrange(60))]
@@ -54,16 +54,16 @@ def test_random_lists_with_many_equal_elements():
             new.insert(
                 draw.randrange(len(new) + 1), draw.choice([0, -0.0, "a", "ab", [1], {"a": "text more"}])
             )
-        assert spelling(apply(old, diff(old, new))) == spelling(new)
+        assert canonical_text(apply(old, diff(old, new))) == canonical_text(new)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(values, values)
-def test_any_pair_of_values(old, new):
-    assert spelling(apply(old, diff(old, new))) == spelling(new)
+def test_diff_of_any_two_values_is_applied_to_the_target(old, new):
+    assert canonical_text(apply(old, diff(old, new))) == canonical_text(new)
 
 
 @settings(max_examples=EXAMPLES // 5, deadline=None)
 @given(st.lists(texts, max_size=5))
-def test_any_tokens_go_into_a_pointer_and_out_again(tokens):
+def test_any_tokens_survive_a_round_trip_through_a_pointer(tokens):
     assert parse(build(tokens)) == tuple(tokens)

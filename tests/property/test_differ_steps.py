@@ -1,4 +1,4 @@
-"""A shadow follows a value that its writer goes on changing: what is found when, and that all is found in the end."""
+"""`ShadowCopy` on a value that changes at each step: changes found at once, and changes found later."""
 
 import copy
 import itertools
@@ -16,18 +16,18 @@ TEXTS = ("", "a", "né", "🎉🎉", "x" * 40, "1")
 SCALARS = (*TEXTS, 0, 1, 1.0, True, False, None, -0.0, 0.0, 2.5)
 
 
-def idle() -> float:
-    """A look takes no time at all, so the next one is due at once."""
+def frozen_clock() -> float:
+    """A clock that stands still, so that a full comparison is due at every step."""
     return 0.0
 
 
-def hurried() -> Any:
-    """Each look takes one second, each step another one: the next look is `PATIENCE` steps away."""
+def slow_clock() -> Any:
+    """A clock that advances one second per reading, so that a full comparison runs only every `PATIENCE` steps."""
     return map(float, itertools.count()).__next__
 
 
 class Writer:
-    """Changes a value at random, in place or by a new one that shares parts with the old, as functions do."""
+    """Changes a value at random, in place or in a new value that shares parts with the old, as user functions do."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -59,7 +59,7 @@ class Writer:
 
     def step(self) -> Any:
         if self.draw.random() < 0.2:
-            # What an immutable style does: new containers on the way down, the same objects beside it.
+            # Immutable style: new containers along the changed path, shared objects elsewhere.
             self.value = copy.copy(self.value)
         for _ in range(self.draw.randrange(1, 4)):
             if not self.change(self.value, 0):
@@ -96,12 +96,12 @@ class Writer:
         return True
 
 
-def exactly(value: Any) -> str:
+def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def at_once(known: Any, value: Any) -> bool:
-    """Whether all that a step promises to find in any case was found."""
+def found_at_once(known: Any, value: Any) -> bool:
+    """Return whether `known` has every change that a single step always finds."""
     if type(known) is not type(value):
         return False
     if type(value) is list:
@@ -116,41 +116,41 @@ def at_once(known: Any, value: Any) -> bool:
         places = [*places[:ENDS], *places[-ENDS:]]
     if type(value) is dict and any(name not in known for name in places):
         return False
-    return all(at_once(known[place], value[place]) for place in places)
+    return all(found_at_once(known[place], value[place]) for place in places)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_writer_with_time_is_followed_exactly_at_each_step(seed):
+def test_each_step_finds_all_changes_if_time_allows(seed):
     writer = Writer(seed)
-    shadow = ShadowCopy(None, clock=idle)
+    shadow = ShadowCopy(None, clock=frozen_clock)
     known = None
     for _ in range(40):
         value = writer.step()
         known = apply(known, copy.deepcopy(shadow.step(value)))
-        assert exactly(known) == exactly(value)
+        assert canonical(known) == canonical(value)
         assert not shadow.behind
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_writer_in_a_hurry_is_followed_at_the_ends_at_once_and_everywhere_in_the_end(seed):
+def test_slow_comparison_finds_changes_at_the_ends_at_once_and_all_changes_in_the_end(seed):
     writer = Writer(seed)
-    shadow = ShadowCopy(None, clock=hurried())
+    shadow = ShadowCopy(None, clock=slow_clock())
     known = None
     for _ in range(random.Random(seed).randrange(2, 60)):
         value = writer.step()
         known = apply(known, copy.deepcopy(shadow.step(value)))
-        assert at_once(known, value)
+        assert found_at_once(known, value)
     known = apply(known, shadow.catch_up())
-    assert exactly(known) == exactly(value)
-    # What was caught up is where the next step goes on.
+    assert canonical(known) == canonical(value)
+    # After `catch_up`, the next step continues from the caught-up value.
     value = writer.step()
     known = apply(known, copy.deepcopy(shadow.step(value)))
-    assert exactly(apply(known, shadow.catch_up())) == exactly(value)
+    assert canonical(apply(known, shadow.catch_up())) == canonical(value)
 
 
-def test_a_change_deep_inside_is_found_after_so_many_steps_without_an_end():
+def test_change_in_the_middle_of_a_long_list_is_found_within_a_bounded_number_of_steps():
     history = [{"content": f"{number}"} for number in range(10 * LONG)]
-    shadow = ShadowCopy(history, clock=hurried())
+    shadow = ShadowCopy(history, clock=slow_clock())
     assert shadow.step(history) == []
     history[LONG]["content"] = "changed"
     steps = 0
@@ -160,10 +160,10 @@ def test_a_change_deep_inside_is_found_after_so_many_steps_without_an_end():
     assert ops == [["s", f"/{LONG}/content", "changed"]]
 
 
-def test_a_list_that_moves_in_each_step_does_not_keep_another_from_being_looked_at():
+def test_list_that_changes_at_each_step_does_not_block_the_comparison_of_another():
     rows = [{"content": f"{number}"} for number in range(10 * LONG)]
     value = {"moves": list(range(2 * LONG)), "rows": rows}
-    # The first look takes ten times as long as those by value alone: types are not looked at again in this test.
+    # The first comparison takes ten times as long as later ones, so types are not compared again in this test.
     clock = map(float, itertools.chain((0, 10), itertools.count(11))).__next__
     shadow = ShadowCopy(value, clock=clock)
     shadow.step(value)
@@ -173,12 +173,12 @@ def test_a_list_that_moves_in_each_step_does_not_keep_another_from_being_looked_
         value["moves"].append(value["moves"].pop(0))
         if ["s", f"/rows/{LONG}/content", "changed"] in shadow.step(value):
             return
-    raise AssertionError("the other list was never looked at")
+    raise AssertionError("the change in the other list was not found")
 
 
-def test_a_value_that_shrank_after_its_last_step_keeps_what_was_yielded():
+def test_value_cleared_after_its_last_step_keeps_what_was_yielded():
     history = [{"content": f"{number}"} for number in range(10 * LONG)]
-    shadow = ShadowCopy(history, clock=hurried())
+    shadow = ShadowCopy(history, clock=slow_clock())
     for _ in range(4):
         shadow.step(history)
     assert shadow.behind

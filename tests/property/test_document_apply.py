@@ -1,4 +1,4 @@
-"""A document, the pure fold and a model that knows nothing of either agree, and nothing that was read ever changes."""
+"""`Document`, the pure `apply` and a simple model agree on random diffs, and views never change."""
 
 import copy
 import random
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.random_json import a_change_of, a_value, spelling
+from support.random_json import canonical_text, random_change_of, random_value
 from tidewire.protocol.diff import DiffError, IntegrityError, apply, diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
@@ -19,18 +19,18 @@ STEPS = 12
 EXAMPLES = 400
 
 
-def a_state(draw):
+def random_state(draw):
     return {
         "items": [
-            {"value": {"text": draw.choice(["", "Hel", "é🎉"]), "ids": [], "rest": a_value(draw, 2)}},
+            {"value": {"text": draw.choice(["", "Hel", "é🎉"]), "ids": [], "rest": random_value(draw, 2)}},
             {"value": draw.choice(["", "word"])},
         ],
-        "rest": a_value(draw, 3),
+        "rest": random_value(draw, 3),
     }
 
 
-def modelled(value, ops, columns):
-    """The ops on a copy, each by the plainest Python that does it. Raises whatever goes wrong."""
+def apply_to_model(value, ops, columns):
+    """Apply ops to a copy with the simplest possible Python. Raises any exception for an invalid op."""
     top = [copy.deepcopy(value)]
 
     def place(path):
@@ -77,72 +77,72 @@ def modelled(value, ops, columns):
     return top[0]
 
 
-def places(value, tokens=()):
+def locations(value, tokens=()):
     yield tokens, value
     if isinstance(value, list):
         for index, element in enumerate(value):
-            yield from places(element, (*tokens, index))
+            yield from locations(element, (*tokens, index))
     elif isinstance(value, dict):
         for name, member in value.items():
-            yield from places(member, (*tokens, name))
+            yield from locations(member, (*tokens, name))
 
 
-def an_op(draw, value):
-    """An op that fits, or nearly does."""
+def random_op(draw, value):
+    """Return a random op that is valid, or nearly valid."""
     kind = draw.random()
     if kind < 0.35:
-        return ["r", draw.choice(["a", " é🎉", ""]), a_value(draw, 1), draw.choice(["b", "c"])]
-    everywhere = list(places(value))
+        return ["r", draw.choice(["a", " é🎉", ""]), random_value(draw, 1), draw.choice(["b", "c"])]
+    everywhere = list(locations(value))
     texts = [tokens for tokens, x in everywhere if isinstance(x, str)]
     arrays = [tokens for tokens, x in everywhere if isinstance(x, list)]
     if kind < 0.55 and texts:
         return ["a", build(draw.choice(texts)), draw.choice(["x", "yz", "🎉", ""])]
     if kind < 0.65 and arrays:
-        return ["a", build(draw.choice(arrays)), [a_value(draw, 1) for _ in range(draw.randrange(3))]]
+        return ["a", build(draw.choice(arrays)), [random_value(draw, 1) for _ in range(draw.randrange(3))]]
     if kind < 0.8 and texts + arrays:
         return ["t", build(draw.choice(texts + arrays)), draw.choice([0, 0, 1, 1, 2, 3])]
     tokens, _ = draw.choice(everywhere)
     if kind < 0.9:
-        return ["s", build(tokens), a_value(draw, 2)]
+        return ["s", build(tokens), random_value(draw, 2)]
     if kind < 0.95 and arrays:
         tokens = draw.choice(arrays)
-        return ["i", build((*tokens, draw.randrange(3))), a_value(draw, 1)]
+        return ["i", build((*tokens, draw.randrange(3))), random_value(draw, 1)]
     return ["d", build(tokens)]
 
 
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 )
-def test_random_histories_of_diffs(seed):
+def test_random_diffs_have_the_same_result_in_document_apply_and_model(seed):
     draw = random.Random(seed)
     applied = refused = 0
     for _ in range(300):
-        value = a_state(draw)
+        value = random_state(draw)
         document = Document(value, COLUMNS)
-        kept = [(document.view(), spelling(value))]
+        kept = [(document.view(), canonical_text(value))]
         for _ in range(STEPS):
-            ops = [an_op(draw, value) for _ in range(draw.choice([1, 1, 1, 2, 5]))]
+            ops = [random_op(draw, value) for _ in range(draw.choice([1, 1, 1, 2, 5]))]
             texts = {path: text_at(value, path) for path in COLUMNS}
             try:
-                expected = modelled(value, ops, COLUMNS)
+                expected = apply_to_model(value, ops, COLUMNS)
             except Exception:
                 refused += 1
                 with pytest.raises(DiffError):
                     apply(value, ops, columns=COLUMNS)
                 with pytest.raises(DiffError):
                     document.apply(ops)
-                assert spelling(document.value()) == spelling(value), ops
+                assert canonical_text(document.value()) == canonical_text(value), ops
             else:
                 applied += 1
-                assert spelling(apply(value, ops, columns=COLUMNS)) == spelling(expected), ops
+                assert canonical_text(apply(value, ops, columns=COLUMNS)) == canonical_text(expected), ops
                 document.apply(ops)
-                assert spelling(document.value()) == spelling(expected), ops
+                assert canonical_text(document.value()) == canonical_text(expected), ops
                 assert document.text_changes == changes(texts, expected), ops
                 value = expected
             if draw.random() < 0.7:
-                kept.append((document.view(), spelling(value)))
+                kept.append((document.view(), canonical_text(value)))
         for view, expected in kept:
-            assert spelling(view.value()) == expected
+            assert canonical_text(view.value()) == expected
     assert applied > 2000
     assert refused > 200
 
@@ -157,47 +157,47 @@ def text_at(value, path):
 
 
 def changes(texts, value):
-    told = [TextChange.between(path, texts[path], text_at(value, path)) for path in COLUMNS]
-    return tuple(change for change in told if change.deleted or change.text)
+    text_changes = [TextChange.between(path, texts[path], text_at(value, path)) for path in COLUMNS]
+    return tuple(change for change in text_changes if change.deleted or change.text)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_diffs_that_were_found_lead_through_the_same_states(seed):
+def test_computed_diffs_lead_through_the_same_states(seed):
     draw = random.Random(seed)
     for _ in range(500):
-        value = a_state(draw)
+        value = random_state(draw)
         document = Document(value, COLUMNS)
         kept = []
         for _ in range(STEPS):
-            target = a_change_of(draw, value)
+            target = random_change_of(draw, value)
             document.apply(diff(value, target))
-            assert spelling(document.value()) == spelling(target)
-            kept.append((document.view(), spelling(target)))
+            assert canonical_text(document.value()) == canonical_text(target)
+            kept.append((document.view(), canonical_text(target)))
             value = target
         for view, expected in kept:
-            assert spelling(view.value()) == expected
+            assert canonical_text(view.value()) == expected
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_failure_at_the_end_undoes_all_that_came_before_it(seed):
+def test_failure_at_the_end_of_a_diff_rolls_back_all_its_ops(seed):
     draw = random.Random(seed)
     for _ in range(400):
-        value = a_state(draw)
+        value = random_state(draw)
         document = Document(value, COLUMNS)
         for _ in range(STEPS):
-            ops = [an_op(draw, value) for _ in range(draw.randrange(4))]
-            before, kept = spelling(value), document.view()
+            ops = [random_op(draw, value) for _ in range(draw.randrange(4))]
+            before, kept = canonical_text(value), document.view()
             for bad in ([*ops, ["d", "/there/is/none"]], {"ops": ops, "check": [["/there/is/none", 0]]}):
                 with pytest.raises((DiffError, IntegrityError)):
                     document.apply(bad)
-                assert spelling(document.value()) == before
+                assert canonical_text(document.value()) == before
             try:
                 document.apply(ops)
             except DiffError:
-                assert spelling(document.value()) == before
+                assert canonical_text(document.value()) == before
             else:
                 value = document.value()
-            assert spelling(kept.value()) == before
+            assert canonical_text(kept.value()) == before
 
 
 pieces = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -205,7 +205,7 @@ pieces = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(pieces, st.lists(pieces | st.integers(0, 8), max_size=20))
-def test_any_growing_and_shrinking_of_a_text(start, steps):
+def test_text_is_right_after_any_appends_and_truncations(start, steps):
     document = Document({"t": start}, ["/t"])
     text, kept = start, []
     for step in steps:

@@ -1,11 +1,11 @@
-"""Merged events fold to what the events that they stand for fold to, whatever these are."""
+"""Merged events: applying them gives the same states as applying the logged events."""
 
 import random
 
 import orjson
 import pytest
 
-from support.random_json import NAMES, PIECES, a_change_of, a_value, spelling
+from support.random_json import NAMES, PIECES, canonical_text, random_change_of, random_value
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
@@ -23,7 +23,7 @@ START = {
 
 
 class Writer:
-    """Logs random events, and keeps the state at each."""
+    """Logs random events, and records the state after each event."""
 
     def __init__(self, seed: int, columns=COLUMNS) -> None:
         self.random = random.Random(seed)
@@ -32,7 +32,7 @@ class Writer:
         self.states = [START]
 
     def log(self, ops: list, *checked: str) -> None:
-        """Log ops with checks of some texts, which hold after them."""
+        """Log ops with checks of some texts as they are after the ops."""
         content = ops
         self.document.apply(ops)
         if checked:
@@ -46,8 +46,8 @@ class Writer:
         self.frames.append(b"id:1-%d\ndata:%b\n\n" % (len(self.frames) + 2, orjson.dumps(content)))
         self.states.append(self.document.value())
 
-    def a_step_of_an_item(self, item: dict) -> None:
-        """A text of which more and more is promised to stay: a reader refuses whatever takes that back."""
+    def random_item_step(self, item: dict) -> None:
+        """Log one change of an item's text; the stable prefix grows and is never truncated."""
         path, kind = "/items/0/value/t", self.random.random()
         length, stable = len(item["value"]["t"]), item["stable"].get("/t", 0)
         if kind < 0.5:
@@ -57,12 +57,12 @@ class Writer:
         else:
             self.log([["s", "/items/0/stable", {"/t": self.random.randrange(stable, length + 1)}]])
 
-    def a_step(self) -> None:
+    def random_step(self) -> None:
         random, document = self.random, self.document
         kind = random.random()
         value = document.value()
         if random.random() < 0.25:
-            self.a_step_of_an_item(value["items"][0])
+            self.random_item_step(value["items"][0])
             return
         texts = ["/text", *(f"/list/{at}/t" for at in range(len(value["list"])))]
         if kind < 0.35:
@@ -70,7 +70,7 @@ class Writer:
             self.log([["a", path, random.choice(PIECES)]], *([path] if random.random() < 0.2 else []))
         elif kind < 0.5:
             self.log(
-                [["r", random.choice(PIECES), a_value(random, 1)] for _ in range(random.randrange(1, 3))]
+                [["r", random.choice(PIECES), random_value(random, 1)] for _ in range(random.randrange(1, 3))]
             )
         elif kind < 0.6:
             path = random.choice(texts)
@@ -87,19 +87,19 @@ class Writer:
             self.log([["d", "/list/0"]])
         elif kind < 0.9:
             name = escape(random.choice(NAMES))
-            self.log([["s", f"/value/{name}", a_value(random, 2)]])
+            self.log([["s", f"/value/{name}", random_value(random, 2)]])
         else:
-            new = a_change_of(random, value["value"])
+            new = random_change_of(random, value["value"])
             new = new if type(new) is dict else {"a": new}
             ops = [[op[0], f"/value{op[1]}", *op[2:]] for op in diff(value["value"], new)]
             self.log(ops)
 
 
 def merged(
-    frames: list[bytes], after: int, columns=COLUMNS, room: int = 2**20
+    frames: list[bytes], after: int, columns=COLUMNS, limit: int = 2**20
 ) -> list[tuple[int, int, object]]:
-    """The ids, bases and data of the merged events."""
-    merging = EventMerger(Cursor(1, after), columns, room)
+    """Return the id, base and data of each merged event."""
+    merging = EventMerger(Cursor(1, after), columns, limit)
     merging.add(b"".join(frames))
     found = []
     base = after
@@ -114,36 +114,36 @@ def merged(
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_merged_events_fold_to_the_states_of_those_they_stand_for(seed):
+def test_merged_events_lead_to_the_states_of_the_logged_events(seed):
     writer = Writer(seed)
     for _ in range(writer.random.randrange(2, 40)):
-        writer.a_step()
+        writer.random_step()
     after = writer.random.randrange(len(writer.frames))
     reader = Document(writer.states[after], COLUMNS)
     events = merged(writer.frames[after:], after + 1)
     for seq, on, content in events:
-        reader.apply(content)  # refuses a check that is not true
-        assert spelling(reader.value()) == spelling(writer.states[seq - 1])
+        reader.apply(content)  # raises on a wrong check
+        assert canonical_text(reader.value()) == canonical_text(writer.states[seq - 1])
         for text in checked_texts(writer.frames[on - 1 : seq - 1]):
             if is_text(reader, text):
                 assert text in [check[0] for check in checks_of(content)]
     assert events[-1][0] == len(writer.frames) + 1
 
 
-@pytest.mark.parametrize("room", [1024, 4096])
-def test_a_merged_event_is_within_its_bound_and_holds_more_than_one_where_that_fits(room):
-    writer = Writer(room)
+@pytest.mark.parametrize("limit", [1024, 4096])
+def test_merged_event_is_within_the_size_limit_and_covers_several_events(limit):
+    writer = Writer(limit)
     while len(writer.frames) < 400:
-        writer.a_step()
-    events = merged(writer.frames, 1, room=room)
+        writer.random_step()
+    events = merged(writer.frames, 1, limit=limit)
     single = {frame.partition(b"\ndata:")[2].rstrip(b"\n") for frame in writer.frames}
     encoded = [orjson.dumps(content) for *_, content in events]
-    assert all(len(content) <= room for content in encoded if content not in single)
+    assert all(len(content) <= limit for content in encoded if content not in single)
     assert len(events) < 200
     reader = Document(START, COLUMNS)
     for *_, content in events:
         reader.apply(content)
-    assert spelling(reader.value()) == spelling(writer.document.value())
+    assert canonical_text(reader.value()) == canonical_text(writer.document.value())
 
 
 def checked_texts(frames: list[bytes]) -> set[str]:

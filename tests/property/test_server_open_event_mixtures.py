@@ -1,4 +1,4 @@
-"""Random appends, rows and replaced values on one stream: readers see what was written, in whatever order."""
+"""Random appends, rows and replacements on one stream: readers get the written value."""
 
 import json
 import random
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 
 KIB = 1024
 
 
 @pytest.mark.parametrize("seed", range(30))
-@on_a_loop
-async def test_whatever_is_written_in_whatever_order_is_what_readers_fold(seed):
+@on_event_loop
+async def test_readers_get_the_written_value_for_any_order_of_writes(seed):
     draw = random.Random(seed)
-    job = Written(
+    job = StreamHarness(
         {"text": "", "ids": [], "other": ""},
         ("/text", "/ids"),
         merge_window=draw.choice((0.0, 1.0)),
@@ -38,7 +38,7 @@ async def test_whatever_is_written_in_whatever_order_is_what_readers_fold(seed):
             case 3:
                 assert job.stream.value == expected
             case 4:
-                await job.journal.commit()
+                await job.log_writer.commit()
             case 5 | 6:
                 job.stream.append([step, [step]], at="/ids")
                 expected["ids"] += [step, [step]]

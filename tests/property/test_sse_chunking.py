@@ -1,7 +1,7 @@
-"""Every chunking of an event stream gives the same events, at the same byte, and they are the standard's.
+"""SSE decoding: each chunking of a stream gives the same events, at the same byte, as the standard requires.
 
-The judge is `read_stream`, a second decoder that shares no code and no idea with the one under test: it takes
-a whole stream at once, one character at a time, and follows the letter of the standards. It is slow.
+The reference is `read_stream`, an independent and slow decoder, which reads a whole stream character by character and
+follows the wording of the standards.
 """
 
 import base64
@@ -16,7 +16,7 @@ from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeErr
 
 VECTORS = Path(__file__).parents[2] / "spec" / "vectors" / "sse" / "framing.json"
 
-# --- the judge
+# --- reference decoder
 
 
 def decode_utf8(octets):
@@ -61,7 +61,7 @@ def decode_utf8(octets):
 
 
 def read_lines(text):
-    """The lines that an end of line ends; what follows the last end is no line."""
+    """Return the terminated lines; text after the last line end is not a line."""
     lines, line, position = [], "", 0
     while position < len(text):
         if text[position : position + 2] == "\r\n":
@@ -76,7 +76,7 @@ def read_lines(text):
 
 
 def read_stream(octets, last_event_id=""):
-    """The section "Interpreting an event stream" of the HTML standard, sentence by sentence."""
+    """Implement "Interpreting an event stream" of the HTML standard, step by step."""
     events, retry_ms = [], None
     text = decode_utf8(octets[3:] if octets[:3] == b"\xef\xbb\xbf" else octets)
     data_buffer, event_type_buffer, last_event_id_buffer = "", "", last_event_id
@@ -116,9 +116,9 @@ def read_stream(octets, last_event_id=""):
 
 
 def first_byte_over(octets, limit):
-    """The index of the byte at which an event passes the limit, or None: one byte after the other."""
+    """Return the index of the byte at which an event exceeds the limit, or None."""
     if b"\xef\xbb\xbf".startswith(octets):
-        return None  # it may yet be a byte order mark, which is no part of the stream
+        return None  # possibly an incomplete byte order mark, which does not count toward the limit
     ended = current = 0
     comment = False
     start = 3 if octets[:3] == b"\xef\xbb\xbf" else 0
@@ -141,9 +141,9 @@ def first_byte_over(octets, limit):
     return None
 
 
-# --- streams and cuts
+# --- random streams and cuts
 
-LETTERS = [
+FRAGMENTS = [
     *(b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b"\r\n\r\n", b"\n\r", b"\n", b"\n\n"),
     *(
         b"data",
@@ -209,9 +209,9 @@ EVENTS = [
 
 
 def random_stream(rng):
-    """Hazards alone, or well-formed events with a hazard now and then; now and then with other line ends."""
+    """Return a random stream: only fragments, or well-formed events with some fragments; sometimes other line ends."""
     share = rng.choice((0.0, 0.5, 0.9, 1.0))
-    parts = [rng.choice(EVENTS if rng.random() < share else LETTERS) for _ in range(rng.randrange(1, 16))]
+    parts = [rng.choice(EVENTS if rng.random() < share else FRAGMENTS) for _ in range(rng.randrange(1, 16))]
     if rng.random() < 0.1:
         parts.insert(0, b"\xef\xbb\xbf")
     stream = b"".join(parts)
@@ -245,15 +245,15 @@ def decode_within(limit, chunks):
     return "taken", events, decoder.last_event_id, decoder.retry_ms
 
 
-def judge_within(limit, stream):
+def read_within(limit, stream):
     index = first_byte_over(stream, limit)
     return ("taken", *read_stream(stream)) if index is None else ("refused", *read_stream(stream[:index]))
 
 
-# --- the properties
+# --- properties
 
 
-def test_judge_agrees_with_every_vector():
+def test_reference_decoder_agrees_with_every_vector():
     for vector in json.loads(VECTORS.read_text(encoding="utf-8"))["vectors"]:
         events = [(e["type"], e["data"], e["id"]) for e in vector["events"]]
         stream, before = base64.b64decode(vector["stream"]), vector.get("initial_last_event_id", "")
@@ -261,7 +261,7 @@ def test_judge_agrees_with_every_vector():
         assert read_stream(stream, before) == expected, vector["name"]
 
 
-def test_20_000_random_streams_at_random_cuts_are_read_by_the_letter_of_the_standard():
+def test_20_000_random_streams_are_decoded_as_the_standard_requires():
     rng = random.Random(20_261)
     events = 0
     for _ in range(20_000):
@@ -274,7 +274,7 @@ def test_20_000_random_streams_at_random_cuts_are_read_by_the_letter_of_the_stan
     assert events > 20_000
 
 
-def test_event_is_delivered_with_the_chunk_that_completes_it_in_2_000_random_streams():
+def test_event_is_delivered_with_the_chunk_that_completes_it():
     rng = random.Random(20_262)
     for _ in range(2_000):
         chunks = random_chunks(rng, random_stream(rng))
@@ -285,20 +285,20 @@ def test_event_is_delivered_with_the_chunk_that_completes_it_in_2_000_random_str
             assert (events, decoder.last_event_id, decoder.retry_ms) == read_stream(fed), chunks
 
 
-def test_limit_falls_on_the_same_byte_at_every_cut_in_5_000_random_streams():
+def test_size_limit_applies_at_the_same_byte_for_every_chunking():
     rng = random.Random(20_263)
     refused = 0
     for _ in range(5_000):
         stream, limit = random_stream(rng), rng.randrange(1, 40)
         chunks = random_chunks(rng, stream)
-        expected = judge_within(limit, stream)
+        expected = read_within(limit, stream)
         assert decode_within(limit, [stream]) == expected, (limit, stream)
         assert decode_within(limit, chunks) == expected, (limit, chunks)
         refused += expected[0] == "refused"
     assert 500 < refused < 4_500
 
 
-streams = st.lists(st.sampled_from(LETTERS + EVENTS) | st.binary(max_size=3), max_size=12).map(b"".join)
+streams = st.lists(st.sampled_from(FRAGMENTS + EVENTS) | st.binary(max_size=3), max_size=12).map(b"".join)
 
 
 @st.composite
@@ -312,15 +312,15 @@ def chunked(draw):
 @given(chunked(), st.sampled_from(["", "1-1"]))
 @example([b"\xef", b"\xbb", b"\xbfdata: a\r", b"\n\r", b"\n"], "")
 @example([b"id: 1\ndata: a\n\nid: \0\nda", b"ta: b\n\n"], "")
-def test_any_chunking_of_any_stream_is_read_by_the_letter_of_the_standard(chunks, last_event_id):
+def test_any_chunking_of_any_stream_is_decoded_as_the_standard_requires(chunks, last_event_id):
     expected = read_stream(b"".join(chunks), last_event_id)
     assert decode(chunks, last_event_id=last_event_id) == expected
 
 
 @settings(max_examples=200, deadline=None)
 @given(chunked(), st.integers(1, 30))
-def test_limit_falls_on_the_same_byte_at_any_cut(chunks, limit):
-    assert decode_within(limit, chunks) == judge_within(limit, b"".join(chunks))
+def test_size_limit_applies_at_the_same_byte_for_any_chunking(chunks, limit):
+    assert decode_within(limit, chunks) == read_within(limit, b"".join(chunks))
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)
@@ -337,7 +337,7 @@ names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\
     ),
     st.integers(1, 9),
 )
-def test_what_is_encoded_is_read_back_at_any_cut(written, size):
+def test_encoded_events_are_decoded_unchanged_for_any_chunking(written, size):
     stream, expected, last_id, last_retry = b"", [], "", None
     for data, id_, event, retry_ms in written:
         stream += encode(data, id=id_, event=event, retry_ms=retry_ms)

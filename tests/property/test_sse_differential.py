@@ -1,4 +1,4 @@
-"""Our decoder against httpx-sse 0.4: equal on ordinary streams, and different only where it is known and why."""
+"""Comparison with httpx-sse 0.4: equal on ordinary streams, and different only in the known cases."""
 
 import codecs
 import random
@@ -9,12 +9,12 @@ from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 from tidewire.protocol.sse import Decoder
 
 
-def ours(stream):
+def decode_with_ours(stream):
     return [tuple(event) for event in Decoder().feed(stream)]
 
 
-def theirs(chunks):
-    """What `httpx_sse.EventSource.iter_sse` yields for these chunks, as `(type, data, id)`."""
+def decode_with_httpx_sse(chunks):
+    """Return the events that `httpx_sse.EventSource.iter_sse` yields for these chunks, as `(type, data, id)`."""
     text, lines, decoder = codecs.getincrementaldecoder("utf-8")("replace"), SSELineDecoder(), SSEDecoder()
     decoded = [text.decode(chunk) for chunk in chunks]
     decoded.append(text.decode(b"", final=True))
@@ -23,59 +23,59 @@ def theirs(chunks):
     return [(event.event, event.data, event.id) for event in events if event is not None]
 
 
-# stream, what we read, what httpx-sse reads, why they differ
-KNOWN = {
+# name: (stream, our events, the events of httpx-sse, reason for the difference)
+KNOWN_DIFFERENCES = {
     "comment after an id": (
         b"id: 1\ndata: a\n\n: ping\n\n",
         [("message", "a", "1")],
         [("message", "a", "1"), ("message", "", "1")],
-        "a blank line dispatches once an id is set, even where no data line came",
+        "a blank line after an id dispatches an event, even without a data line",
     ),
     "extra blank line after an id": (
         b"id: 1\ndata: a\n\n\n",
         [("message", "a", "1")],
         [("message", "a", "1"), ("message", "", "1")],
-        "the same",
+        "as above",
     ),
-    "block with an id and no data": (b"id: 1\n\n", [], [("message", "", "1")], "the same"),
-    "block with a type and no data": (b"event: t\n\n", [], [("t", "", "")], "the same, for a type"),
-    "block with retry alone": (b"retry: 5\n\n", [], [("message", "", "")], "the same, for retry"),
+    "block with an id and no data": (b"id: 1\n\n", [], [("message", "", "1")], "as above"),
+    "block with a type and no data": (b"event: t\n\n", [], [("t", "", "")], "as above, for a type"),
+    "block with retry alone": (b"retry: 5\n\n", [], [("message", "", "")], "as above, for retry"),
     "byte order mark": (
         b"\xef\xbb\xbfdata: a\n\ndata: b\n\n",
         [("message", "a", ""), ("message", "b", "")],
         [("message", "b", "")],
-        "the mark stays on the first name, so that the first line is of an unknown field",
+        "the mark stays part of the first field name, which is therefore unknown",
     ),
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_known_disagreement_is_still_one(name):
-    stream, we_read, they_read, _ = KNOWN[name]
-    assert ours(stream) == we_read
-    assert theirs([stream]) == they_read
+@pytest.mark.parametrize("name", KNOWN_DIFFERENCES)
+def test_known_difference_still_exists(name):
+    stream, our_events, their_result, _ = KNOWN_DIFFERENCES[name]
+    assert decode_with_ours(stream) == our_events
+    assert decode_with_httpx_sse([stream]) == their_result
 
 
 @pytest.mark.parametrize(
-    ("value", "they_read"), [("+5", 5), ("-1", -1), ("3_5", 35), ("  5", 5), ("5 ", 5), ("\u0663", 3)]
+    ("value", "their_result"), [("+5", 5), ("-1", -1), ("3_5", 35), ("  5", 5), ("5 ", 5), ("\u0663", 3)]
 )
-def test_known_disagreement_on_retry_they_take_whatever_int_takes(value, they_read):
+def test_known_difference_httpx_sse_parses_retry_with_int(value, their_result):
     decoder = Decoder()
     decoder.feed(f"retry:{value}\n\n".encode())
     assert decoder.retry_ms is None
     their_decoder = SSEDecoder()
     their_decoder.decode(f"retry:{value}")
-    assert their_decoder.decode("").retry == they_read
+    assert their_decoder.decode("").retry == their_result
 
 
-def test_known_disagreement_on_delivery_they_hold_a_cr_until_the_next_chunk():
+def test_known_difference_httpx_sse_holds_back_a_cr_until_the_next_chunk():
     assert Decoder().feed(b"data: a\r\r") == [("message", "a", "")]
     lines, decoder = SSELineDecoder(), SSEDecoder()
     assert [decoder.decode(line) for line in lines.decode("data: a\r\r")] == [None]
 
 
-# Lines that both read alike. Each block gets a data line and each blank line has a block before it: without either,
-# the first rows of KNOWN are all that a random search finds.
+# Lines that both decoders read alike. Each block contains a data line, and each blank line ends a block; otherwise
+# a random search finds only the first entries of KNOWN_DIFFERENCES.
 LINES = [
     *(
         "data: a",
@@ -124,7 +124,7 @@ def block(rng):
     return lines
 
 
-def test_5_000_ordinary_streams_are_read_alike():
+def test_5_000_ordinary_streams_are_decoded_alike():
     rng = random.Random(20_264)
     events = 0
     for _ in range(5_000):
@@ -133,7 +133,9 @@ def test_5_000_ordinary_streams_are_read_alike():
         lines += rng.choice(([], ["data: unfinished"], ["id: 9", "event: unfinished"]))
         stream = "".join(line + rng.choice(ends) for line in [": start", *lines]).encode()
         size = rng.choice((1, 5, 50, len(stream) + 1))
-        expected = ours(stream)
-        assert theirs(stream[i : i + size] for i in range(0, len(stream), size)) == expected, stream
+        expected = decode_with_ours(stream)
+        assert decode_with_httpx_sse(stream[i : i + size] for i in range(0, len(stream), size)) == expected, (
+            stream
+        )
         events += len(expected)
     assert events > 10_000

@@ -1,4 +1,4 @@
-"""`tidewire.protocol.sse` on megabytes of hostile input: memory stays near the limit, and time is linear."""
+"""`tidewire.protocol.sse` on megabytes of hostile input: bounded memory and linear time."""
 
 import tracemalloc
 
@@ -24,7 +24,7 @@ def in_chunks_of(size, stream):
     [b"x", b"xyz", b"data\n", b"data:x\n", b"id:x\n", b"event:xy\n", b": comment\n", b"data:" + b"x" * 5000],
     ids=repr,
 )
-def test_what_is_held_stays_near_the_limit_whatever_comes(chunk):
+def test_memory_stays_near_the_size_limit_for_any_input(chunk):
     limit = 100_000
     decoder = Decoder(max_event_bytes=limit)
     tracemalloc.start()
@@ -33,19 +33,19 @@ def test_what_is_held_stays_near_the_limit_whatever_comes(chunk):
             decoder.feed(chunk)
     except EventTooLargeError:
         assert not chunk.startswith(b":")
-        assert tracemalloc.get_traced_memory()[0] < limit // 2, "what was held is let go"
+        assert tracemalloc.get_traced_memory()[0] < limit // 2, "the decoder must release its buffers"
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 3 * limit + 20 * len(chunk)
 
 
-# --- time: linear, or these pass their time-out by hours
+# --- linear time: quadratic time would exceed the timeout by hours
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("size", [16, 1000, 16 * MEGABYTE])
-def test_line_of_16_megabytes_in_chunks(size):
+def test_line_of_16_megabytes_is_decoded_in_linear_time(size):
     decoder = Decoder()
     decoder.feed(b"data:")
     for chunk in in_chunks_of(size, bytes(16 * MEGABYTE)):
@@ -55,7 +55,7 @@ def test_line_of_16_megabytes_in_chunks(size):
 
 
 @pytest.mark.timeout(20)
-def test_event_of_400_000_data_lines_in_small_chunks():
+def test_event_of_400_000_data_lines_is_decoded_in_linear_time():
     decoder, line = Decoder(), b"data:" + b"x" * 30 + b"\n"
     for _ in range(400_000):
         decoder.feed(line)
@@ -80,5 +80,5 @@ def test_event_of_400_000_data_lines_in_small_chunks():
     ],
     ids=lambda hostile: repr(hostile[:16]),
 )
-def test_hostile_megabyte_in_one_chunk_and_in_many(hostile):
+def test_hostile_megabyte_is_decoded_in_linear_time_for_any_chunking(hostile):
     assert decode([hostile]) == decode(in_chunks_of(4096, hostile)) == decode(in_chunks_of(13, hostile))

@@ -157,7 +157,7 @@ RESTARTED = (
     '"usage":{},"notes":[]},"columns":["/items/0/value"],"reason":"restart"}\n\n'
 )
 BREACHES = {
-    "streams_are_framed_as_written": [
+    "streams_follow_the_grammar": [
         doctored('data:"Hello"', 'data:"Hel\r'),
         doctored("id:1-3\n", "id:\n"),
         doctored('data:"Hello"', 'data:"Hel\ndata:lo"'),
@@ -165,18 +165,18 @@ BREACHES = {
         doctored("\n\nid:1-6", "\nname:x\n\nid:1-6"),
         Run([follow(STREAM[:-1])]),
     ],
-    "events_are_those_of_the_table": [
+    "events_match_their_schemas": [
         doctored("event:progress\n", "event:progress\nid:1-3\n"),
         doctored("id:1-3\n", ""),
         doctored('{"current":1}', '{"current":"one"}'),
         doctored("event:progress", "event:weather"),
     ],
-    "ids_go_up_without_a_gap": [
+    "ids_are_consecutive": [
         doctored("id:1-3", "id:1-4"),
         doctored("id:1-3", "id:2-3"),
         doctored("id:1-3", "id:1-03"),
     ],
-    "what_ends_a_stream_is_its_last_event": [
+    "closing_event_is_last": [
         Run([follow(STREAM + 'event:ping\ndata:{"head":"1-6"}\n\n')]),
         Run([follow(STREAM.partition("id:1-6")[0])]),
     ],
@@ -185,49 +185,49 @@ BREACHES = {
         doctored("retry:900\n", ":\n"),
         Run([follow(STREAM.replace("id:1-1\nevent:snapshot", ":\nevent:x"))]),
     ],
-    "pings_name_what_was_sent": [doctored('{"head":"1-3"}', '{"head":"1-7"}')],
-    "events_are_no_longer_than_discovery_says": [
+    "ping_heads_were_sent_before": [doctored('{"head":"1-3"}', '{"head":"1-7"}')],
+    "events_stay_within_size_limits": [
         Run([discover(), follow(STREAM.replace("Hello", "o" * 2048))]),
         Run([discover(), follow(STREAM.replace('"notes":[]', f'"notes":[{{"level":"info","text":"{"o" * 2048}"}}]'))]),
     ],
-    "histories_fold": [
+    "diffs_apply_and_checks_hold": [
         doctored("4157704578", "4157704579"),
         doctored("5888dedc5ad62758", "5888dedc5ad62750"),
         doctored('data:"Hello"', 'data:[["a","/items/7/value","x"]]'),
         doctored('{"ops":[["s","/items/0/status","succeeded"]]', '{"ops":[["t","/items/0/value",1]]'),
         doctored('["s","/status","running"]', '["s","/status","awake"]'),
     ],
-    "an_id_has_one_state": [
+    "each_id_has_one_state": [
         Run([follow(), read(state=BODY["state"] | {"usage": {"tokens": 1}})]),
         Run([follow(), follow(STREAM.replace('"Hello"', '"Hullo"'))]),
     ],
-    "stable_goes_up_within_its_text": [
+    "stable_never_decreases_or_exceeds_its_text": [
         doctored('{"":5}', '{"":6}'),
         doctored('[["s","/items/0/stable",{"":5}]]', '[["d","/items/0/stable"]]'),
     ],
-    "columns_and_items_stay": [
+    "columns_and_item_count_are_constant": [
         Run([follow(), read(columns=[])]),
         doctored('[["s","/items/0/stable",{"":5}]]', '[["s","/items/1",{"status":"queued","value":1}]]'),
     ],
-    "items_move_by_the_table": [
+    "item_status_transitions_are_valid": [
         doctored('["s","/items/0/status","running"]', '["s","/items/0/status","succeeded"]'),
         doctored('[["s","/items/0/stable",{"":5}]]', '[["s","/items/0/error",{"code":"internal","title":"x","status":500}]]'),
     ],
-    "an_epoch_opens_with_its_snapshot": [
+    "new_epoch_begins_with_a_snapshot": [
         Run([follow(RESTARTED, ended=False), read(attempt=1, cursor="7-6")]),
         Run([follow(RESTARTED.replace("id:7-5", "id:10002-5"), ended=False)]),
         Run([follow(RESTARTED.replace("id:7-5", "id:7-4"), ended=False)]),
         Run([follow(RESTARTED.replace('"reason":"restart"', '"reason":"start"'), ended=False)]),
         Run([follow(), follow(STREAM.partition("id:1-1")[0] + "id:7-5" + RESTARTED.partition("id:7-5")[2], ended=False)]),
     ],
-    "values_are_no_deeper_than_56": [doctored('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],
-    "all_json_is_what_the_overview_allows": [
+    "values_have_at_most_56_levels": [doctored('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],
+    "all_json_is_valid": [
         doctored('data:"Hello"', 'data:"Hell\\ud800"'),
         doctored('{"current":1}', '{"current":1,"current":2}'),
         Run([read(extra=2**53 + 1)]),
     ],
-    "null_stands_only_where_a_table_says_so": [Run([read(started_at=None)]), doctored('{"current":1}', '{"current":1,"total":null}')],
-    "bodies_fit_their_schemas": [
+    "null_is_used_only_where_allowed": [Run([read(started_at=None)]), doctored('{"current":1}', '{"current":1,"total":null}')],
+    "bodies_match_their_schemas": [
         Run([discover(heartbeat_ms=0)]),
         Run([talk("GET /v1/endpoints/e", 200, {"name": "e"})]),
         Run([talk("POST /v1/endpoints/e/jobs", 201, {"id": JOB})]),
@@ -237,53 +237,53 @@ BREACHES = {
         Run([talk(f"POST /v1/jobs/{JOB}/stream-token", 200, {"url": "/v1"})]),
         Run([talk("GET /v1/endpoints/e/vocabulary", 200, {"tokens": []})]),
     ],
-    "no_answer_about_jobs_may_be_stored": [Run([talk("GET /v1/jobs/x", 200, BODY, cache_control="private")])],
-    "streams_have_their_header": [Run([follow(content_encoding="gzip")]), Run([follow(**{"x-accel-buffering": "yes"})])],
-    "errors_are_problems_of_the_registry": [
+    "job_responses_are_not_cacheable": [Run([talk("GET /v1/jobs/x", 200, BODY, cache_control="private")])],
+    "streams_have_required_headers": [Run([follow(content_encoding="gzip")]), Run([follow(**{"x-accel-buffering": "yes"})])],
+    "errors_are_valid_problem_documents": [
         Run([refuse(code="of_our_own")]),
         Run([refuse(status=503)]),
         Run([talk("GET /v1/jobs/x", 404, {"code": "job_not_found", "title": "x", "status": 410})]),
         Run([talk("GET /v1/jobs/x", 404, {}, content_type="text/html")]),
     ],
-    "who_has_to_wait_is_told_how_long": [Run([talk("GET /v1/jobs/x", 429, PROBLEM)]), Run([refuse(retry_after_ms=2001)])],
-    "nothing_of_the_insides_gets_out": [Run([refuse(detail='File "/srv/x.py", line 3')]), Run([refuse(detail="in /home/me")])],
-    "who_is_unknown_is_told_how_to_introduce_himself": [Run([refuse(status=401, code="unauthorized")])],
-    "pages_of_the_allowed_origins_may_read_every_answer": [
+    "retryable_errors_have_retry_after": [Run([talk("GET /v1/jobs/x", 429, PROBLEM)]), Run([refuse(retry_after_ms=2001)])],
+    "errors_do_not_leak_internals": [Run([refuse(detail='File "/srv/x.py", line 3')]), Run([refuse(detail="in /home/me")])],
+    "unauthorized_responses_have_www_authenticate": [Run([refuse(status=401, code="unauthorized")])],
+    "allowed_origins_can_read_every_response": [
         Run([talk("GET /v1", 200, {}, asked={"origin": "https://page.example"})], {}, frozenset({"https://page.example"})),
         Run([talk("GET /v1", 200, {}, asked={"origin": "https://x.example"}, access_control_allow_origin="*")]),
         Run([talk("GET /v1", 200, {}, asked={"origin": "https://x.example"}, access_control_allow_origin="https://x.example")], {}, frozenset({"https://x.example"})),
     ],
-    "links_lead_to_the_protocol": [
+    "links_point_to_protocol_urls": [
         Run([read(links={"self": "https://elsewhere.example/v1/jobs/x"})]),
         Run([read(links={"self": "/a b/v1"})]),
         Run([read(links={"self": "/v1/jobs/x", "events": "/ai/v1/jobs/x/events"})]),
     ],
-    "discovery_stays": [Run([discover(), discover(capabilities=[])])],
-    "limits_leave_room": [Run([discover(limits=DISCOVERY["limits"] | {"max_event_bytes": 1023})])],
-    "capabilities_are_those_that_are_named": [
+    "discovery_document_does_not_change": [Run([discover(), discover(capabilities=[])])],
+    "limits_meet_their_minimum": [Run([discover(limits=DISCOVERY["limits"] | {"max_event_bytes": 1023})])],
+    "capabilities_match_discovery": [
         Run([discover(capabilities=[]), talk("GET /v1/jobs", 200, {"jobs": []})]),
         Run([discover(), talk("GET /v1/jobs", 404, PROBLEM | {"code": "not_found"})]),
     ],
-    "a_job_is_gone_only_when_it_was_purged_or_its_time_is_over": [
+    "jobs_are_kept_until_purged_or_expired": [
         Run([discover(), read(expires_at="2026-03-01T12:59:00Z")]),
         Run([read(), talk(f"GET /v1/jobs/{JOB}", 410, PROBLEM, at=1.0)]),
     ],
-    "values_fit_their_schema": [Run([read()], {"e": E["e"] | {"value_schema": {"type": "array"}}})],
-    "text_is_not_taken_back_where_it_cannot_be": [
+    "values_match_value_schema": [Run([read()], {"e": E["e"] | {"value_schema": {"type": "array"}}})],
+    "text_is_never_retracted_without_rollback": [
         Run([follow(STREAM.replace('[["s","/items/0/stable",{"":5}]]', '[["t","/items/0/value",1]]'), ended=False), read()], PLAIN)
     ],
-    "a_value_comes_at_once_where_it_does_not_stream": [Run([follow(), read()], PLAIN)],
-    "columns_of_tokens_fit_each_other": [
+    "value_is_set_once_without_streaming": [Run([follow(), read()], PLAIN)],
+    "token_columns_stay_aligned": [
         tokens(token_ids=[1], logprobs=[]),
         tokens(top_ids=[[1, 2]], top_logprobs=[[-2.0, -1.0]]),
         tokens(top_ids=[[1, 2]], top_logprobs=[[-0.1, -0.2]]),
     ],
-    "text_is_that_of_its_tokens": [
+    "text_matches_its_tokens": [
         tokens(text="ab", token_ids=[0, 2], token_text=["a", "c"]),
         tokens(text="a", token_ids=[0], token_text=["b"]),
         tokens(text="ac", token_ids=[0, 1, 2], token_text=["a", "<end>", "b"]),
     ],
-    "ephemeral_events_hold_nothing_of_a_result": [doctored('{"current":1}', '{"current":1,"text":"Hello"}')],
+    "ephemeral_events_carry_no_results": [doctored('{"current":1}', '{"current":1,"text":"Hello"}')],
 }  # fmt: skip
 
 

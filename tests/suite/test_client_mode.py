@@ -147,7 +147,7 @@ def test_the_scenarios_can_be_listed_by_area_sentence_and_name():
     assert listed.exit_code == 0
     assert "framing.byte-order-mark" in listed.output
     assert "resync.gap" in listed.output
-    assert "mark.rollback" in listed.output
+    assert "byte-order-mark.rollback" in listed.output
 
 
 # ---- what it says ------------------------------------------------------------------------------------------------
@@ -283,13 +283,13 @@ def test_sentences_of_unusual_servers_are_about_clients():
 @pytest.mark.parametrize(
     ("variant", "wrong"),
     [
-        ("bytes", "DecodesChunksApart"),
-        ("comments", "DispatchesAnEventAfterAComment"),
-        ("members", "DiesOfAnUnknownMember"),
-        ("weather", "DiesOfAnUnknownEvent"),
-        ("mark", "LosesTheEventAfterAByteOrderMark"),
-        ("merged", "IgnoresTheBaseThatADiffNames"),
-        ("busy", "GivesUpOnTheFirst503"),
+        ("one-byte-chunks", "DecodesChunksSeparately"),
+        ("comments", "DispatchesEventAfterComment"),
+        ("unknown-members", "GivesUpOnUnknownMember"),
+        ("unknown-events", "GivesUpOnUnknownEvent"),
+        ("byte-order-mark", "LosesEventAfterByteOrderMark"),
+        ("merged", "IgnoresBaseOfMergedDiff"),
+        ("busy", "GivesUpOnFirst503"),
     ],
 )
 def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):

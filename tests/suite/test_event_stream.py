@@ -9,8 +9,8 @@ import pytest
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance import specification
 from tidewire_conformance.judging import apply_diffs
-from tidewire_conformance.judging.apply_diffs import Refused, State
-from tidewire_conformance.wire.event_stream_decoder import Reader
+from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State
+from tidewire_conformance.wire.event_stream_decoder import EventStreamDecoder
 
 STREAMS = [
     b"id:1-1\ndata:a\n\nid:1-2\nevent:done\ndata:b\n\n",
@@ -29,7 +29,7 @@ the first event after a byte order mark is lost."""
 
 
 def ours(stream, size):
-    reader = Reader()
+    reader = EventStreamDecoder()
     blocks = [block for at in range(0, len(stream), size) for block in reader.feed(stream[at : at + size], 0)]
     return [
         (block.type, block.data.decode("utf-8", "replace"), block.last_id)
@@ -90,7 +90,7 @@ def test_a_stream_is_read_as_its_vector_says(vector):
 
 def test_bytes_are_kept_as_they_came():
     stream = b"id:1-1\r\ndata:a\r\rdata:b\n\n"
-    reader = Reader()
+    reader = EventStreamDecoder()
     blocks = [block for byte in stream for block in reader.feed(bytes([byte]), 0)]
     assert b"".join(block.raw for block in blocks) + reader.unfinished == stream
     assert blocks[0].line_ends == {b"\r\n", b"\r"}
@@ -109,7 +109,7 @@ def test_a_diff_is_folded_as_its_vector_says(vector):
     state = State(vector["before"], tuple(vector.get("columns", ())))
     try:
         got = apply_diffs.apply(state, vector["diff"]).value
-    except Refused:
+    except InvalidDiffError:
         got = "refused"
     assert json.dumps(got, sort_keys=True) == json.dumps(vector.get("after", "refused"), sort_keys=True)
     assert json.dumps(state.value) == held, "what was held is not changed"

@@ -22,18 +22,18 @@ LONGEST_HOOK = 15
 """Lines of a faulty server without its name and its docstring."""
 
 SERVERS = {
-    "no_terminal_event": "the end of a stream is missing: framing",
-    "replays_the_event_of_the_cursor": "an event comes twice: resume",
+    "stream_without_done": "the end of a stream is missing: framing",
+    "cursor_event_sent_again": "an event comes twice: resume",
     "lengths_in_utf16_units": "text is counted in other units: state",
-    "cancel_kills_a_sibling": "items of a batch are not separate: batch",
-    "the_same_key_runs_twice": "a retry runs twice: idempotency",
-    "anybody_may_read": "access control is missing: ownership",
+    "item_cancel_cancels_all_items": "items of a batch are not separate: batch",
+    "idempotency_key_ignored": "a retry runs twice: idempotency",
+    "any_caller_can_read_any_job": "access control is missing: ownership",
     "candidates_ascending": "values of a model are in another order: logprobs",
-    "an_expired_job_is_unknown": "a response after expiry is wrong, which takes the expiry hook: durable",
+    "expired_job_gets_404": "a response after expiry is wrong, which takes the expiry hook: durable",
 }
 """Faulty server → why it is one of the twelve."""
 
-BENIGN = {"ops_in_place_of_bare_strings": "every text change is written in another form"}
+BENIGN = {"ops_instead_of_bare_strings": "every text change is written in another form"}
 """Benign variant → why it is one of the twelve."""
 BENIGN_AREAS = [
     "framing",
@@ -48,8 +48,8 @@ BENIGN_AREAS = [
 
 CLIENTS = {
     "SendsNoCursor": "it reads again from the start: reconnecting",
-    "DoesNotVerifyTheDigest": "it believes a wrong state: verification",
-    "SendsCredentialsEverywhere": "it sends credentials to another host: security",
+    "DoesNotVerifyDigest": "it believes a wrong state: verification",
+    "SendsCredentialsToOtherOrigins": "it sends credentials to another host: security",
 }
 """Faulty client → why it is one of the twelve."""
 
@@ -99,12 +99,12 @@ def verdict_on(fork_server, name, check):
 
 
 def test_a_batch_of_which_the_server_makes_one_item_is_a_fault_of_the_server(fork_server):
-    verdict = verdict_on(fork_server, "bodies_are_not_read", "batch.items_end_one_by_one")
+    verdict = verdict_on(fork_server, "submit_body_ignored", "batch.items_end_independently")
     assert verdict.outcome is Outcome.FAIL, verdict.note
 
 
 def test_what_is_wrong_with_a_digest_stands_in_what_came(fork_server):
-    verdict = verdict_on(fork_server, "wrong_digest", "state.diffs_rebuild_the_value")
+    verdict = verdict_on(fork_server, "wrong_digest", "state.diffs_reconstruct_the_value")
     (told,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]
     assert "the digest is 0123456789abcdef" in told.got
     assert "0123456789abcdef" not in told.expected

@@ -58,20 +58,27 @@ def test_a_right_server_passes_beside_tests_of_ones_own(fork_server, tmp_path):
 
 def test_a_wrong_server_fails_in_the_words_of_the_console(fork_server, tmp_path):
     (tmp_path / "known.toml").write_text(BASELINE)
-    with fork_server.running("no_terminal_event") as url:
+    with fork_server.running("stream_without_done") as url:
         found = plugin(
-            tmp_path, url, "-m", "tidewire_framing", "-k", "ends_by_one_done or is_closed_after_done"
+            tmp_path,
+            url,
+            "-m",
+            "tidewire_framing",
+            "-k",
+            "log_ends_with_exactly_one_done or stream_closes_after_done",
         )
-        known = plugin(tmp_path, url, "-k", "ends_by_one_done", "--tidewire-baseline", "known.toml")
+        known = plugin(
+            tmp_path, url, "-k", "log_ends_with_exactly_one_done", "--tidewire-baseline", "known.toml"
+        )
     assert found.returncode == 1, found.stdout + found.stderr
-    assert "FAILED tidewire::framing::a_job_ends_by_one_done" in found.stdout
+    assert "FAILED tidewire::framing::log_ends_with_exactly_one_done" in found.stdout
     assert "A server MUST write exactly one `done` into the log of a job that ends" in found.stdout
     assert "expected  exactly one done, as the last event" in found.stdout
     assert 'curl -iN -H "Authorization: $AUTHORIZATION"' in found.stdout
     assert "Traceback" not in found.stdout
     assert ALICE not in found.stdout
     assert known.returncode == 0, known.stdout
-    assert re.search(r"XFAIL tidewire::framing::a_job_ends_by_one_done - .*no end yet", known.stdout)
+    assert re.search(r"XFAIL tidewire::framing::log_ends_with_exactly_one_done - .*no end yet", known.stdout)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_reference_is_all_green():
 
 @pytest.mark.timeout(120)
 def test_most_of_what_is_durable_and_of_batches_is_tried_by_one_function_and_the_text_endpoint():
-    with running_server("without_the_script") as url:
+    with running_server("no_script_endpoint") as url:
         found = report(replace(plan(url), endpoints=("generate", "talk")))
     assert findings(found) == []
     assert found.headline.startswith("core+durable+batch+logprobs+browser · ") or untested(found)

@@ -18,7 +18,7 @@ from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report import badge, failure_groups, html_report, junit_report, terminal_report
 from tidewire_conformance.report.failure_evidence import curl, frames
-from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
 TOKEN = "Bearer a-token-of-somebody"
 STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -85,7 +85,7 @@ def request_of(connection):
 def test_a_command_sends_the_same_again_when_it_is_pasted(method, place, asked):
     with listening() as (url, heard):
         wire = Wire(url, header=[("Authorization", TOKEN)])
-        exchange = asyncio.run(wire.ask(method, place, **asked))
+        exchange = asyncio.run(wire.request(method, place, **asked))
         command = curl(exchange)
         assert TOKEN.partition(" ")[2] not in command
         environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "AUTHORIZATION": TOKEN}
@@ -99,8 +99,8 @@ def failing(answer, place="/v1/jobs/a/events", **asked):
 
     async def ask(url):
         wire = Wire(url, header=[("Authorization", TOKEN), ("X-Env", "test")])
-        with contextlib.suppress(NoAnswerError):
-            await wire.ask("GET", place, **asked)
+        with contextlib.suppress(IncompleteResponseError):
+            await wire.request("GET", place, **asked)
         return wire.record[0]
 
     with listening(answer) as (url, _):

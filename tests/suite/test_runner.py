@@ -28,7 +28,7 @@ from tidewire_conformance.registry import Check
 from tidewire_conformance.report import json_report
 from tidewire_conformance.runner import Plan, run
 
-FEW = ["--only", "errors.what_there_is_not_is_refused", "--only", "framing.a_job_ends_by_one_done"]
+FEW = ["--only", "errors.unknown_resources_return_404", "--only", "framing.log_ends_with_exactly_one_done"]
 HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
 
 
@@ -46,7 +46,7 @@ def url(fork_server):
 
 @pytest.fixture(scope="module")
 def wrong(fork_server):
-    with fork_server.running("no_terminal_event") as url:
+    with fork_server.running("stream_without_done") as url:
         yield url
 
 
@@ -96,7 +96,7 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
     assert "TW-FRM-051" in {each["id"] for each in found["sentences"] if each["outcome"] == "fail"}
     cases = ET.parse(tmp_path / "r.xml").getroot().iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == [
-        "a_job_ends_by_one_done"
+        "log_ends_with_exactly_one_done"
     ]
     page = (tmp_path / "r.html").read_text()
     assert "TW-FRM-051" in page
@@ -178,7 +178,7 @@ def test_a_server_of_another_kind_is_named_as_such(tmp_path):
 
 def test_a_check_that_asserts_nothing_is_an_error(url):
     async def silent(session):
-        await session.wire.ask("GET", "/v1")
+        await session.wire.request("GET", "/v1")
 
     found, report = verdicts(url, check_of(silent))
     assert found.verdicts[0].outcome is Outcome.ERROR
@@ -224,7 +224,7 @@ def test_an_interrupt_leaves_the_report_so_far(url):
 
     async def interrupted(session):
         os.kill(os.getpid(), signal.SIGINT)
-        await session.wire.ask("GET", "/v1")
+        await session.wire.request("GET", "/v1")
         await asyncio.Event().wait()
 
     checks = [check_of(sound), check_of(interrupted, "own.late", requirements=("TW-DSC-005",), serial=True)]
@@ -261,7 +261,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
     async def last(session):
         server.shutdown()
         server.server_close()
-        await session.wire.ask("GET", "/v1/jobs")
+        await session.wire.request("GET", "/v1/jobs")
 
     async def later(session):
         asked.append(session)
@@ -310,10 +310,10 @@ def test_what_is_no_server_of_this_protocol_is_told_what_it_is(answer, told):
 
 def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
     async def untested(session):
-        session.untested("needs more")
+        session.skip_untested("needs more")
 
     async def absent(session):
-        session.not_declared("has none")
+        session.skip_not_declared("has none")
 
     found, report = verdicts(
         url, check_of(untested), check_of(absent, "own.absent", requirements=("TW-DSC-014",))
@@ -356,7 +356,7 @@ def test_a_baseline_that_says_anything_else_is_refused(tmp_path, text):
 
 def test_a_known_failure_that_was_not_judged_is_told(url, tmp_path):
     (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-026"\nreason = "short of room"')
-    done = conformance(url, *HEADER, "--only", "discovery.a_state*", "--baseline", tmp_path / "known.toml")
+    done = conformance(url, *HEADER, "--only", "discovery.expires_at*", "--baseline", tmp_path / "known.toml")
     assert "The baseline lists TW-RES-026, but this run did not judge it" in done.stdout
 
 
@@ -369,6 +369,6 @@ def test_a_spent_budget_leaves_checks_untested(url):
 def test_the_list_tells_each_check_and_its_sentences():
     done = conformance("http://127.0.0.1:9", "--list", "--only", "resume")
     assert done.exit_code == 0
-    assert "resume.a_cursor_that_is_no_id_is_refused  TW-RES-011 TW-RES-012" in " ".join(
+    assert "resume.malformed_cursor_returns_400  TW-RES-011 TW-RES-012" in " ".join(
         done.stdout.split("\n")
     ).replace("  ", "  ")

@@ -75,7 +75,7 @@ def test_an_installed_wheel_judges_a_foreign_server_by_each_of_its_doors(python,
         command = [python, "-m", "pytest", "-p", "tidewire_conformance.pytest_plugin", "-rA", "-q"]
         options = [f"--tidewire-url={url}", "--tidewire-example", INPUT, "-m", "tidewire_resume"]
         told = run(*command, *options, env=OUTSIDE, cwd=tmp_path)
-    assert "PASSED tidewire::resume::a_running_job_resumes_after_each_cut" in told
+    assert "PASSED tidewire::resume::running_job_resumes_after_each_disconnect" in told
 
 
 @pytest.mark.slow

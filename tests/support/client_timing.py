@@ -1,4 +1,4 @@
-"""A client's clock, sleep and time limits, replaced for a test."""
+"""Replaceable clock, sleep and timeouts of a client under test."""
 
 from typing import TypeVar
 
@@ -9,13 +9,13 @@ C = TypeVar("C", Client, AsyncClient)
 
 
 def session_of(client: Client | AsyncClient) -> ApiSession:
-    """What a client makes its requests through."""
+    """Return the API session of a client, blocking or async."""
     if isinstance(client, Client):
         _, client = client._inner
     return client._starter.exchange
 
 
 def with_timing(client: C, timing: Timing) -> C:
-    """The client, which has made no request yet, with another timing."""
+    """Set the timing of a client that has not made a request yet, and return the client."""
     session_of(client).timing = timing
     return client

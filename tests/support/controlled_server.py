@@ -1,6 +1,6 @@
-"""Reference server in its own process, whose functions wait at gates and misbehave on request.
+"""Reference server in its own process, with functions that wait at gates or misbehave on request.
 
-`held(…)` runs it. What its functions did is read, and their gates are opened, through endpoints of its own.
+`held(…)` runs the server. Its endpoint `came` lists the calls that have reached a gate, and `open_gate` opens gates.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 
 @contextmanager
 def held(**settings: Any) -> Iterator[str]:
-    """Serve; gives the URL."""
+    """Run the server in a child process and yield its URL."""
     settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1, "queue_interval": 0.0} | settings
     command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -27,11 +27,11 @@ def held(**settings: Any) -> Iterator[str]:
             assert url.startswith("http://"), f"the server did not start: {url!r}"
             yield url
         finally:
-            process.kill()  # what hangs in it would keep it for seconds
+            process.kill()  # `terminate` would wait for hanging functions
 
 
 class Gates:
-    """A gate for each name; whoever comes to it is noted, and waits until it is opened."""
+    """Named gates: a call to `enter` is recorded and blocks until its gate is opened."""
 
     def __init__(self) -> None:
         self.came: list[str] = []
@@ -47,7 +47,7 @@ class Gates:
 
 
 class UnknownError(BaseException):
-    """What nobody expects: no Exception, and none of Python's own that are not."""
+    """An exception derived directly from `BaseException`, unlike any of Python's own."""
 
 
 def _serve(settings: dict[str, Any]) -> None:

@@ -1,19 +1,19 @@
 """HTTP proxy that injects network and gateway faults into most responses, drawn from a seed.
 
-  fault         | what the client meets
+  fault         | effect on the client
   --------------+-----------------------------------------------------------------------------------------------
-  none          | the answer
-  lost request  | the connection closes before the server has seen the request
-  fin, rst      | the connection ends in the middle of the bytes, in good order or by a reset
-  clean end     | the body ends in the middle as if it were whole: the last chunk of a chunked body is sent early
-  stall         | nothing more comes, and the connection stays open
-  repeat        | events that were sent already come again, whole
-  bytes         | every byte comes in a segment of its own
-  rechunk       | the body comes in other pieces than the server sent
-  delay         | each piece comes late
-  gateway       | a page of a gateway instead: 502 and HTML, or 503 with Retry-After
+  none          | none: the response passes unchanged
+  lost request  | the connection closes before the server receives the request
+  fin, rst      | the connection is closed or reset within the response
+  clean end     | the body ends early but looks complete: the last chunk of a chunked body is sent early
+  stall         | nothing more is sent, and the connection stays open
+  repeat        | events that were already sent are sent again
+  bytes         | every byte is sent in its own segment
+  rechunk       | the body is split into other pieces than the server sent
+  delay         | each piece is sent late
+  gateway       | the response is an error page of a gateway: 502 with HTML, or 503 with Retry-After
 
-The proxy knows HTTP, through h11, and nothing of the protocol but that an event ends with an empty line.
+The proxy handles HTTP with h11. Of the protocol it uses one rule: an empty line ends an event.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ import h11
 
 READ = 65536
 STALL = 30.0
-"""Seconds after which a stalled connection closes even where the client never does."""
+"""Seconds after which a stalled connection is closed if the client has not closed it."""
 
 WEIGHTS: Mapping[str, float] = {
     "none": 30, "lost request": 4, "fin": 14, "rst": 14, "clean end": 14, "stall": 2, "repeat": 8, "bytes": 5,
@@ -40,11 +40,11 @@ WEIGHTS: Mapping[str, float] = {
 
 
 class _BrokenError(Exception):
-    """The fault was reached: the connection ends."""
+    """Raised to end the connection at a fault."""
 
 
 class FaultyProxy:
-    """Listens on a free port of 127.0.0.1 while it is entered; its loop runs in a thread of its own."""
+    """Proxy on a free port of 127.0.0.1, active within a `with` block; its event loop runs in a separate thread."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class FaultyProxy:
         weights: Mapping[str, float] = WEIGHTS,
         reach: int = 4000,
     ) -> None:
-        """Draw the fault of each answer.
+        """Configure the faults.
 
         Args:
-            upstream: The server.
-            seed: The n-th answer gets the same fault at the same byte in each run; which answer is the n-th is up to
-                the network.
-            weights: Of the faults, by name.
-            reach: Bytes of an answer within which it breaks.
+            upstream: Host and port of the server.
+            seed: Seed of the faults. The n-th response has the same fault at the same byte in each run; the order of
+                responses depends on the network.
+            weights: Relative frequency of each fault, by name.
+            reach: Number of bytes of a response within which the fault occurs.
         """
         self._upstream = upstream
         self._draw = random.Random(seed)
@@ -69,9 +69,9 @@ class FaultyProxy:
         self._reach = reach
         self._lock = threading.Lock()
         self.active = True
-        """Whether there are faults at all."""
+        """Whether faults are injected."""
         self.faults: Counter[str] = Counter()
-        """How many answers met each fault; one that was over before its fault is not counted."""
+        """Number of responses with each fault; a response that ended before its fault is not counted."""
 
     def __enter__(self) -> Self:
         ready = threading.Event()
@@ -83,16 +83,16 @@ class FaultyProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     async def _live(self, ready: threading.Event) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1000)
         self.url = "http://{}:{}".format(*server.sockets[0].getsockname())
         ready.set()
-        await self._over.wait()
+        await self._stop.wait()
         server.close()
         for task in self._serving:
             task.cancel()
@@ -104,35 +104,35 @@ class FaultyProxy:
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        near = _Side(h11.Connection(h11.SERVER), reader, writer)
-        far: _Side | None = None
+        client_side = _Side(h11.Connection(h11.SERVER), reader, writer)
+        server_side: _Side | None = None
         try:
             while True:
-                request = await near.next()
+                request = await client_side.next()
                 if not isinstance(request, h11.Request):
                     return
                 fault = self._next_fault()
-                body = [event async for event in near.body()]
+                body = [event async for event in client_side.body()]
                 if fault.name == "lost request":
                     self.faults[fault.name] += 1
                     return
                 if fault.name == "gateway":
                     self.faults[fault.name] += 1
-                    await near.send(*_gateway_page(fault.after))
+                    await client_side.send(*_gateway_page(fault.after))
                 else:
-                    if far is None:
-                        far = await self._connect()
-                    await far.send(request, *body, h11.EndOfMessage())
-                    await self._answer(near, far, fault)
-                near.http.start_next_cycle()
-                if far is not None and fault.name != "gateway":
-                    far.http.start_next_cycle()
+                    if server_side is None:
+                        server_side = await self._connect()
+                    await server_side.send(request, *body, h11.EndOfMessage())
+                    await self._forward_response(client_side, server_side, fault)
+                client_side.http.start_next_cycle()
+                if server_side is not None and fault.name != "gateway":
+                    server_side.http.start_next_cycle()
         except (_BrokenError, OSError, EOFError, h11.ProtocolError):
-            pass  # either side went away, or was sent away
+            pass  # one of the peers, or a fault, closed the connection
         finally:
-            near.close()
-            if far is not None:
-                far.close()
+            client_side.close()
+            if server_side is not None:
+                server_side.close()
 
     async def _connect(self) -> "_Side":
         return _Side(h11.Connection(h11.CLIENT), *await asyncio.open_connection(*self._upstream))
@@ -144,38 +144,40 @@ class FaultyProxy:
             [name] = self._draw.choices(list(self._weights), list(self._weights.values()))
             return _Fault(name, self._draw.randrange(self._reach), self._draw.randrange(2**32))
 
-    async def _answer(self, near: "_Side", far: "_Side", fault: "_Fault") -> None:
-        answer = await far.next()
-        if not isinstance(answer, h11.Response):
+    async def _forward_response(self, client_side: "_Side", server_side: "_Side", fault: "_Fault") -> None:
+        response = await server_side.next()
+        if not isinstance(response, h11.Response):
             raise EOFError
-        streamed = any(name == b"content-type" and b"event-stream" in value for name, value in answer.headers)
-        near.fault = fault
-        near.met = lambda: self.faults.update([fault.name])
+        streamed = any(
+            name == b"content-type" and b"event-stream" in value for name, value in response.headers
+        )
+        client_side.fault = fault
+        client_side.record_fault = lambda: self.faults.update([fault.name])
         if fault.name in {"bytes", "rechunk", "delay"}:
-            near.met()
-        await near.send(answer)
+            client_side.record_fault()
+        await client_side.send(response)
         passed, last_event = 0, b""
-        async for data in far.body():
+        async for data in server_side.body():
             piece = bytes(data.data)
             if fault.name == "clean end" and streamed and passed + len(piece) > fault.after:
-                near.met()
-                await near.send(h11.Data(data=piece[: fault.after - passed]), h11.EndOfMessage())
+                client_side.record_fault()
+                await client_side.send(h11.Data(data=piece[: fault.after - passed]), h11.EndOfMessage())
                 raise _BrokenError
             passed += len(piece)
             for part in fault.parts(piece):
-                await near.send(h11.Data(data=part))
+                await client_side.send(h11.Data(data=part))
             if fault.name == "repeat" and streamed:
                 last_event = (last_event + piece)[-READ:]
                 if last_event.endswith(b"\n\n"):
                     again = last_event.rpartition(b"\n\nid:")[2]
                     if again != last_event:
-                        near.met()
-                        await near.send(h11.Data(data=b"id:" + again))
-        await near.send(h11.EndOfMessage())
+                        client_side.record_fault()
+                        await client_side.send(h11.Data(data=b"id:" + again))
+        await client_side.send(h11.EndOfMessage())
 
 
 class _Fault:
-    """What happens to one answer."""
+    """The fault of one response."""
 
     def __init__(self, name: str, after: int, seed: int) -> None:
         self.name = name
@@ -183,7 +185,7 @@ class _Fault:
         self._draw = random.Random(seed)
 
     def parts(self, piece: bytes) -> list[bytes]:
-        """A piece of a body as the pieces that are sent instead."""
+        """Split a piece of the body into the pieces to send."""
         if self.name != "rechunk":
             return [piece]
         cuts = sorted(self._draw.randrange(len(piece) + 1) for _ in range(self._draw.randrange(4)))
@@ -191,7 +193,7 @@ class _Fault:
 
 
 class _Side:
-    """One connection of the proxy, and what it does to the bytes that leave by it."""
+    """One connection of the proxy, which applies the fault to the bytes that it sends."""
 
     def __init__(
         self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -200,7 +202,7 @@ class _Side:
         self._reader = reader
         self._writer = writer
         self.fault: _Fault | None = None
-        self.met: Callable[[], None] = lambda: None
+        self.record_fault: Callable[[], None] = lambda: None
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -239,7 +241,7 @@ class _Side:
         await self._writer.drain()
 
     async def _break(self, name: str) -> None:
-        self.met()
+        self.record_fault()
         if name == "stall":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STALL):

@@ -1,4 +1,4 @@
-"""Runs the foreign servers and clients of tests/interop, which were written from the specification alone."""
+"""Runners for the foreign servers and clients in tests/interop, which were written from the specification alone."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
 
 TEXT = "Nothing is lost, né 😀 and nothing comes twice 👩‍🚀 however often the line is cut: " * 4
-"""More than 64 words, so that a check comes in the middle, with characters of one to four bytes."""
+"""More than 64 words, so that a check occurs within the text, with characters of one to four bytes."""
 
 SERVERS = [pytest.param("javascript", marks=needs_node), "standard-library"]
 
@@ -45,7 +45,7 @@ def server(name: str) -> contextlib.AbstractContextManager[str]:
 
 @contextlib.contextmanager
 def _running(command: list[str]) -> Iterator[str]:
-    """A server in a process of its own, which prints its URL first."""
+    """Run a server in a child process that prints its URL first; yield the URL."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -61,7 +61,7 @@ def _running(command: list[str]) -> Iterator[str]:
 
 
 def javascript(script: str, *arguments: str, **options: object) -> list[dict[str, Any]]:
-    """Run a script of the JavaScript client to its end; what it told, line by line."""
+    """Run a script of the JavaScript client to its end, and return its output, one JSON object per line."""
     pairs = [f"{name}={value}" for name, value in options.items()]
     run = subprocess.run(
         [str(NODE), str(INTEROP / "javascript" / script), *arguments, *pairs],
@@ -81,7 +81,7 @@ def address(url: str) -> tuple[str, int]:
 
 
 def cut_inside_events(count: int, how: Literal["fin", "rst", "stall"]) -> Callable[[int], Cut | None]:
-    """A plan that breaks each of the first connections inside its third logged event, each at another byte of it."""
+    """Return a plan that breaks each of the first `count` connections inside its third logged event."""
 
     def plan(connection: int) -> Cut | None:
         return Cut(after=connection % 9, mark=b"id:1-", occurrence=3, how=how) if connection < count else None

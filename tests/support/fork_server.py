@@ -1,8 +1,8 @@
-"""Fork server for commands: each runs in its own process, forked from one that has imported what it needs.
+"""Fork server for commands: each command runs in a child forked from a process with all imports done.
 
-What a fresh interpreter would spend on imports, a second or more for each command, is spent once. All else is as if
-`python -m MODULE` had been started: arguments, folder, environment, streams, signals, exit code. Not for tests of the
-start itself.
+A fresh interpreter spends a second or more on imports for each command; here the imports are done once. Arguments,
+folder, environment, streams, signals and exit code are as for `python -m MODULE`. Not suitable for tests of the
+interpreter's start.
 """
 
 import atexit
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 _MESSAGE = 200_000
-"""Bytes of one request to the process that forks, at most."""
+"""Maximum size in bytes of a request to the fork server."""
 
 
 class Forked:
-    """A command that runs; as of `subprocess.Popen`."""
+    """A running command, with an interface similar to `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class Forked:
         env: Mapping[str, str] | None = None,
         imports: tuple[str, ...] = (),
     ) -> None:
-        """Begin.
+        """Start the command.
 
         Args:
-            module: What `python -m` would run.
-            arguments: Of the command.
-            cwd: Its folder, where it looks for modules as well.
-            env: Its whole environment; that of this process by default.
-            imports: Modules that are imported before the fork; one process for each such list.
+            module: The module to run, as for `python -m`.
+            arguments: Command-line arguments.
+            cwd: Working folder of the command, which is also added to `sys.path`.
+            env: The complete environment; default is the environment of this process.
+            imports: Modules imported before the fork. Each distinct tuple has its own fork server.
         """
-        self._fork = _forks(imports)
+        self._fork = _fork_server(imports)
         reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
         command = {
             "module": module,
@@ -70,13 +70,13 @@ class Forked:
         self.communicate()
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return the exit code, or None while the command runs."""
         if self.returncode is None:
             self.returncode = self._fork({"poll": self.pid})
         return self.returncode
 
     def wait(self, timeout: float = 60.0) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the command ends, and return its exit code."""
         give_up = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > give_up:
@@ -86,20 +86,20 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the command a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """End the command with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
-        """All that it still writes, once it has ended."""
-        said: dict[str, str] = {}
+        """Wait until the command ends, and return its remaining output to stdout and stderr."""
+        output: dict[str, str] = {}
 
         def read(name: str, stream: IO[str]) -> None:
-            said[name] = "" if stream.closed else stream.read()
+            output[name] = "" if stream.closed else stream.read()
             stream.close()
 
         streams = {"stdout": self.stdout, "stderr": self.stderr}
@@ -109,37 +109,37 @@ class Forked:
         self.wait(timeout)
         for reader in readers:
             reader.join(timeout)
-        return said["stdout"], said["stderr"]
+        return output["stdout"], output["stderr"]
 
 
 @functools.cache
-def _forks(modules: tuple[str, ...]) -> Any:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-P", __file__, str(theirs.fileno()), *modules]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
-    theirs.close()
-    asking = threading.Lock()
+def _fork_server(modules: tuple[str, ...]) -> Any:
+    our_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-P", __file__, str(child_socket.fileno()), *modules]
+    process = subprocess.Popen(command, pass_fds=[child_socket.fileno()], stdout=subprocess.DEVNULL)
+    child_socket.close()
+    lock = threading.Lock()
 
     def end() -> None:
-        ours.close()
+        our_socket.close()
         process.wait()
 
-    def ask(request: dict[str, Any], streams: tuple[int, ...] = ()) -> Any:
-        with asking:
-            socket.send_fds(ours, [json.dumps(request).encode()], streams)
-            return json.loads(ours.recv(_MESSAGE))
+    def send_request(request: dict[str, Any], streams: tuple[int, ...] = ()) -> Any:
+        with lock:
+            socket.send_fds(our_socket, [json.dumps(request).encode()], streams)
+            return json.loads(our_socket.recv(_MESSAGE))
 
     atexit.register(end)
-    return ask
+    return send_request
 
 
-def _begin(command: dict[str, Any], streams: list[int]) -> None:
-    """Become the command; does not return."""
+def _run_command(command: dict[str, Any], streams: list[int]) -> None:
+    """Turn this forked child into the command. Does not return."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, stream in enumerate((nothing, *streams)):
         os.dup2(stream, number)
     os.closerange(3, max(nothing, *streams) + 1)
-    # Not what this process has of them: their buffers would be those of no pipe.
+    # Create new streams: those of the parent have buffers that do not belong to these pipes.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(os.fdopen(number, "wb"), "utf-8", errors, line_buffering=number == 2)
         for number, errors in ((1, "strict"), (2, "backslashreplace"))
@@ -170,7 +170,7 @@ def _serve(number: int, modules: list[str]) -> None:
             answer = os.fork()
             if not answer:
                 requests.close()
-                _begin(request, streams)
+                _run_command(request, streams)
             for stream in streams:
                 os.close(stream)
         requests.send(json.dumps(answer).encode())

@@ -27,33 +27,33 @@ START_LIMIT = 30.0
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 
 
-def said(words: int) -> str:
-    """What `talk` says in the end, whatever happened."""
+def talk_text(words: int) -> str:
+    """Return the text that the endpoint `talk` produces."""
     return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
 
 @functools.cache
-def _forks() -> "subprocess.Popen[str]":
-    forks = subprocess.Popen(
+def _fork_server() -> "subprocess.Popen[str]":
+    fork_server = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    atexit.register(forks.communicate)
-    return forks
+    atexit.register(fork_server.communicate)
+    return fork_server
 
 
-def _tell(*words: Any) -> Any:
-    forks = _forks()
-    assert forks.stdin is not None
-    assert forks.stdout is not None
-    forks.stdin.write(json.dumps(words) + "\n")
-    forks.stdin.flush()
-    return json.loads(forks.stdout.readline())
+def _request(*words: Any) -> Any:
+    fork_server = _fork_server()
+    assert fork_server.stdin is not None
+    assert fork_server.stdout is not None
+    fork_server.stdin.write(json.dumps(words) + "\n")
+    fork_server.stdin.flush()
+    return json.loads(fork_server.stdout.readline())
 
 
 class Killed:
-    """Starts, kills and starts again.
+    """A server that can be killed and restarted on the same port and log file.
 
-    A process that has imported everything forks each server: a process of its own, but at once.
+    Each server is a child forked from a process that has done all imports, so it starts quickly.
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -65,7 +65,7 @@ class Killed:
             self.port: int = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.pid = 0
-        # No connection outlives its request: the next server knows nothing of it.
+        # Do not keep connections: they would break when the server is killed.
         self.http = httpx.Client(
             base_url=self.url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
         )
@@ -80,40 +80,40 @@ class Killed:
         self.http.close()
 
     def start(self, **settings: Any) -> None:
-        """Start, and wait until it answers."""
+        """Start the server, and wait until it is ready."""
         ready = self._spawn(settings)
         give_up = time.monotonic() + START_LIMIT
         while not ready.exists():
-            code = _tell("poll", self.pid)
+            code = _request("poll", self.pid)
             if code is not None:
                 self.pid = 0
-                raise ChildProcessError(f"it ended with {code}: {self.errors()}")
-            assert time.monotonic() < give_up, "it did not start"
+                raise ChildProcessError(f"the server exited with code {code}: {self.errors()}")
+            assert time.monotonic() < give_up, "the server did not start in time"
             time.sleep(0.005)
 
     def _spawn(self, settings: dict[str, Any]) -> Path:
         ready = self.folder / "port"
         ready.unlink(missing_ok=True)
-        self.pid = _tell("start", self.port, str(self.folder), self.settings | settings)
+        self.pid = _request("start", self.port, str(self.folder), self.settings | settings)
         return ready
 
     def start_and_kill_after(self, seconds: float) -> None:
-        """Start, and kill it so soon that it may not have come to answer."""
+        """Start the server and kill it after some time, possibly before it is ready."""
         self._spawn({})
         time.sleep(seconds)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL: no line of it runs any more."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code."""
+        """Stop the server with SIGTERM, and return its exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> int:
         os.kill(self.pid, how)
-        code: int = _tell("wait", self.pid)
+        code: int = _request("wait", self.pid)
         self.pid = 0
         return code
 
@@ -121,7 +121,7 @@ class Killed:
         return (self.folder / "stderr").read_text()
 
     def again(self) -> None:
-        """Kill, and start again."""
+        """Kill the server and start it again."""
         self.kill()
         self.start()
 
@@ -136,18 +136,18 @@ class Killed:
         return answer.json()
 
     def ended(self, job: str) -> dict[str, Any]:
-        """The job, once it has ended."""
+        """Wait until the job has ended, and return its resource."""
         return self.until(job, lambda found: found.get("done") is not None)
 
-    def until(self, job: str, holds: Any) -> dict[str, Any]:
+    def until(self, job: str, condition: Any) -> dict[str, Any]:
         give_up = time.monotonic() + START_LIMIT
-        while not holds(found := self.job(job)):
+        while not condition(found := self.job(job)):
             assert time.monotonic() < give_up, found
             time.sleep(0.005)
         return found
 
     def events(self, job: str, after: str = "0-0") -> bytes:
-        """The logged events of a job that has ended or is about to, to its end, byte for byte."""
+        """Return the bytes of the logged events of a job, read up to the end of its stream."""
         headers = {"last-event-id": after}
         answer = self.http.get(f"/v1/jobs/{job}/events", headers=headers)
         assert answer.status_code == 200, answer.text
@@ -167,7 +167,7 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
 
     @server.endpoint(concurrency_limit=None)
     async def talk(words: int, stream: Stream[str], pause: float = 0.002) -> None:
-        text = said(words)
+        text = talk_text(words)
         for at in range(0, len(text), 3):
             stream.append(text[at : at + 3])
             await asyncio.sleep(pause)

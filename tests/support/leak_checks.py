@@ -1,8 +1,8 @@
-"""Leak checks: fixtures that fail a test after which threads, sockets or tasks are left.
+"""Leak checks: fixtures that fail a test that leaves threads, sockets or tasks behind.
 
-Tasks are seen where the plugin runs the test on an event loop. A test that runs a loop of its own, or has one in the
-thread of a blocking client, ends it: a task that was left behind there is cancelled with it, so such a test counts
-its tasks itself, or looks at what the server sees.
+The task check works where the anyio plugin runs the test on an event loop. A test with its own loop, or with the loop
+of a blocking client, cancels remaining tasks when that loop ends; such a test must count tasks itself, or check the
+state of the server.
 """
 
 import gc
@@ -16,18 +16,18 @@ import anyio
 import pytest
 
 PATIENCE = 10.0
-"""Seconds for what is under way to end: a kernel's and a scheduler's, not a client's."""
+"""Seconds to wait for threads, sockets and tasks to end; only the kernel and the scheduler need this time."""
 A_MOMENT = 0.005
-"""Seconds after which the garbage collector is asked, which takes longer than that."""
+"""Seconds after which the garbage collector runs. A collection takes longer than this wait."""
 OTHERS = ("Trio thread ", "tqdm_monitor")
-"""Names of threads that are not ours. Trio keeps idle threads for ten seconds, and the plugin that runs async tests waits
-for events in them; what a client does in a thread has another name meanwhile. tqdm, with which transformers shows how a
-checkpoint loads, keeps a thread for as long as the process lives."""
+"""Prefixes of names of unrelated threads. Trio keeps idle threads for ten seconds, and the anyio plugin waits in them;
+threads of the client have other names. tqdm, which transformers uses for progress bars, keeps a thread until the
+process ends."""
 DESCRIPTORS = Path("/proc/self/fd")
 
 
 def sockets() -> set[str]:
-    """The sockets that this process holds, where the system tells."""
+    """Return the open sockets of this process, or an empty set on systems without /proc."""
     found = set()
     for one in DESCRIPTORS.iterdir() if DESCRIPTORS.exists() else ():
         try:
@@ -48,7 +48,7 @@ def _more_than(
 
 @pytest.fixture
 def nothing_is_left() -> Iterator[None]:
-    """Fail a test after which more threads run, or more sockets are open, than before."""
+    """Fail a test that leaves more threads or open sockets than before."""
     threads_before, sockets_before = {*threading.enumerate()}, sockets()
     yield
     wait, until = 0.001, time.monotonic() + PATIENCE
@@ -64,13 +64,13 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def _tasks() -> set[anyio.TaskInfo]:
-    # The plugin makes a task of its own for each step of a test.
+    # The anyio plugin runs each step of a test in its own task.
     return {task for task in anyio.get_running_tasks() if "_call_in_runner_task" not in repr(task.coro)}
 
 
 @pytest.fixture
 async def no_task_is_left(anyio_backend) -> AsyncIterator[None]:
-    """Fail an async test after which more tasks run than before."""
+    """Fail an async test that leaves more tasks than before."""
     before = _tasks()
     yield
     with anyio.move_on_after(PATIENCE):
@@ -81,6 +81,6 @@ async def no_task_is_left(anyio_backend) -> AsyncIterator[None]:
 
 
 def drop(held: list[object]) -> None:
-    """Drop the last references to what a list holds, and to the cycles among it."""
+    """Drop the last references to the elements of a list, and collect reference cycles."""
     held.clear()
     gc.collect()

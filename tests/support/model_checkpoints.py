@@ -1,4 +1,4 @@
-"""Small model checkpoints for the engine: a random one, and crafted ones whose every logit is known."""
+"""Small model checkpoints for engine tests: a random model, and crafted models with known logits."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ def byte_alphabet() -> list[str]:
 
 
 def byte_level_tokenizer(tokens: list[str], merges: list[tuple[str, str]] = []) -> Tokenizer:  # noqa: B006
-    """A tokenizer of these tokens, in the byte-level alphabet, after the end token (id 0)."""
+    """Return a byte-level tokenizer with the end token (id 0), followed by the given tokens."""
     vocabulary = {END: 0} | {token: i for i, token in enumerate(tokens, start=1)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -63,7 +63,7 @@ def random_tokenizer() -> Tokenizer:
 
 
 def random_llama(folder: Path, *, seed: int = 0, chat_template: str | None = None) -> Path:
-    """Two layers, grouped heads, a vocabulary of 265; uneven distributions, and no token that ends a text."""
+    """Save a random model: two layers, grouped heads, vocabulary of 265, uneven distributions, and no end token."""
     tokenizer = random_tokenizer()
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -82,16 +82,16 @@ def random_llama(folder: Path, *, seed: int = 0, chat_template: str | None = Non
     return save(folder, LlamaForCausalLM(config), tokenizer, chat_template=chat_template)
 
 
-def crafted(
+def crafted_checkpoint(
     folder: Path, tokens: list[str], logits: dict[str, dict[str, float]], *, rest: float = 0.0
 ) -> Path:
-    """A model whose next-token logits depend on the last token alone and are exactly those given.
+    """Save a model whose next-token logits depend only on the last token and have exactly the given values.
 
     Args:
-        folder: where it goes.
-        tokens: after the end token; at most 15, or the width is no power of two and logits are rounded.
-        logits: of each last token: next token → logit; those not named get `rest`.
-        rest: the logit of all others.
+        folder: Folder of the checkpoint.
+        tokens: Tokens after the end token; at most 15, because the width must be a power of two for exact logits.
+        logits: Map of the last token to the logits of next tokens; all other tokens have the logit `rest`.
+        rest: Logit of all other tokens.
     """
     tokenizer = byte_level_tokenizer(tokens)
     size = tokenizer.get_vocab_size()
@@ -110,7 +110,7 @@ def crafted(
         eos_token_id=0,
     )
     model = LlamaForCausalLM(config)
-    scale = size**0.5  # what the norm makes of a one-hot row
+    scale = size**0.5  # the norm of a one-hot row
     with torch.no_grad():
         layer = model.model.layers[0]
         layer.self_attn.o_proj.weight.zero_()
@@ -125,8 +125,8 @@ def crafted(
     return save(folder, model, tokenizer, end=END)
 
 
-def letters(data: bytes) -> list[str]:
-    """Bytes in the byte-level alphabet: one token each."""
+def byte_level_tokens(data: bytes) -> list[str]:
+    """Return bytes as tokens of the byte-level alphabet, one token per byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     names = {b: chr(b) for b in printable} | {b: chr(0x100 + i) for i, b in enumerate(others)}
@@ -134,7 +134,7 @@ def letters(data: bytes) -> list[str]:
 
 
 async def collect(engine: TorchEngine, request: Generate) -> Delta:
-    """The whole of a generation as one block."""
+    """Return the complete output of a generation as one `Delta`."""
     whole = Delta()
     async for delta in engine.generate(request):
         whole.extend(delta)
@@ -142,7 +142,7 @@ async def collect(engine: TorchEngine, request: Generate) -> Delta:
 
 
 def generate(engine: TorchEngine, *requests: Generate) -> list[Delta]:
-    """Run requests at the same time."""
+    """Run requests concurrently, and return their complete outputs."""
 
     async def all_of_them() -> list[Delta]:
         return await asyncio.gather(*(collect(engine, request) for request in requests))

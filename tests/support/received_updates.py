@@ -9,7 +9,7 @@ from tidewire import Update
 
 @dataclass
 class Run:
-    """A reader, from where it begins to where it is stopped."""
+    """Updates that one reader received, possibly over several connections."""
 
     covered: list[tuple[int, int]] = field(default_factory=list)
     text: str = ""
@@ -21,7 +21,7 @@ class Run:
         self.value = update.value
 
     def assert_whole(self) -> tuple[int, int]:
-        """Each event was covered by exactly one update; returns the seqs of the first and of the last."""
+        """Assert that each event is covered by exactly one update; return the first and the last seq."""
         covered = self.covered
         assert all(first <= last for first, last in covered), covered
         assert all(after[0] == before[1] + 1 for before, after in pairwise(covered)), covered

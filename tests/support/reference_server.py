@@ -23,11 +23,11 @@ QUICK: dict[str, Any] = {
     "shutdown_timeout": 0.2,
     "min_snapshot_interval": 0.02,
 }
-"""Settings that keep a test short."""
+"""Settings for short tests."""
 
 
 class Peer:
-    """Somebody who talks to the server."""
+    """HTTP client for the reference server."""
 
     def __init__(self, url: str, **headers: str) -> None:
         self.url = url
@@ -46,17 +46,17 @@ class Peer:
         return self.http.post(f"/v1/endpoints/{endpoint}/jobs", json=body)
 
     def start(self, endpoint: str, input: Any = None, **members: Any) -> str:  # noqa: A002
-        answer = self.submit(endpoint, input, **members)
-        assert answer.status_code == 201, answer.text
-        return answer.json()["id"]
+        response = self.submit(endpoint, input, **members)
+        assert response.status_code == 201, response.text
+        return response.json()["id"]
 
     def job(self, job: str) -> dict[str, Any]:
-        answer = self.http.get(f"/v1/jobs/{job}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.http.get(f"/v1/jobs/{job}")
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def ended(self, job: str) -> dict[str, Any]:
-        """The job, once its stream has said that it ended."""
+        """Read the job's stream to its end, and return the job resource."""
         self.events(job)
         return self.job(job)
 
@@ -71,12 +71,14 @@ class Peer:
     @contextlib.contextmanager
     def stream(self, job: str, cursor: str | None = None, **parameters: str) -> Iterator["Reading"]:
         headers = {} if cursor is None else {"last-event-id": cursor}
-        with self.http.stream("GET", f"/v1/jobs/{job}/events", headers=headers, params=parameters) as answer:
-            assert answer.status_code == 200, answer.read()
-            yield Reading(answer)
+        with self.http.stream(
+            "GET", f"/v1/jobs/{job}/events", headers=headers, params=parameters
+        ) as response:
+            assert response.status_code == 200, response.read()
+            yield Reading(response)
 
     def events(self, job: str, cursor: str | None = None, **parameters: str) -> list[Event]:
-        """All events until the server closes."""
+        """Return all events until the server closes the stream."""
         with self.stream(job, cursor, **parameters) as reading:
             return list(reading)
 
@@ -88,10 +90,10 @@ class Peer:
 
 
 class Reading:
-    """One open stream."""
+    """One open event stream."""
 
-    def __init__(self, answer: httpx.Response) -> None:
-        self.answer = answer
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
         self.decoder = Decoder()
         self._events = self._decode()
 
@@ -102,14 +104,14 @@ class Reading:
         return next(self._events)
 
     def until(self, *types: str) -> Event:
-        """The next event of one of these types."""
+        """Return the next event of one of these types."""
         return next(event for event in self._events if event.type in types)
 
     def until_text(self, text: str) -> Event:
         return next(event for event in self._events if text in event.data)
 
     def _decode(self) -> Iterator[Event]:
-        for chunk in self.answer.iter_raw():
+        for chunk in self.response.iter_raw():
             yield from self.decoder.feed(chunk)
 
 
@@ -128,7 +130,7 @@ def data(event: Event) -> Any:
 
 
 class Fold:
-    """A reader that trusts nothing: ids without a gap, checks and digest verified."""
+    """Applies events and verifies everything: consecutive ids, checks and the digest."""
 
     def __init__(self, *, keep_states: bool = True) -> None:
         self.keep_states = keep_states
@@ -136,7 +138,7 @@ class Fold:
         self.cursor: Cursor | None = None
         self.done: dict[str, Any] | None = None
         self.states: dict[str, Any] = {}
-        """The items at each id."""
+        """Items after each event, by event id."""
 
     def take(self, events: list[Event]) -> "Fold":
         for event in logged(events):
@@ -165,9 +167,9 @@ class Fold:
 
 
 def eventually(what: Any, within: float = 10.0) -> Any:
-    """Ask until the answer is true."""
+    """Call a function until its result is true, and return the result."""
     deadline = time.monotonic() + within
     while not (found := what()):
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.005)
     return found

@@ -1,6 +1,6 @@
 """Reference server in its own process, with sample endpoints for tests of clients.
 
-Run as a script it serves and prints its URL; `served()` runs it so.
+`served()` runs this file as a script, which serves and prints its URL.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 SLOW = 0.005
-"""Seconds between two pieces of the endpoints that take their time."""
+"""Pause in seconds between pieces, in endpoints that stream slowly."""
 
 
 def sentence(words: int) -> str:
-    """What `talk` says."""
+    """Return the text that the endpoint `talk` produces."""
     return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
 
@@ -31,7 +31,7 @@ class Point(BaseModel):
 
 @contextmanager
 def served(**settings: Any) -> Iterator[str]:
-    """Serve in a process of its own; gives the URL. What still runs at the end is not waited for."""
+    """Run the server in a child process and yield its URL. At the end, jobs that still run are not awaited."""
     settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1} | settings
     command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -1,7 +1,7 @@
-# ruff: noqa: A002 - the names that SSE gives
+# ruff: noqa: A002 - field names of SSE such as `id` and `type` shadow built-ins
 """Scripted HTTP server: sends exactly the bytes of a test's script, over real sockets.
 
-A `Script` is called for each request and yields what happens next: bytes to send, or one of the signs below.
+A `Script` is called for each request. It yields bytes to send, or one of the constants `RESET`, `CLOSE` and `HOLD`.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
 
 RESET = object()
-"""Break the connection with a TCP reset."""
+"""Script step: reset the TCP connection."""
 CLOSE = object()
-"""Close the connection in order. A script that ends without it keeps the connection for the next request."""
+"""Script step: close the connection normally. Without this step the connection is kept for the next request."""
 HOLD = object()
-"""Say nothing until the client hangs up or the server stops."""
+"""Script step: send nothing until the client closes the connection or the server stops."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Request:
     headers: dict[str, str]
     body: bytes
     lines: tuple[str, ...] = ()
-    """The names of its headers as they came, each as often as it did; in lower case."""
+    """Names of the header fields in lower case, in the order of the request, including repetitions."""
 
     @property
     def cursor(self) -> str | None:
@@ -52,9 +52,9 @@ class ScriptedServer:
     script: Script
     requests: list[Request] = field(default_factory=list)
     open: int = 0
-    """Connections that are open now."""
+    """Number of connections that are open now."""
     connections: int = 0
-    """Connections that there were."""
+    """Number of connections accepted so far."""
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -90,7 +90,7 @@ class ScriptedServer:
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 30) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, timeout), "the server waited in vain"
+            assert self._changed.wait_for(condition, timeout), "the condition did not become true in time"
 
     def wait_until_none_is_open(self) -> None:
         self.wait_until(lambda: self.open == 0)
@@ -128,17 +128,17 @@ class ScriptedServer:
                 self._changed.notify_all()
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
-        for said in self.script(request):
-            if said is RESET:
+        for step in self.script(request):
+            if step is RESET:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return False
-            if said is CLOSE:
+            if step is CLOSE:
                 return False
-            if said is HOLD:
+            if step is HOLD:
                 while connection.recv(4096):
                     pass
                 return False
-            connection.sendall(said)
+            connection.sendall(step)
         return True
 
 
@@ -156,7 +156,7 @@ def _read(stream: Any) -> Request | None:
     return Request(method, path, headers, body, (*lines,))
 
 
-# ---- what a server of the protocol says --------------------------------------------------------------------------
+# ---- responses and events of the protocol ------------------------------------------------------------------------
 
 
 def answer(status: int, body: object = b"", *, media: str = "application/json", **headers: str) -> bytes:
@@ -202,7 +202,7 @@ def hello(job: str = "j1", *, head: str = "1-1", heartbeat_ms: int = 15_000, ret
 
 
 def state(*values: object, status: str = "running", **members: Any) -> dict[str, Any]:
-    """A job's state; an item's status is the job's, and a queued one has no value yet."""
+    """Return a job's state; each item has the status of the job, and None stands for an item without a value."""
     items = [{"status": status} | ({} if value is None else {"value": value}) for value in values]
     return {"status": status, "items": items, "usage": {}, "notes": [], **members}
 
@@ -229,7 +229,7 @@ def job(
     batch: bool = False,
     endpoint: str = "count",
 ) -> dict[str, Any]:
-    """The job as a submit or a GET answers it."""
+    """Return a job resource, as in the response to a submit or a read."""
     content = state(None, status="queued") if content is None else content
     return {
         "id": id,
@@ -251,7 +251,7 @@ def job(
 
 
 def ending(items: list[Any], *, status: str = "succeeded", **members: Any) -> dict[str, Any]:
-    """The `done` of a job as it is read."""
+    """Return the `done` member of the resource of an ended job."""
     return {"status": status, "usage": {}, "check": [], "digest": digest(items), **members}
 
 
@@ -277,7 +277,7 @@ def endpoint(name: str = "count", *, rollback: bool = False) -> dict[str, Any]:
 
 
 def hurried(**members: Any) -> tuple[Timing, list[float]]:
-    """Timing that does not wait, and the seconds that it was asked to wait."""
+    """Return timing that never waits, and a list that records the requested waits in seconds."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The specification as data: its extractor, schemas, and the exchanges and events of its examples."""
+"""The specification as data: extracted requirements, schemas, and events and exchanges of its examples."""
 
 import importlib.util
 import json
@@ -60,7 +60,7 @@ BOUND = {
     "{digest}": "0123456789abcdef",
     '"{checks}"': "[]",
 }
-"""What stands for the names in a transcript where it is read without a server."""
+"""Values of the placeholders in a transcript that is read without a server."""
 
 
 def validator(name: str) -> Draft202012Validator:
@@ -68,7 +68,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def breaches(name: str, instance: Any) -> list[str]:
-    """Why an instance does not fit a schema; empty where it does."""
+    """Return the validation errors of an instance against a schema; empty for a valid instance."""
     return [f"{error.json_path}: {error.message}" for error in validator(name).iter_errors(instance)]
 
 
@@ -83,10 +83,10 @@ def fill(text: str) -> str:
 
 
 class Answer(NamedTuple):
-    """One exchange of a transcript."""
+    """One request and its response in a transcript."""
 
     request: str
-    """Request line, header fields, empty line, body."""
+    """Request line, header fields, empty line and body."""
     status: int
     headers: dict[str, str]
     body: str
@@ -98,25 +98,25 @@ class Answer(NamedTuple):
 
 
 def exchanges(transcript: str) -> Iterator[Answer]:
-    """Split a transcript. A second connection (`>>`, `<<`) has exchanges of its own."""
+    """Yield the exchanges of a transcript; lines with `>>` and `<<` are on a second connection."""
     requests: dict[str, list[str]] = {">": [], ">>": []}
-    answers: dict[str, list[str]] = {"<": [], "<<": []}
+    responses: dict[str, list[str]] = {"<": [], "<<": []}
     for line in [*fill(transcript).splitlines(), "> END", ">> END"]:
         mark = re.match(r">>|<<|>|<|#", line)
-        assert mark, f"a line of a transcript without a mark: {line!r}"
+        assert mark, f"a transcript line must begin with >, >>, <, << or #: {line!r}"
         text = line[mark.end() :].removeprefix(" ")
         if mark[0].startswith(">"):
-            answer = answers[mark[0].replace(">", "<")]
-            if answer:
-                yield _answer("\n".join(requests[mark[0]]), answer)
+            response = responses[mark[0].replace(">", "<")]
+            if response:
+                yield _parse_exchange("\n".join(requests[mark[0]]), response)
                 requests[mark[0]].clear()
-                answer.clear()
+                response.clear()
             requests[mark[0]].append(text)
         elif mark[0] != "#":
-            answers[mark[0]].append(text)
+            responses[mark[0]].append(text)
 
 
-def _answer(request: str, lines: list[str]) -> Answer:
+def _parse_exchange(request: str, lines: list[str]) -> Answer:
     cut = lines[-1] == "CUT"
     kept = [line for line in lines if line not in {"CUT", "EOF"}]
     head, _, body = "\n".join(kept).partition("\n\n")

@@ -1,4 +1,4 @@
-"""Writes job logs into a store as the server does, and records what must be in them."""
+"""Writes job logs into a store as the server does, and records the expected contents."""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Writer:
-    """Writes one job's log, and knows what must be in it."""
+    """Writes the log of one job, and records its expected contents."""
 
     def __init__(self, name: str = "a", principal: str = "ada", at: float = 1000.0) -> None:
         self.record = JobRecord(name, "e", principal, batch=False, created_at=at)

@@ -26,7 +26,7 @@ def log_writer(
     max_state_bytes: int = 100_000,
     reserve: int = 0,
 ) -> LogWriter:
-    """A log writer whose state is a value. Call on an event loop."""
+    """Return a log writer with `value` as its state. Requires a running event loop."""
     settings = Settings(
         merge_window=1.0 if merge else 0.0, max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes
     )
@@ -41,8 +41,8 @@ def log_writer(
     )
 
 
-class Written:
-    """One job's journal over a real log, and a reader who folds the log from its first byte."""
+class StreamHarness:
+    """The stream and log writer of one job over a memory log, and a reader that applies the log from its start."""
 
     def __init__(self, value: Any, columns: tuple[str, ...] = ("",), **settings: Any) -> None:
         kept = Settings(**settings)
@@ -50,7 +50,7 @@ class Written:
         state: Any = {"status": "running", "items": [item], "usage": {}, "notes": []}
         block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
         self.log = MemoryLog(block, kept.max_log_bytes)
-        self.journal = LogWriter(
+        self.log_writer = LogWriter(
             self.log,
             document,
             kept,
@@ -59,7 +59,7 @@ class Written:
             commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
         )
         self.writer = ItemWriter(
-            self.journal,
+            self.log_writer,
             0,
             columns=columns,
             rollback=True,
@@ -69,14 +69,14 @@ class Written:
         self.stream: Stream[Any] = Stream(self.writer)
 
     async def events(self) -> list[Any]:
-        await self.journal.commit()
+        await self.log_writer.commit()
         first = await self.log.state(oldest=True)
         chunk = await self.log.read(first.cursor, 2**30)
         assert chunk is not None
         return [json.loads(event.data) for event in Decoder().feed(chunk.frames)]
 
     async def read(self) -> Any:
-        """The item's value as a reader has it, each check on the way held."""
+        """Return the item's value as a reader computes it, with all checks verified."""
         events = await self.events()
         first = await self.log.state(oldest=True)
         document = Document(first.view.value(), first.columns)
@@ -85,7 +85,9 @@ class Written:
         return document.value("/items/0/value")
 
 
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Decorate an async test so that it runs on a new event loop."""
+
     @functools.wraps(test)
     def run(**arguments: Any) -> None:
         asyncio.run(test(**arguments))

@@ -1,14 +1,14 @@
-"""Guard of the unit tests: connections and threads are refused, with a message that says where such a test belongs.
+"""Guard of the unit tests: refuses connections and threads, and names the folder in which such a test belongs.
 
-It replaces `socket.socket.connect`, `connect_ex` and `bind`, and `threading.Thread.start`, and so covers what is built
-on them: httpx, asyncio with its default executor, anyio, trio, `socketserver`. On purpose it leaves alone:
+The guard replaces `socket.socket.connect`, `connect_ex` and `bind`, and `threading.Thread.start`. It therefore covers
+httpx, asyncio with its default executor, anyio, trio and `socketserver`. Deliberately not covered are:
 
-- Socket pairs. An event loop, of asyncio or of trio, wakes itself through one, and on the systems that the tests run
-  on `socket.socketpair()` neither connects nor binds. So `asyncio.run` and `trio.run` work in a unit test.
-- Child processes. A test may look at what a fresh interpreter imports.
+- Socket pairs. The event loops of asyncio and trio wake themselves through a socket pair, and on the supported systems
+  `socket.socketpair()` neither connects nor binds. So `asyncio.run` and `trio.run` work in a unit test.
+- Child processes. A test may check the imports of a fresh interpreter.
 
-Trio starts a thread only for `trio.to_thread`, which is refused like any other. uvloop opens sockets in C and is not
-covered; no unit test runs on it.
+Trio starts threads only for `trio.to_thread`, which is refused. uvloop opens sockets in C and is not covered; unit
+tests do not use it.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def _refusal(owner: type, name: str, refused: list[str]) -> Any:
 
 @contextlib.contextmanager
 def no_connections_and_no_threads() -> Iterator[list[str]]:
-    """Make the guarded calls raise. Gives the list of those that were refused."""
+    """Make the guarded calls raise, and yield the list of refused calls."""
     refused: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in GUARDED:
@@ -51,7 +51,7 @@ def no_connections_and_no_threads() -> Iterator[list[str]]:
 
 
 def fail_if_any(refused: list[str]) -> None:
-    """Fail a test that tried a guarded call, also if the code under test handled the error. Clears the list."""
+    """Fail a test that made a guarded call, even if the tested code handled the error. Clears the list."""
     calls = ", ".join(refused)
     refused.clear()
     if calls:

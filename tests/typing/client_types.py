@@ -1,4 +1,4 @@
-"""What type checkers make of the client's calls: neither mypy, strict, nor pyright, strict, finds anything."""
+"""Correct calls of the client's API: mypy and pyright, both strict, must not report anything."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import assert_type

@@ -1,4 +1,4 @@
-"""Calls through the module that `tidewire codegen` writes: what an editor knows of them. Checked, never run."""
+"""Calls through the module that `tidewire codegen` writes; checked by type checkers, and never executed."""
 
 from typing import assert_type
 

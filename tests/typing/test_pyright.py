@@ -1,4 +1,4 @@
-"""pyright's opinion: the public surface is typed whole; the right calls check, the wrong ones do not."""
+"""Type checks with pyright: correct calls pass, wrong calls are reported, and every public name has a type."""
 
 import importlib.util
 import json
@@ -25,9 +25,9 @@ pytestmark = [
 
 
 def pyright(folder: Path, *arguments: str) -> Any:
-    """What pyright reports, run in a folder."""
+    """Run pyright in a folder, and return its report."""
     command = [sys.executable, "-m", "basedpyright", "--outputjson", *arguments]
-    # It asks the first python of the path where packages are.
+    # pyright asks the first `python` on the PATH for the locations of packages.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     ended = subprocess.run(
@@ -36,7 +36,7 @@ def pyright(folder: Path, *arguments: str) -> Any:
     return json.loads(ended.stdout)
 
 
-def test_right_calls_check_and_wrong_ones_do_not(tmp_path: Path) -> None:
+def test_correct_calls_pass_and_wrong_calls_are_reported(tmp_path: Path) -> None:
     settings = {
         "include": [str(HERE)],
         "exclude": [str(HERE / "test_*.py")],
@@ -48,15 +48,15 @@ def test_right_calls_check_and_wrong_ones_do_not(tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     found = pyright(tmp_path)
     assert found["summary"]["filesAnalyzed"] == 4
-    told = [
+    messages = [
         f"{Path(one['file']).name}:{one['range']['start']['line'] + 1}: {one['message']}"
         for one in found["generalDiagnostics"]
     ]
-    assert told == []
+    assert messages == []
 
 
 def test_every_public_name_has_a_type() -> None:
-    # A package of one's own is only found from the folder that it lies in.
+    # pyright finds an uninstalled package only from the folder that contains it.
     found = pyright(CLIENT, "--ignoreexternal", "--verifytypes", "tidewire")["typeCompleteness"]
     untyped = [one["name"] for one in found["symbols"] if one["isExported"] and not one["isTypeKnown"]]
     assert untyped == []

@@ -1,4 +1,4 @@
-"""Calls that type checkers must refuse: a comment that excuses nothing is itself an error, to mypy and to pyright."""
+"""Wrong calls of the client's API. Type checkers report unused `ignore` comments, so each call must be an error."""
 
 from pydantic import BaseModel
 
@@ -24,7 +24,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     job = client.submit("caption", returns=Caption)
     job.result().txt  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     number: int = job.result()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
-    # Without `returns` a value is JSON, and not anything.
+    # Without `returns`, a value has the type JsonValue, not Any.
     client.run("caption")["text"]  # type: ignore[index, call-overload]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript, reportArgumentType, reportCallIssue]
     for update in job:
         update.text = "other", number  # type: ignore[misc, assignment]  # pyright: ignore[reportAttributeAccessIssue]

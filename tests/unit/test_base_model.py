@@ -1,4 +1,4 @@
-"""Members of events and bodies are what they say: an integer is an integer, and null says that there is none."""
+"""Strict validation of message members: no type coercion, and null equals an absent optional member."""
 
 import pytest
 from pydantic import ValidationError
@@ -47,7 +47,7 @@ DISCOVERY = {
     "endpoints": [],
 }
 
-# model, members, the integer among them, its least value
+# (model, valid members, name of the integer member, minimum of that member)
 INTEGERS = [
     (Hello, HELLO, "heartbeat_ms", 1),
     (Queue, {"position": 1}, "position", 1),
@@ -69,7 +69,7 @@ INTEGERS = [
 
 
 @pytest.mark.parametrize(("model", "members", "name", "least"), INTEGERS)
-def test_an_integer_is_neither_a_text_nor_a_boolean_nor_a_fraction_nor_too_small(model, members, name, least):
+def test_integer_member_refuses_other_types_and_values_below_its_minimum(model, members, name, least):
     assert getattr(model.model_validate(members | {name: least}), name) == least
     for wrong in (least - 1, str(least), float(least), True, False, [], {}):
         with pytest.raises(ValidationError, match=name):
@@ -87,28 +87,28 @@ def test_an_integer_is_neither_a_text_nor_a_boolean_nor_a_fraction_nor_too_small
         (EndpointCapabilities, {}, "rollback"),
     ],
 )
-def test_a_boolean_is_neither_a_text_nor_a_number(model, members, name):
+def test_boolean_member_refuses_strings_and_numbers(model, members, name):
     for wrong in ("true", "yes", 1, 0):
         with pytest.raises(ValidationError, match=name):
             model.model_validate(members | {name: wrong})
 
 
 @pytest.mark.parametrize("wrong", ["1.5", True, float("nan"), float("inf")])
-def test_a_number_is_neither_a_text_nor_a_boolean_and_finite(wrong):
+def test_number_member_refuses_strings_booleans_and_non_finite_values(wrong):
     with pytest.raises(ValidationError, match="current"):
         Progress.model_validate({"current": wrong})
     assert Progress.model_validate({"current": 3, "total": 4.5}).current == 3
 
 
 @pytest.mark.parametrize("wrong", [-1, "3", True, 3.0, None])
-def test_integers_inside_other_members_are_integers_as_well(wrong):
+def test_integers_in_nested_values_are_validated_strictly(wrong):
     with pytest.raises(ValidationError):
         Item.model_validate({"status": "running", "stable": {"/text": wrong}})
     with pytest.raises(ValidationError):
         Cancel.model_validate({"items": [0, wrong]})
 
 
-def test_models_inside_models_are_read_from_json():
+def test_nested_models_are_read_from_json():
     state = check_state(
         {
             "status": "running",
@@ -135,17 +135,17 @@ def test_models_inside_models_are_read_from_json():
         (Cancel, {"items": None}),
     ],
 )
-def test_null_in_a_member_that_may_be_left_out_says_the_same_as_its_absence(model, members):
+def test_null_in_an_optional_member_equals_its_absence(model, members):
     absent = {name: value for name, value in members.items() if value is not None}
     assert model.model_validate(members) == model.model_validate(absent)
 
 
-def test_null_in_a_member_that_must_be_there_is_refused():
+def test_null_in_a_required_member_is_refused():
     with pytest.raises(ValidationError, match="position"):
         Queue.model_validate({"position": None})
 
 
-def test_null_in_an_unknown_member_of_a_problem_is_handed_over():
+def test_null_in_an_unknown_member_of_a_problem_is_kept():
     assert read(
         Problem, '{"code":"a:b","title":"t","status":500,"hint":null}', what="problem"
     ).model_extra == {"hint": None}

@@ -1,4 +1,4 @@
-"""An argument that cannot be is refused where it is given, in words that say what is wrong, and repeat no secret."""
+"""Invalid client arguments: refused at the call, with a message that names the fault and hides secrets."""
 
 import copy
 import pickle
@@ -13,7 +13,7 @@ EXAMPLE = "http://proxy.example:3128"
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"timeout": "5"}, "timeout is a number of seconds, not '5'"),
         ({"timeout": True}, "timeout is a number of seconds, not True"),
@@ -38,13 +38,13 @@ EXAMPLE = "http://proxy.example:3128"
         ({"headers": {"Last-Event-ID": "1-1"}}, "client.job.checkpoint="),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_where_it_is_given(settings, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_invalid_option_is_refused_by_with_options(settings, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Client(NOWHERE).with_options(**settings)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"url": None}, "the server's address is a text such as .*, not None"),
         ({"url": "http://127.0.0.1:0"}, "no address of a server: write it like"),
@@ -59,8 +59,8 @@ def test_a_setting_that_cannot_be_is_refused_where_it_is_given(settings, said):
     ],
 )
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_an_argument_of_a_client_that_cannot_be_is_refused_at_once(client, arguments, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_invalid_constructor_argument_is_refused_by_the_constructor(client, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         client(**{"url": NOWHERE} | arguments)
 
 
@@ -80,13 +80,13 @@ def test_an_argument_of_a_client_that_cannot_be_is_refused_at_once(client, argum
         "http://[::1",
     ],
 )
-def test_an_address_that_is_no_proxys_is_refused_with_an_example_and_without_its_password(proxy):
+def test_invalid_proxy_url_is_refused_with_an_example_and_without_its_password(proxy):
     with pytest.raises(ValueError, match=f"no address of a proxy: write it like {EXAMPLE}") as caught:
         Client(NOWHERE, proxy=proxy)
     assert "cret" not in str(caught.value)
 
 
-def test_a_proxy_that_needs_a_package_says_what_to_install(monkeypatch):
+def test_missing_proxy_package_raises_an_error_that_names_the_package(monkeypatch):
     monkeypatch.setattr("tidewire.http.proxy_and_tls_checks.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"socks5://proxy.example .*: pip install socksio") as caught:
         Client(NOWHERE, proxy="socks5://user:secret@proxy.example")
@@ -94,12 +94,12 @@ def test_a_proxy_that_needs_a_package_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize("proxy", ["http://proxy.example", "https://user:pass@[::1]:3128"])
-def test_an_address_that_may_be_a_proxys_is_taken(proxy):
+def test_valid_proxy_url_is_accepted(proxy):
     Client(NOWHERE, proxy=proxy).close()
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda client: client.job(5), "a job's id is a text, not 5"),
         (lambda client: client.job(""), "a job's id is empty"),
@@ -116,16 +116,16 @@ def test_an_address_that_may_be_a_proxys_is_taken(proxy):
     ],
 )
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_an_argument_of_a_call_that_cannot_be_is_refused_before_anything_is_sent(client, make, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_invalid_argument_of_a_call_is_refused_before_a_request_is_sent(client, make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make(client(NOWHERE))
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_what_holds_connections_is_not_copied_and_says_what_to_do_instead(client, copied):
+@pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copying_a_client_or_job_raises_an_error_with_an_alternative(client, copy_of):
     with pytest.raises(TypeError, match="make one where it is used"):
-        copied(client(NOWHERE))
+        copy_of(client(NOWHERE))
     for job in client(NOWHERE).job("j1"), client(NOWHERE).batch_job("j1"):
         with pytest.raises(TypeError, match="client.job.checkpoint=job.checkpoint"):
-            copied(job)
+            copy_of(job)

@@ -1,4 +1,4 @@
-"""The tree of errors: as drawn, with evidence, and fit to cross a process."""
+"""Exception hierarchy of the client: documented tree, message parts and pickling."""
 
 import inspect
 import pickle
@@ -15,8 +15,8 @@ CLASSES = [
 ]
 
 
-def drawn():
-    """Class → parent, as the drawing at the top of the file has it."""
+def documented_parents():
+    """Map each class to its parent, as drawn in the docstring of `tidewire.errors`."""
     path = []
     found = {}
     for line in errors.__doc__.splitlines():
@@ -30,37 +30,39 @@ def drawn():
     return found
 
 
-def test_the_drawing_shows_every_class_below_its_parent():
-    assert drawn() == {
+def test_documented_tree_shows_every_class_below_its_parent():
+    assert documented_parents() == {
         kind.__name__: next((base.__name__ for base in kind.__mro__[1:] if base in CLASSES), None)
         for kind in CLASSES
     }
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_class_ends_in_error_and_says_what_it_is(kind):
+def test_every_class_has_a_docstring_and_a_name_ending_in_error(kind):
     assert kind.__name__.endswith("Error")
     assert kind.__doc__
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_an_error_says_what_where_and_what_to_do_and_survives_a_process(kind):
+def test_error_message_and_attributes_survive_pickling(kind):
     where = Where("GET", "http://h/v1/jobs/j1/events", "j1", "1-17", 410, "r-9")
-    error = kind("it broke", where=where, problem=problem("job_expired"), advice="Mend it.")
+    error = kind(
+        "the stream ended early", where=where, problem=problem("job_expired"), advice="Open it again."
+    )
     again = pickle.loads(pickle.dumps(error))
     for one in (error, again):
         assert (
             str(one)
-            == "it broke (GET http://h/v1/jobs/j1/events → 410; last event 1-17; request r-9). Mend it."
+            == "the stream ended early (GET http://h/v1/jobs/j1/events → 410; last event 1-17; request r-9). Open it again."
         )
         assert (one.status_code, one.code, one.request_id) == (410, "job_expired", "r-9")
         assert (one.job_id, one.last_event_id, one.retryable) == ("j1", "1-17", False)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_what_is_not_known_is_none(kind):
-    error = kind("it broke.")
-    assert str(error).startswith("it broke.")
+def test_unknown_attributes_are_none(kind):
+    error = kind("the stream ended early.")
+    assert str(error).startswith("the stream ended early.")
     assert (error.status_code, error.code, error.request_id, error.job_id, error.last_event_id) == (None,) * 5
     assert error.retryable is False
 
@@ -74,18 +76,18 @@ def test_what_is_not_known_is_none(kind):
         errors.QueueTimeoutError,
     ],
 )
-def test_time_outs_are_time_outs(kind):
+def test_timeout_classes_subclass_the_builtin_timeout_error(kind):
     assert issubclass(kind, TimeoutError)
 
 
 @pytest.mark.parametrize("code", REGISTRY)
-def test_every_code_of_the_registry_has_a_class(code):
+def test_every_registered_problem_code_maps_to_a_request_error(code):
     error = refusal(problem(code, "what happened here"))
     assert isinstance(error, errors.RequestError)
     assert str(error).startswith(f"what happened here [{code}].")
     assert error.retryable is REGISTRY[code].retryable
 
 
-def test_a_jobs_id_is_said_where_the_url_does_not_say_it():
+def test_job_id_is_shown_if_the_url_does_not_contain_it():
     assert str(Where("POST", "http://h/x", "j1")) == "POST http://h/x; job j1"
     assert str(Where(job_id="j1", last_event_id="1-2")) == "job j1; last event 1-2"

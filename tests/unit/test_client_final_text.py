@@ -1,4 +1,4 @@
-"""Text that is held back while it may become void: what is kept of it, and that none of it is lost or comes twice."""
+"""Buffer of text that a rollback may still retract: bounded size, and each event covered exactly once."""
 
 import asyncio
 from random import Random
@@ -29,7 +29,7 @@ def document():
     return Document({"items": [{"status": "running", "value": "", "stable": {}}]}, [TEXT])
 
 
-def told(document, seq, ops):
+def item_change(document, seq, ops):
     document.apply(ops)
     changes = document.text_changes
     deleted, text = changes[0][1:] if changes else (0, "")
@@ -37,14 +37,14 @@ def told(document, seq, ops):
     return ItemChange(place, ResultType(None), seq, deleted=deleted, text=text)
 
 
-@pytest.mark.parametrize("takes_back", [False, True], ids=["appends", "rollbacks"])
-def test_much_that_is_held_back_becomes_few_updates_that_cover_each_event_once(final, document, takes_back):
+@pytest.mark.parametrize("with_rollbacks", [False, True], ids=["appends", "rollbacks"])
+def test_buffered_text_is_merged_into_few_updates_that_cover_each_event_once(final, document, with_rollbacks):
     random = Random(7)
     for seq in range(2, MANY):
         ops = [["a", TEXT, f"{seq} "]]
-        if takes_back and seq % 10 == 0:
+        if with_rollbacks and seq % 10 == 0:
             ops.insert(0, ["t", TEXT, random.randrange(30)])
-        assert final.give(told(document, seq, ops)) == ()
+        assert final.give(item_change(document, seq, ops)) == ()
         assert len(list(final.rest())) <= MAX_HELD
     held = list(final.rest())
     assert "".join(update.text for update in held) == document.value(TEXT)
@@ -57,18 +57,18 @@ def test_much_that_is_held_back_becomes_few_updates_that_cover_each_event_once(f
     assert (list(final.rest()), final.settled(None)) == ([], [])
 
 
-def test_what_becomes_stable_comes_also_where_neighbours_became_one(final, document):
-    got = ""
+def test_stable_text_is_released_after_buffered_updates_were_merged(final, document):
+    released = ""
     for seq in range(2, MANY):
         ops = [["a", TEXT, f"{seq} "]]
         if seq % (MANY // 3) == 0:
             stable = len(document.value(TEXT)) // 2
             ops.append(["s", "/items/0/stable", {"": stable}])
-        got += "".join(final.give(told(document, seq, ops)))
-        # One update of those that became one may be too long.
+        released += "".join(final.give(item_change(document, seq, ops)))
+        # A merged update may reach beyond the stable length; the reader then releases less text.
         if seq % (MANY // 3) == 0:
-            assert stable - len(document.value(TEXT)) // (MAX_HELD // 8) <= len(got) <= stable
-            assert final.final.place.text(TEXT) == got
-    assert document.value(TEXT).startswith(got)
-    assert got + "".join(final.finish()) == document.value(TEXT)
+            assert stable - len(document.value(TEXT)) // (MAX_HELD // 8) <= len(released) <= stable
+            assert final.final.place.text(TEXT) == released
+    assert document.value(TEXT).startswith(released)
+    assert released + "".join(final.finish()) == document.value(TEXT)
     assert final.settled(None)[-1].cursor.seq == MANY - 1

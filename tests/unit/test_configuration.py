@@ -1,4 +1,4 @@
-"""Where settings come from, and what is said of one that is wrong."""
+"""Configuration of the server: precedence of its sources, and messages about invalid settings."""
 
 import os
 import re
@@ -21,7 +21,7 @@ WITHOUT_FLAG = sorted(FIELDS.keys() - {"target"}.union(*FLAGS.values()))
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """Sets variables; none of `TIDEWIRE_` is set otherwise."""
+    """Return a function that sets variables, after removing every variable that begins with `TIDEWIRE_`."""
     for variable in os.environ:
         if variable.startswith("TIDEWIRE_"):
             monkeypatch.delenv(variable)
@@ -45,7 +45,7 @@ def file(tmp_path, monkeypatch):
     return write
 
 
-def faults(*given) -> list[str]:
+def errors_of(*given) -> list[str]:
     with pytest.raises(ConfigurationError) as refused:
         configure(*given)
     return str(refused.value).splitlines()
@@ -56,7 +56,7 @@ def origins(configuration, settings: Settings | None = None) -> dict[str, tuple[
     return {name: (value, origin) for name, value, origin in configuration.table(settings)}
 
 
-def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_code(file, environment):
+def test_precedence_is_flag_then_environment_then_file_then_code(file, environment):
     text = "heartbeat = 2\nretry = 2\nmax_inputs = 2\n"
     environment(TIDEWIRE_HEARTBEAT="3", TIDEWIRE_RETRY="3")
     configuration = configure({"heartbeat": "4"}, file(text))
@@ -69,7 +69,7 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_code(
     assert found["port"] == ("8000", "default")
 
 
-def test_every_name_can_be_given_in_the_file(file):
+def test_every_setting_can_be_set_in_the_file(file):
     values = {
         "target": "x:y",
         "host": "::",
@@ -95,7 +95,7 @@ def test_every_name_can_be_given_in_the_file(file):
     assert set(found) == {*Launch.model_fields, *Settings.model_fields}
 
 
-def test_each_fault_is_told_with_its_place_what_is_allowed_and_what_was_perhaps_meant(file, environment):
+def test_each_error_names_its_source_the_allowed_values_and_a_similar_name(file, environment):
     path = file(
         """# a comment
 heartbeat = "often"
@@ -111,7 +111,7 @@ colour = 1
 """
     )
     environment(TIDEWIRE_HEARTBEATS="1", TIDEWIRE_RETRY="0", TIDEWIRE_OF_SOMEBODY_ELSE="1")
-    assert faults({"tokens": ("",)}, path) == [
+    assert errors_of({"tokens": ("",)}, path) == [
         "TIDEWIRE_HEARTBEATS: unknown setting; did you mean TIDEWIRE_HEARTBEAT?",
         "some.toml:6: max_threads = True: must be a whole number of at least 1",
         "some.toml:2: heartbeat = 'often': must be a number from 0.001 to 300",
@@ -127,7 +127,7 @@ colour = 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("heartbeat =", "some.toml: Invalid value"),
         ("endpoints = 5", "some.toml:1: must be a table in the file: [endpoints.NAME]"),
@@ -138,69 +138,71 @@ colour = 1
         ("retry = 1\nretry = 2", "some.toml: Cannot overwrite a value"),
     ],
 )
-def test_a_file_that_cannot_be_understood_is_told_where(file, text, said):
-    (told,) = faults({}, file(text))
-    assert told.startswith(said)
+def test_invalid_file_is_reported_with_its_line(file, text, message):
+    (error,) = errors_of({}, file(text))
+    assert error.startswith(message)
 
 
-def test_a_file_that_is_no_text_is_told(file):
+def test_file_that_is_not_utf8_is_reported(file):
     path = file("")
     path.write_bytes(b"\xff")
-    assert faults({}, path) == ["some.toml is not UTF-8"]
+    assert errors_of({}, path) == ["some.toml is not UTF-8"]
 
 
-def test_secrets_are_neither_shown_nor_told():
+def test_secrets_do_not_appear_in_tables_reprs_or_errors():
     secret = "s" * 40
     given = {"tokens": ("ann:sesame",), "stream_token_secret": secret}
     configuration = configure(given)
     shown = str(origins(configuration))
     settings = Settings(**configuration.settings)
     assert not any(each in shown + repr(settings) for each in ("sesame", secret))
-    assert not any("hush" in line for line in faults({"stream_token_secret": "hush", "tokens": ("hush:",)}))
+    assert not any(
+        "hush" in line for line in errors_of({"stream_token_secret": "hush", "tokens": ("hush:",)})
+    )
 
 
 @pytest.mark.parametrize("token", ["a b", " a", "ann:a\tb", "sesamé", "ann:a\n"])
-def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token):
-    (told,) = faults({"tokens": (token,)})
+def test_token_that_does_not_fit_into_a_header_is_refused(token):
+    (error,) = errors_of({"tokens": (token,)})
     assert (
-        told
+        error
         == "--token: tokens: a token must consist of visible ASCII characters without spaces, to fit in a header"
     )
 
 
-def test_none_means_none_where_there_may_be_none():
+def test_none_is_accepted_only_by_optional_settings():
     assert configure({"default_concurrency_limit": "none"}).settings == {"default_concurrency_limit": None}
-    assert len(faults({"max_threads": "none"})) == 1
+    assert len(errors_of({"max_threads": "none"})) == 1
 
 
 @pytest.mark.parametrize("variable", ["TIDEWIRE_TOKENS", "TIDEWIRE_STREAM_TOKEN_SECRET"])
-def test_a_secret_that_was_left_empty_opens_the_server_to_nobody(environment, variable):
+def test_empty_secret_in_the_environment_is_refused(environment, variable):
     environment(**{variable: " "})
     with pytest.raises(ConfigurationError, match=f"{variable} is empty; set it, or remove it"):
         configure({})
 
 
-def test_an_empty_variable_of_another_program_is_no_secret_of_the_server(environment):
+def test_variable_without_the_tidewire_prefix_is_ignored(environment):
     environment(TOKENS="")
     assert configure({}).settings == {}
 
 
-def test_endpoints_are_configured_in_the_file_alone(environment):
+def test_endpoints_cannot_be_configured_in_the_environment(environment):
     environment(TIDEWIRE_ENDPOINTS="double")
-    assert faults({}) == ["TIDEWIRE_ENDPOINTS: must be a table in the file: [endpoints.NAME]"]
+    assert errors_of({}) == ["TIDEWIRE_ENDPOINTS: must be a table in the file: [endpoints.NAME]"]
 
 
-def test_an_empty_variable_of_the_environment_is_as_good_as_none(environment):
+def test_empty_environment_variable_is_ignored(environment):
     environment(TIDEWIRE_RETRY="", TIDEWIRE_CORS_ORIGINS="")
     assert configure({}).settings == {}
 
 
-def test_several_values_stand_apart_by_spaces_in_the_environment(environment):
+def test_list_in_the_environment_is_separated_by_spaces(environment):
     environment(TIDEWIRE_CORS_ORIGINS="https://a.example https://b.example")
     assert configure({}).settings == {"cors_origins": ("https://a.example", "https://b.example")}
 
 
-def test_every_setting_is_a_variable_of_the_environment(environment):
+def test_every_setting_can_be_set_in_the_environment(environment):
     values = {"tokens": "a:b", "stream_token_secret": "s" * 32, "log_level": "debug", "root_path": "/under"}
     values |= {"target": "x:y", "cors_origins": "https://a.example"}
     environment(
@@ -212,7 +214,7 @@ def test_every_setting_is_a_variable_of_the_environment(environment):
     }
 
 
-def test_a_file_may_be_a_pipe(tmp_path):
+def test_configuration_file_may_be_a_pipe(tmp_path):
     reads, writes = os.pipe()
     os.write(writes, b"port = 9\n")
     os.close(writes)
@@ -222,7 +224,7 @@ def test_a_file_may_be_a_pipe(tmp_path):
         os.close(reads)
 
 
-def test_a_setting_of_an_endpoint_is_shown_with_its_line(file):
+def test_setting_of_an_endpoint_is_shown_with_its_line(file):
     configuration = configure({}, file('\n[endpoints.double]\ntime_limit = "none"\nmax_queue_size = 3\n'))
     found = origins(configuration)
     assert found["endpoints.double.max_queue_size"] == ("3", "some.toml:4")
@@ -230,10 +232,10 @@ def test_a_setting_of_an_endpoint_is_shown_with_its_line(file):
     assert configuration.origin("endpoints", "double") == "some.toml:2"
 
 
-# ---- flags -------------------------------------------------------------------------------------------------------
+# ---- flags
 
 
-def test_settings_with_a_flag_are_the_ones_that_a_guide_or_the_banner_names():
+def test_only_settings_named_in_a_guide_or_the_banner_have_a_flag():
     pages = [page.read_text() for folder in ("tutorial", "how-to") for page in (DOCS / folder).glob("*.md")]
     banner = startup_banner(Server(merge_window=0, tokens=["a:b"]), "http://127.0.0.1:8000")
     named = "\n".join([*pages, banner, (DOCS / "examples/demo.py").read_text()])
@@ -249,7 +251,7 @@ def test_settings_with_a_flag_are_the_ones_that_a_guide_or_the_banner_names():
 
 
 @pytest.mark.parametrize("name", WITHOUT_FLAG)
-def test_a_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, file, environment):
+def test_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, file, environment):
     ended = CliRunner().invoke(serve, ["mine.py:server", flag_of(name), str(FIELDS[name].default)])
     assert ended.exit_code == 2
     found = re.fullmatch(
@@ -263,7 +265,7 @@ def test_a_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, fi
     assert origins(configure({}))[name][1] == found[3]
 
 
-def test_the_value_of_a_refused_flag_may_follow_an_equals_sign():
+def test_value_of_a_refused_flag_may_follow_an_equals_sign():
     ended = CliRunner().invoke(serve, ["--max-event-bytes=1000000"])
     assert ended.stderr == (
         "tidewire serve: --max-event-bytes is not a flag; set it in the file: max_event_bytes = 1000000"
@@ -271,18 +273,18 @@ def test_the_value_of_a_refused_flag_may_follow_an_equals_sign():
     )
 
 
-def test_a_flag_without_its_value_is_refused_with_the_default_as_example():
+def test_refused_flag_without_a_value_shows_the_default_as_example():
     ended = CliRunner().invoke(serve, ["--max-event-bytes"])
     assert "set it in the file: max_event_bytes = 1048576 (or" in ended.stderr
 
 
-def test_an_unknown_flag_is_refused_with_the_closest_one():
+def test_unknown_flag_is_refused_with_the_closest_flag():
     ended = CliRunner().invoke(serve, ["--max-queue-siz", "1"])
     assert ended.exit_code == 2
     assert "--max-queue-size" in ended.stderr
 
 
-def test_the_help_fits_a_hundred_lines(monkeypatch):
+def test_help_fits_into_a_hundred_lines(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
     shown = CliRunner().invoke(serve, ["--help"]).stdout

@@ -1,4 +1,4 @@
-"""Event ids: their grammar, their order, and every cell of the table of what one means to a reader."""
+"""Event ids: grammar, order, and the continuity of a received id with the reader's cursor."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tidewire.protocol.event_continuity import Continuity, continuity_of_change,
 
 
 @pytest.mark.parametrize("text", ["1-1", "1-17", "9999999999-999999999999999"])
-def test_an_id_is_read_and_written_back(text):
+def test_id_is_parsed_and_formatted_unchanged(text):
     assert str(Cursor.parse(text)) == text
 
 
@@ -34,7 +34,7 @@ def test_an_id_is_read_and_written_back(text):
     ]
     + ["10000000000-1", "1-1000000000000000"],
 )
-def test_what_is_no_id_is_refused_and_named(text):
+def test_invalid_id_is_refused_with_the_expected_form(text):
     with pytest.raises(CursorError, match="EPOCH-SEQ"):
         Cursor.parse(text)
 
@@ -43,7 +43,7 @@ def test_ids_are_ordered_by_epoch_then_seq():
     assert Cursor(1, 99) < Cursor(2, 1) < Cursor(2, 2)
 
 
-def test_the_reserved_ids_are_below_all_others():
+def test_reserved_ids_are_below_all_others():
     assert BEGINNING < ENDED_BY_PROBLEM < Cursor(1, 1)
 
 
@@ -51,7 +51,7 @@ MINE = Cursor(2, 10)
 
 
 @pytest.mark.parametrize(
-    ("mine", "event", "rewound", "standing"),
+    ("mine", "event", "rewound", "continuity"),
     [
         (None, Cursor(1, 1), True, Continuity.NEXT),
         (None, Cursor(1, 1), False, Continuity.NEXT),
@@ -64,24 +64,25 @@ MINE = Cursor(2, 10)
         (MINE, Cursor(3, 1), False, Continuity.NEXT),
     ],
 )
-def test_continuity_of_a_snapshot(mine, event, rewound, standing):
-    assert continuity_of_snapshot(mine, event, rewound=rewound) is standing
+def test_continuity_of_a_snapshot(mine, event, rewound, continuity):
+    assert continuity_of_snapshot(mine, event, rewound=rewound) is continuity
 
 
 @pytest.mark.parametrize(
-    ("mine", "event", "on", "standing"),
+    ("mine", "event", "on", "continuity"),
     [
         (None, Cursor(2, 11), None, Continuity.BROKEN),
         (MINE, Cursor(2, 10), None, Continuity.REPEAT),
         (MINE, Cursor(1, 11), None, Continuity.REPEAT),
         (MINE, Cursor(2, 9), 8, Continuity.REPEAT),
         (MINE, Cursor(2, 11), None, Continuity.NEXT),
-        (MINE, Cursor(2, 12), None, Continuity.BROKEN),  # a gap
-        (MINE, Cursor(2, 15), 10, Continuity.NEXT),  # several events as one
-        (MINE, Cursor(2, 15), 9, Continuity.BROKEN),  # an overlap
+        # A gap, a merged event, two merged events with a wrong base, and a diff across epochs.
+        (MINE, Cursor(2, 12), None, Continuity.BROKEN),
+        (MINE, Cursor(2, 15), 10, Continuity.NEXT),
+        (MINE, Cursor(2, 15), 9, Continuity.BROKEN),
         (MINE, Cursor(2, 15), 12, Continuity.BROKEN),
-        (MINE, Cursor(3, 11), None, Continuity.BROKEN),  # no diff crosses an epoch
+        (MINE, Cursor(3, 11), None, Continuity.BROKEN),
     ],
 )
-def test_continuity_of_a_diff_or_done(mine, event, on, standing):
-    assert continuity_of_change(mine, event, on=on) is standing
+def test_continuity_of_a_diff_or_done(mine, event, on, continuity):
+    assert continuity_of_change(mine, event, on=on) is continuity

@@ -1,4 +1,4 @@
-"""The declared dependencies: what the base install and each extra bring, and that the code agrees."""
+"""Declared dependencies: the packages of the base install and of each extra match the imports of the code."""
 
 import ast
 import importlib.metadata
@@ -18,12 +18,12 @@ NAME = re.compile(r"^([\w.-]+)(?:\[([\w,-]+)\])?(.*)$")
 
 
 def parsed(requirements):
-    """Name, extras and version of each requirement."""
+    """Return name, extras and version of each requirement."""
     return [NAME.match(each).groups() for each in requirements]
 
 
 def names(requirements, *seen):
-    """The distributions that requirements ask for, with those of this project's own extras."""
+    """Names of the required distributions, after expanding the project's own extras."""
     found = set()
     for name, extras, _ in parsed(requirements):
         if name != "tidewire":
@@ -36,7 +36,7 @@ def names(requirements, *seen):
 
 
 def third_party(path):
-    """Top-level modules outside of the standard library and of this project that a file imports at its top."""
+    """Yield the third-party top-level modules that a file imports at module level."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         wanted = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -46,7 +46,7 @@ def third_party(path):
                 yield module
 
 
-def test_the_base_install_is_what_importing_tidewire_needs():
+def test_base_install_has_exactly_what_importing_tidewire_needs():
     base = {"anyio", "h11", "httpcore", "httpx", "httpx-sse", "pydantic", "rfc8785"}
     assert names(PROJECT["dependencies"]) == base
     imported = {
@@ -69,18 +69,18 @@ def test_the_base_install_is_what_importing_tidewire_needs():
         ("codegen", {"datamodel-code-generator", "rich", "typer"}),
     ],
 )
-def test_an_extra_brings_all_that_its_commands_need(extra, brings):
+def test_extra_installs_everything_that_its_commands_need(extra, brings):
     assert names(EXTRAS[extra], extra) == brings
 
 
-def test_developers_get_what_tests_need_but_the_engine():
+def test_dev_extra_has_everything_for_tests_except_the_engine():
     needed = {"jsonschema", "typer", "rich", "uvicorn", "datamodel-code-generator", "pytest", "mypy", "ruff"}
     assert needed <= names(EXTRAS["dev"])
     assert "torch" not in names(EXTRAS["dev"])
     assert "torch" in names(EXTRAS["engine"])
 
 
-def test_uvicorn_has_an_upper_bound_and_the_pinned_version_is_within():
+def test_uvicorn_has_an_upper_bound_above_the_pinned_version():
     [(_, extras, bounds)] = [each for each in parsed(EXTRAS["server"]) if each[0] == "uvicorn"]
     assert extras == "standard"
     lower, upper = re.fullmatch(r">=([\d.]+),<([\d.]+)", bounds).groups()
@@ -89,28 +89,28 @@ def test_uvicorn_has_an_upper_bound_and_the_pinned_version_is_within():
     low, tested, high = ([int(part) for part in each.split(".")] for each in (lower, pinned, upper))
     assert low <= tested < high
     assert high[:2] == [tested[0], tested[1] + 1], (
-        "the bound is the minor version after the one that is tested"
+        "the upper bound must be the minor version after the tested version"
     )
 
 
 @pytest.mark.parametrize("name", ["h11", "httpcore", "httpx"])
-def test_libraries_whose_private_members_the_client_uses_have_an_upper_bound(name):
+def test_libraries_whose_private_members_are_used_have_an_upper_bound(name):
     [(_, _, bounds)] = [each for each in parsed(PROJECT["dependencies"]) if each[0] == name]
     assert re.fullmatch(r">=[\d.]+,<[\d.]+", bounds)
 
 
-def test_what_is_installed_here_has_the_declared_dependencies():
+def test_installed_metadata_matches_the_declared_dependencies():
     installed = {}
     for requirement in importlib.metadata.requires("tidewire"):
         wanted, _, condition = requirement.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", condition)
         installed.setdefault(extra and extra[1], set()).add(NAME.match(wanted.strip())[1].lower())
     declared = {None: names(PROJECT["dependencies"])} | {each: names(EXTRAS[each], each) for each in EXTRAS}
-    # The build writes out the extras of this project that an extra includes, or keeps them by name.
+    # A build either expands an extra that includes extras of this project, or keeps their names.
     for extra, wanted in installed.items():
         if "tidewire" not in wanted:
             assert wanted == declared[extra], (
-                "this environment is older than pyproject.toml: install it again"
+                "the installed package is older than pyproject.toml; install the package again"
             )
     assert set(installed) == set(declared)
     scripts = importlib.metadata.entry_points(group="console_scripts", name="tidewire")
@@ -119,6 +119,6 @@ def test_what_is_installed_here_has_the_declared_dependencies():
     )
 
 
-def test_nothing_that_was_removed_is_asked_for():
+def test_redis_is_not_a_dependency():
     for name in ("pyproject.toml", "constraints.txt", ".ci/run", "Makefile"):
         assert "redis" not in (REPOSITORY / name).read_text(encoding="utf-8").lower(), name

@@ -1,11 +1,11 @@
-"""`tidewire.protocol.diff`: the vectors of the specification, what a diff looks like, and what is refused."""
+"""`tidewire.protocol.diff`: the specification's vectors, the shape of diffs, and refused input."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from support.random_json import spelling
+from support.random_json import canonical_text
 from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 
@@ -23,15 +23,15 @@ def nested(depth, inner=0):
     return value
 
 
-# --- the vectors
+# --- test vectors
 
 
 @pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
-def test_a_diff_is_applied(vector):
-    before = spelling(vector["before"])
+def test_diff_of_each_vector_is_applied(vector):
+    before = canonical_text(vector["before"])
     after = apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
-    assert spelling(after) == spelling(vector["after"])
-    assert spelling(vector["before"]) == before
+    assert canonical_text(after) == canonical_text(vector["after"])
+    assert canonical_text(vector["before"]) == before
 
 
 @pytest.mark.parametrize(
@@ -39,33 +39,33 @@ def test_a_diff_is_applied(vector):
     [v for v in REFUSED if v["outcome"] in OUTCOMES and "stable" not in v["name"]],
     ids=lambda vector: vector["name"],
 )
-def test_a_diff_is_refused(vector):
-    before = spelling(vector["before"])
+def test_diff_of_each_refused_vector_is_refused(vector):
+    before = canonical_text(vector["before"])
     kind = OUTCOMES[vector["outcome"]]
     with pytest.raises(kind) as refusal:
         apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
     assert type(refusal.value) is kind
-    assert spelling(vector["before"]) == before
+    assert canonical_text(vector["before"]) == before
 
 
 @pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
-def test_a_diff_is_found_for_each_vector(vector):
+def test_diff_is_computed_for_each_vector(vector):
     ops = diff(vector["before"], vector["after"])
-    assert spelling(apply(vector["before"], ops)) == spelling(vector["after"])
+    assert canonical_text(apply(vector["before"], ops)) == canonical_text(vector["after"])
 
 
-def test_every_vector_has_a_name_of_its_own_and_a_known_outcome():
+def test_every_vector_has_a_unique_name_and_a_known_outcome():
     for vectors in (APPLIED, REFUSED):
         names = [vector["name"] for vector in vectors]
         assert len(set(names)) == len(names)
     assert {vector["outcome"] for vector in REFUSED} == set(OUTCOMES) | NEEDS_A_DOCUMENT
 
 
-# --- what an error says
+# --- error messages
 
 
 @pytest.mark.parametrize(
-    ("ops", "op", "path", "says"),
+    ("ops", "op", "path", "message"),
     [
         ([["a", "/t", "x"], ["d", "/q"]], 1, "/q", "op 1: at '/q': there is no member 'q'"),
         ([["t", "/t", 9]], 0, "/t", "op 0: at '/t': cannot drop 9 from a length of 3"),
@@ -83,25 +83,25 @@ def test_every_vector_has_a_name_of_its_own_and_a_known_outcome():
         ("x", None, None, "a bare string needs exactly one column, but there are 2"),
     ],
 )
-def test_an_error_names_the_op_the_path_and_what_is_wrong(ops, op, path, says):
+def test_error_names_the_op_the_path_and_the_fault(ops, op, path, message):
     with pytest.raises(DiffError) as refusal:
         apply({"t": "abc", "n": [1, 2]}, ops, columns=["/t", "/n"])
     error = refusal.value
-    assert (error.op, error.path, str(error)) == (op, path, says)
+    assert (error.op, error.path, str(error)) == (op, path, message)
 
 
-def test_an_error_does_not_repeat_a_path_of_a_megabyte():
+def test_error_truncates_a_long_path():
     with pytest.raises(DiffError) as refusal:
         apply({}, [["d", "/" + "x" * 1_000_000]])
     assert len(str(refusal.value)) < 500
 
 
-def test_a_column_that_is_no_pointer_is_refused():
+def test_invalid_column_pointer_is_refused():
     with pytest.raises(DiffError, match="column 't'"):
         apply({"t": ""}, "x", columns=["t"])
 
 
-# --- what the protocol does not take as JSON
+# --- values outside the protocol's JSON
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_a_column_that_is_no_pointer_is_refused():
         b"x",
         object(),
     ],
-    # Without the address of an object: processes that run the tests side by side must call them the same.
+    # `repr` of an object contains its address, which differs between the processes of a parallel test run.
     ids=lambda bad: "object" if type(bad) is object else repr(bad),
 )
 @pytest.mark.parametrize("shape", ["value", "element", "member"])
-def test_what_is_not_json_is_refused_in_a_value(bad, shape):
+def test_value_that_is_not_json_is_refused(bad, shape):
     value = {"value": bad, "element": [0, bad], "member": {"a": bad}}[shape]
     for ops in ([["s", "/x", value]], [["i", "/n/0", value]], [["a", "/n", [value]]], [["r", value]]):
         with pytest.raises(DiffError):
@@ -134,7 +134,7 @@ def test_what_is_not_json_is_refused_in_a_value(bad, shape):
 
 
 @pytest.mark.parametrize("bad", ["\ud83d", "a\udc00b"])
-def test_a_lone_surrogate_is_refused_wherever_a_text_goes(bad):
+def test_lone_surrogate_is_refused_in_texts_and_paths(bad):
     for ops in (bad, [["a", "/t", bad]], [["r", bad]], [["s", "/" + bad, 1]], [["d", "/" + bad]]):
         with pytest.raises(DiffError, match="surrogate"):
             apply({"t": ""}, ops, columns=["/t"])
@@ -143,7 +143,7 @@ def test_a_lone_surrogate_is_refused_wherever_a_text_goes(bad):
             diff(old, new)
 
 
-def test_a_value_fits_up_to_the_limit_of_depth_and_not_beyond():
+def test_nesting_is_accepted_up_to_the_depth_limit():
     limit = MAX_STATE_DEPTH
     deepest = nested(limit)
     assert apply(0, [["s", "", deepest]]) == deepest
@@ -164,7 +164,7 @@ def test_a_value_fits_up_to_the_limit_of_depth_and_not_beyond():
 
 
 @pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"a": value}], ids=["array", "object"])
-def test_a_hundred_thousand_levels_are_an_error_and_no_overflow(wrap):
+def test_nesting_of_100_000_levels_raises_an_error_without_overflowing(wrap):
     deep, other = 0, 1
     for _ in range(100_000):
         deep, other = wrap(deep), wrap(other)
@@ -181,7 +181,7 @@ def test_a_hundred_thousand_levels_are_an_error_and_no_overflow(wrap):
     for old, new in ((0, deep), (deep, other), ([deep, 1], [other, 2]), ([1, deep, 2], [3, other, 4, 5])):
         with pytest.raises(DiffError, match="nested deeper"):
             diff(old, new)
-    # What is there is not walked through: only what an op brings.
+    # Only values that an op brings are checked for depth; the existing value is not traversed.
     assert apply([deep, 1], [["s", "/1", 2]])[1] == 2
     assert diff(deep, 0) == [["s", "", 0]]
 
@@ -189,7 +189,7 @@ def test_a_hundred_thousand_levels_are_an_error_and_no_overflow(wrap):
 # --- purity
 
 
-def test_apply_shares_what_the_diff_leaves_alone():
+def test_apply_shares_unchanged_parts_with_the_old_value():
     value = {"a": {"x": [1]}, "b": {"y": [2]}}
     after = apply(value, [["s", "/a/x/0", 9]])
     assert after == {"a": {"x": [9]}, "b": {"y": [2]}}
@@ -197,7 +197,7 @@ def test_apply_shares_what_the_diff_leaves_alone():
     assert after["b"] is value["b"]
 
 
-def test_apply_and_diff_share_nothing_between_ops_and_values():
+def test_results_do_not_share_mutable_values_with_their_inputs():
     brought = {"x": [1]}
     ops = [["s", "/a", brought], ["a", "/n", [brought]]]
     after = apply({"n": []}, ops)
@@ -210,13 +210,13 @@ def test_apply_and_diff_share_nothing_between_ops_and_values():
     assert found[0][2] in ({"a": {"x": [1]}}, {"x": [1]})
 
 
-def test_a_list_that_stands_at_two_places_is_changed_at_one():
+def test_list_that_occurs_twice_is_changed_in_one_place_only():
     row = [0]
     assert apply([row, row], [["s", "/0/0", 1], ["a", "/0", [2]]]) == [[1, 2], [0]]
     assert row == [0]
 
 
-# --- what a diff looks like
+# --- shape of diffs
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_a_list_that_stands_at_two_places_is_changed_at_one():
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, []),
     ],
 )
-def test_a_diff_is_what_a_person_would_write(old, new, ops):
+def test_diff_is_minimal_for_common_changes(old, new, ops):
     assert diff(old, new) == ops
-    assert spelling(apply(old, ops)) == spelling(new)
+    assert canonical_text(apply(old, ops)) == canonical_text(new)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_diff_is_what_a_person_would_write(old, new, ops):
 @pytest.mark.parametrize(
     "other", [1, 1.0, True, 0, 0.0, -0.0, False, None, "", "0", [], {}, [1], [True]], ids=repr
 )
-def test_types_are_told_apart(one, other):
+def test_values_of_different_types_differ(one, other):
     for old, new in (
         (one, other),
         ([one], [other]),
@@ -277,8 +277,8 @@ def test_types_are_told_apart(one, other):
         ([0, one, 9], [0, other, 9]),
     ):
         ops = diff(old, new)
-        assert (ops == []) == (spelling(old) == spelling(new))
-        assert spelling(apply(old, ops)) == spelling(new)
+        assert (ops == []) == (canonical_text(old) == canonical_text(new))
+        assert canonical_text(apply(old, ops)) == canonical_text(new)
 
 
 def history(rows):
@@ -286,13 +286,13 @@ def history(rows):
 
 
 @pytest.mark.parametrize("rows", [1, 1000, 10_000])
-def test_the_last_text_of_a_history_grows_by_one_op(rows):
+def test_text_growing_in_the_last_row_costs_one_op(rows):
     old, new = history(rows), history(rows)
     new[-1]["content"] += " more"
     assert diff(old, new) == [["a", f"/{rows - 1}/content", " more"]]
 
 
-def test_changes_far_apart_in_a_history_cost_an_op_each():
+def test_distant_changes_in_a_history_cost_one_op_each():
     old = history(10_000)
     new = [{"role": "system", "content": "new"}, *history(10_000)]
     del new[5001:5003]
@@ -303,7 +303,7 @@ def test_changes_far_apart_in_a_history_cost_an_op_each():
     assert apply(old, ops) == new
 
 
-def test_rows_that_changed_in_place_are_addressed_in_depth():
+def test_row_changed_in_place_is_addressed_by_its_member():
     old, new = history(1000), history(1000)
     new[0]["content"] += "!"
     new[500]["role"] = "system"
@@ -315,13 +315,13 @@ def test_rows_that_changed_in_place_are_addressed_in_depth():
     ]
 
 
-def test_rows_that_moved_up_are_not_rewritten():
+def test_shifted_rows_are_not_rewritten():
     old = history(1000)
     new = [*old[1:], {"role": "user", "content": "next"}]
     assert diff(old, new) == [["d", "/0"], ["a", "", [{"role": "user", "content": "next"}]]]
 
 
-def test_a_diff_is_hardly_larger_than_setting_the_whole():
+def test_diff_is_not_larger_than_setting_the_whole_value():
     old, new = history(300), [{"role": "x", "content": str(n)} for n in range(300, 0, -1)]
     assert len(json.dumps(diff(old, new))) <= len(json.dumps([["s", "", new]]))
 
@@ -337,11 +337,11 @@ def test_a_diff_is_hardly_larger_than_setting_the_whole():
     ],
     ids=["repeating", "reversed", "rows", "text", "object"],
 )
-def test_large_values_that_differ_all_over_are_done_in_bounded_time(old, new):
+def test_large_values_that_differ_everywhere_are_compared_in_bounded_time(old, new):
     assert apply(old, diff(old, new)) == new
 
 
-# --- what another diff that is widely used gets wrong
+# --- known faults of another widely used diff
 
 
 def test_nested_deletes_do_not_shift_each_other():
@@ -349,22 +349,22 @@ def test_nested_deletes_do_not_shift_each_other():
     assert apply(old, diff(old, new)) == new
 
 
-def test_a_table_that_loses_its_last_column_stays_right():
+def test_removing_the_last_column_of_a_table_is_applied_correctly():
     old, new = [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[1, 2], [4, 5], [7, 8]]
     assert apply(old, diff(old, new)) == new
 
 
-def test_true_in_place_of_one_is_a_change():
+def test_replacing_1_by_true_is_a_change():
     assert diff([1], [True]) != []
     assert apply([1], diff([1], [True]))[0] is True
 
 
-def test_an_insert_at_the_front_does_not_rewrite_everything():
+def test_insert_at_the_front_does_not_rewrite_all_rows():
     rows = [[n, f"row {n}"] for n in range(500)]
     assert diff(rows, [["new", "row"], *rows]) == [["i", "/0", ["new", "row"]]]
 
 
-def test_apply_does_not_work_in_place():
+def test_apply_does_not_modify_its_input():
     value = {"rows": [[1]], "text": "a"}
     apply(value, [["a", "/rows", [[2]]], ["a", "/text", "b"], ["d", "/rows/0"], ["s", "/new", 1]])
     assert value == {"rows": [[1]], "text": "a"}

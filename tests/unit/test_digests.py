@@ -26,7 +26,7 @@ DIGESTS = [vector for vector in VECTORS if "digest" in vector]
 
 
 @pytest.mark.parametrize("vector", CHECKS, ids=lambda vector: vector["name"])
-def test_a_check_proves_a_text(vector):
+def test_check_verifies_a_text(vector):
     assert text_check("/t", vector["text"]) == vector["check"]
     document = Document({"t": vector["text"]})
     verify(document, [vector["check"]])
@@ -36,19 +36,19 @@ def test_a_check_proves_a_text(vector):
             verify(document, [wrong])
 
 
-def test_a_check_proves_the_length_of_an_array():
+def test_check_verifies_the_length_of_an_array():
     document = Document({"n": [1, [2, 3]]})
     verify(document, [array_check("/n", 2), array_check("/n/1", 2)])
     with pytest.raises(IntegrityError):
         verify(document, [array_check("/n", 3)])
 
 
-def test_no_checks_prove_nothing():
+def test_empty_list_of_checks_passes():
     verify(Document({}), [])
 
 
 @pytest.mark.parametrize(
-    ("check", "says"),
+    ("check", "message"),
     [
         (["/t", 2, 0], "check of '/t' failed: the length in code points is 3, expected 2"),
         (["/t", 3, 1], "check of '/t' failed: the CRC-32 is 891568578, expected 1"),
@@ -58,36 +58,36 @@ def test_no_checks_prove_nothing():
         (["/t", 3], "check of '/t': '/t' is a text, not an array"),
     ],
 )
-def test_a_failed_check_says_where_what_was_expected_and_what_is_there(check, says):
+def test_failed_check_names_the_path_and_the_expected_and_actual_values(check, message):
     with pytest.raises(IntegrityError) as failure:
         verify(Document({"t": "abc", "n": [1, 2]}), [check])
-    assert str(failure.value) == says
+    assert str(failure.value) == message
 
 
-def test_malformed_checks_are_no_failed_ones():
+def test_malformed_check_raises_a_diff_error():
     for checks in ({}, None, "x", [None], [["/t"]], [["/t", 1.0, 0]], [["/t", 1, 2**32]], [["t", 1, 0]]):
         with pytest.raises(DiffError):
             verify(Document({"t": "abc"}), checks)
 
 
 @pytest.mark.parametrize("vector", DIGESTS, ids=lambda vector: vector["name"])
-def test_the_digest_is_that_of_the_canonical_form(vector):
+def test_digest_is_computed_from_the_canonical_form(vector):
     assert hashlib.sha256(vector["canonical"].encode()).hexdigest()[:16] == vector["digest"]
     assert digest(vector["items"]) == vector["digest"]
 
 
-def test_a_digest_does_not_know_the_order_of_members_but_that_of_elements():
+def test_digest_ignores_the_order_of_members_but_not_of_elements():
     assert digest([{"a": 1, "b": 2}]) == digest([{"b": 2, "a": 1}])
     assert digest([1, 2]) != digest([2, 1])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), 2**53 + 1, "\ud83d", {1: 2}, (1,)], ids=repr)
-def test_what_is_not_json_has_no_digest(bad):
+def test_value_that_is_not_json_has_no_digest(bad):
     with pytest.raises(StrictJsonError):
         digest([bad])
 
 
-def test_a_digest_of_a_hundred_thousand_levels_is_an_error_and_no_overflow():
+def test_digest_of_100_000_levels_raises_an_error_without_overflowing():
     deep = 0
     for _ in range(100_000):
         deep = [deep]
@@ -107,20 +107,20 @@ def test_a_digest_of_a_hundred_thousand_levels_is_an_error_and_no_overflow():
         {"a\U0001f600": 1, "a\uffff": 2, "v\U0001f600": 3, "v\uffff": 4},
     ],
 )
-def test_a_long_text_has_the_digest_of_the_canonical_form(length, letters, others):
+def test_long_text_has_the_digest_of_its_canonical_form(length, letters, others):
     text = (letters * length)[:length]
     for items in ([{**others, "value": text}], [{"value": text, **others}, {"value": text}]):
         assert digest(items) == hashlib.sha256(canonical(items)).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("item", [{"value": "\ud800"}, {"value": "", "x": "\ud800"}, {"value": "", 1: 2}])
-def test_what_is_not_json_beside_a_long_text_has_no_digest(item):
+def test_invalid_value_next_to_a_long_text_has_no_digest(item):
     with pytest.raises(StrictJsonError):
         digest([item | {"value": "x" * PART + item["value"] + "x"}])
 
 
 @pytest.mark.parametrize("length", [0, PART, PART + 1])
-def test_a_value_of_any_shape_with_a_long_text_has_the_digest_of_the_canonical_form(length):
+def test_long_text_in_any_value_has_the_digest_of_its_canonical_form(length):
     text = "é" * length
     for value in ([1, text, 2.5, [text]], {"\uffff": text, "\U0001f600": [], "a": {"b": [text, text, None]}}):
         items = [{"value": value, "status": "succeeded"}, {"status": "failed"}]
@@ -133,7 +133,7 @@ LONG = "x" * 4_000_000
 @pytest.mark.parametrize(
     "value", [LONG, [{"role": "user", "content": "?"}, {"role": "bot", "content": LONG}]]
 )
-def test_the_digest_of_a_long_text_needs_no_second_one(value):
+def test_digest_of_a_long_text_does_not_copy_the_text(value):
     items = [{"status": "succeeded", "value": value}]
     digest(items)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""`tidewire.protocol.document`: growing, views, atomicity, what became void, `stable`."""
+"""`tidewire.protocol.document`: growing texts and arrays, views, atomic diffs, text changes, `stable`."""
 
 import json
 import tracemalloc
@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from support.random_json import a_value, spelling
+from support.random_json import canonical_text, random_value
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
 from tidewire.protocol.document import Document
@@ -36,20 +36,20 @@ def state(text="", ids=(), top=()):
     return {"status": "running", "items": [{"status": "running", "value": value}]}
 
 
-# --- the vectors
+# --- test vectors
 
 
 @pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
-def test_a_diff_is_applied(vector):
+def test_diff_of_each_vector_is_applied(vector):
     document = Document(vector["before"], vector.get("columns", ()))
     kept = document.view()
     document.apply(vector["diff"])
-    assert spelling(document.value()) == spelling(vector["after"])
-    assert spelling(kept.value()) == spelling(vector["before"])
+    assert canonical_text(document.value()) == canonical_text(vector["after"])
+    assert canonical_text(kept.value()) == canonical_text(vector["before"])
 
 
 @pytest.mark.parametrize("vector", REFUSED, ids=lambda vector: vector["name"])
-def test_a_refused_diff_leaves_everything_as_it_was(vector):
+def test_refused_diff_leaves_the_document_unchanged(vector):
     columns = vector.get("columns", ())
     document = Document(vector["before"], columns)
     kept = document.view()
@@ -58,7 +58,11 @@ def test_a_refused_diff_leaves_everything_as_it_was(vector):
         with pytest.raises(kind) as refusal:
             document.apply(vector["diff"])
         assert type(refusal.value) is kind
-        assert spelling(document.value()) == spelling(kept.value()) == spelling(vector["before"])
+        assert (
+            canonical_text(document.value())
+            == canonical_text(kept.value())
+            == canonical_text(vector["before"])
+        )
         assert document.text_changes == ()
     for column in columns:
         text = vector["before"].get(column[1:])
@@ -71,11 +75,11 @@ def test_a_refused_diff_leaves_everything_as_it_was(vector):
             assert document.array_length(column) == len(text)
 
 
-# --- growing
+# --- growing texts and arrays
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 100_000])
-def test_bare_strings_grow_the_one_column(size):
+def test_bare_strings_extend_the_only_column(size):
     document = Document(state("x" * size), [TEXT])
     for piece in (" world", "", "é🎉", "!"):
         document.apply(piece)
@@ -83,7 +87,7 @@ def test_bare_strings_grow_the_one_column(size):
 
 
 @pytest.mark.parametrize("bad", ["\ud83d", "a\udc00b"])
-def test_a_lone_surrogate_is_refused_in_a_bare_string_too(bad):
+def test_lone_surrogate_in_a_bare_string_is_refused(bad):
     document = Document({"t": ""}, ["/t"])
     for piece in ("first", "second"):
         with pytest.raises(DiffError, match="surrogate"):
@@ -92,7 +96,7 @@ def test_a_lone_surrogate_is_refused_in_a_bare_string_too(bad):
     assert document.value() == {"t": "firstsecond"}
 
 
-def test_rows_grow_all_columns_at_once():
+def test_rows_extend_all_columns_at_once():
     document = Document(state(), COLUMNS)
     for n in range(1500):
         document.apply([["r", f"t{n} ", n, [[n, -0.5]]]])
@@ -100,7 +104,7 @@ def test_rows_grow_all_columns_at_once():
     assert document.value() == expected
 
 
-def test_a_column_may_come_later():
+def test_column_may_be_created_after_it_was_declared():
     document = Document({"items": [{"value": None}]}, [TEXT])
     with pytest.raises(DiffError, match="null has no members"):
         document.apply("x")
@@ -109,7 +113,7 @@ def test_a_column_may_come_later():
     assert document.value(TEXT) == "ab"
 
 
-def test_a_column_may_go_and_come_again_as_something_else():
+def test_column_may_be_deleted_and_created_again_with_another_type():
     document = Document({"t": "a"}, ["/t"])
     document.apply("b")
     document.apply([["d", "/t"]])
@@ -125,7 +129,7 @@ def test_a_column_may_go_and_come_again_as_something_else():
 @pytest.mark.parametrize(
     "ops", [[["t", "/t", 1]], [["s", "/t", "ab"]], [["s", "", {"t": "ab"}]], [["s", "/x", 1]]]
 )
-def test_a_column_goes_on_growing_after_other_ops(ops):
+def test_column_grows_after_other_ops_changed_it(ops):
     document = Document({"t": "ab"}, ["/t"])
     document.apply("c")
     before = document.view()
@@ -135,7 +139,7 @@ def test_a_column_goes_on_growing_after_other_ops(ops):
     assert before.value() == {"t": "abc"}
 
 
-def test_an_array_that_was_made_over_in_a_diff_grows_apart_from_kept_views():
+def test_array_changed_and_extended_in_one_diff_does_not_affect_kept_views():
     document = Document({"n": [1, 2, 3], "t": ""}, ["/n"])
     document.apply([["t", "/n", 1], ["r", 9]])
     kept = document.view()
@@ -145,7 +149,7 @@ def test_an_array_that_was_made_over_in_a_diff_grows_apart_from_kept_views():
     assert document.value("/n") == [1, 2, 9, 10, 11]
 
 
-def test_texts_inside_growing_arrays_grow_and_change():
+def test_texts_inside_growing_arrays_can_be_extended_and_replaced():
     document = Document({"rows": []}, ["/rows"])
     views = []
     for n in range(50):
@@ -161,7 +165,7 @@ def test_texts_inside_growing_arrays_grow_and_change():
     assert document.value("/rows/10") == {"content": "ab", "mark": 21}
 
 
-def test_memory_is_of_the_order_of_the_document():
+def test_memory_is_proportional_to_the_document():
     document = Document(state(), [TEXT])
     tracemalloc.start()
     try:
@@ -177,7 +181,7 @@ def test_memory_is_of_the_order_of_the_document():
 # --- views
 
 
-def test_a_kept_view_stays_right_whatever_is_applied():
+def test_kept_view_is_unchanged_by_later_diffs():
     document = Document(state("a", [1], [[0]]), COLUMNS)
     seen = []
     for diff in (
@@ -194,14 +198,14 @@ def test_a_kept_view_stays_right_whatever_is_applied():
         [["s", "", state("z")]],
         [["r", "!", 2, 3]],
     ):
-        seen.append((document.view(), spelling(document.value())))
+        seen.append((document.view(), canonical_text(document.value())))
         document.apply(diff)
     for view, expected in seen:
-        assert spelling(view.value()) == expected
+        assert canonical_text(view.value()) == expected
     assert document.value("/items/0/value") == {"text": "z!", "ids": [2], "top": [3]}
 
 
-def test_two_views_of_one_moment_are_alike():
+def test_two_views_of_the_same_version_are_equal():
     document = Document({"t": "a"}, ["/t"])
     document.apply("b")
     one, other = document.view(), document.view()
@@ -209,7 +213,7 @@ def test_two_views_of_one_moment_are_alike():
     assert one.value() == other.value() == {"t": "ab"}
 
 
-def test_what_is_read_belongs_to_the_reader():
+def test_values_that_were_read_are_independent_copies():
     given = {"rows": [[1]], "t": "a"}
     document = Document(given, ["/t"])
     given["rows"][0].append(2)
@@ -224,7 +228,7 @@ def test_what_is_read_belongs_to_the_reader():
     assert document.value() == {"rows": [[1], [1]], "t": "a", "new": {"x": [1]}}
 
 
-def test_a_place_is_read_by_its_pointer():
+def test_value_is_read_by_its_pointer():
     document = Document({"a": [{"b/c": "x"}], "t": ""}, ["/t"])
     document.apply([["a", "/a", [1, 2]]])
     view = document.view()
@@ -239,7 +243,7 @@ def test_a_place_is_read_by_its_pointer():
         view.value("a")
 
 
-# --- what became of the texts
+# --- text changes
 
 
 @pytest.mark.parametrize(
@@ -274,7 +278,7 @@ def test_a_place_is_read_by_its_pointer():
     ],
 )
 @pytest.mark.parametrize("grown", [False, True], ids=["as it came", "grown"])
-def test_the_application_hears_what_became_void_and_what_came(diff, changes, grown):
+def test_text_changes_report_deleted_and_added_text(diff, changes, grown):
     document = Document(state("Hel" if grown else "Helped", [5], [6]), COLUMNS)
     if grown:
         document.apply([["a", TEXT, "ped"]])
@@ -283,19 +287,19 @@ def test_the_application_hears_what_became_void_and_what_came(diff, changes, gro
     assert document.text_changes == tuple(TextChange(*change) for change in changes)
 
 
-def test_each_bare_string_is_a_change_of_its_own():
+def test_each_bare_string_is_a_separate_change():
     document = Document({"t": ""}, ["/t"])
     for piece, changes in (("a", [TextChange("/t", 0, "a")]), ("bé", [TextChange("/t", 0, "bé")]), ("", [])):
         document.apply(piece)
         assert list(document.text_changes) == changes
 
 
-@pytest.mark.parametrize("told_before", [False, True], ids=["first", "again"])
-def test_a_truncation_is_told_at_the_cost_of_what_it_drops(told_before):
+@pytest.mark.parametrize("truncated_before", [False, True], ids=["first", "again"])
+def test_truncation_does_not_copy_the_text(truncated_before):
     document = Document({"t": ""}, ["/t"])
     for _ in range(20_000):
         document.apply("x" * 100)
-    if told_before:
+    if truncated_before:
         document.apply([["t", "/t", 1]])
     tracemalloc.start()
     try:
@@ -308,7 +312,7 @@ def test_a_truncation_is_told_at_the_cost_of_what_it_drops(told_before):
     assert most < 1_000_000
 
 
-def test_only_the_texts_that_a_diff_touched_are_told():
+def test_only_texts_touched_by_a_diff_are_reported_as_changed():
     value = {"items": [{"value": {"text": f"item {n}", "n": 0}} for n in range(5)]}
     columns = [f"/items/{n}/value/text" for n in range(5)]
     document = Document(value, columns)
@@ -322,7 +326,7 @@ def test_only_the_texts_that_a_diff_touched_are_told():
     )
 
 
-def test_void_text_is_counted_in_code_points():
+def test_deleted_text_is_counted_in_code_points():
     document = Document({"t": "é🎉🎉"}, ["/t"])
     document.apply([["s", "/t", "é🎉é"]])
     assert document.text_changes == (TextChange("/t", 1, "é"),)
@@ -338,27 +342,27 @@ def test_void_text_is_counted_in_code_points():
         ("abc", "xyz", (3, "xyz")),
     ],
 )
-def test_a_snapshot_tells_how_the_texts_differ_from_before(old, new, change):
+def test_snapshot_reports_how_texts_differ_from_the_previous_state(old, new, change):
     after = Document(state(new), COLUMNS)
     assert after.changes_since(Document(state(old), COLUMNS)) == (TextChange(TEXT, *change),)
     assert after.changes_since(after) == ()
 
 
-def test_the_first_snapshot_brings_each_text_whole():
+def test_first_snapshot_reports_each_text_as_added():
     assert Document(state("Hel"), COLUMNS).changes_since(None) == (TextChange(TEXT, 0, "Hel"),)
     assert Document(state(""), COLUMNS).changes_since(None) == ()
 
 
-def test_a_snapshot_with_other_columns_voids_the_texts_that_it_does_not_name():
+def test_snapshot_with_other_columns_reports_texts_of_dropped_columns_as_deleted():
     old = Document({"a": "one", "b": "two"}, ["/a"])
     new = Document({"a": "one", "b": "two"}, ["/b"])
     assert new.changes_since(old) == (TextChange("/b", 0, "two"), TextChange("/a", 3, ""))
 
 
-# --- measures
+# --- lengths and checksums
 
 
-def test_lengths_and_checksums_are_those_of_the_present():
+def test_lengths_and_checksums_follow_each_diff():
     document = Document(state("é", [1]), COLUMNS)
     whole = "é"
     for n in range(200):
@@ -372,7 +376,7 @@ def test_lengths_and_checksums_are_those_of_the_present():
         assert document.array_length(COLUMNS[1]) == n + 2
 
 
-def test_what_is_no_text_or_array_has_no_measure():
+def test_length_and_checksum_of_other_types_raise_lookup_error():
     document = Document({"t": "a", "n": [], "x": 1})
     for measure, pointer in (
         (document.text_length, "/n"),
@@ -385,7 +389,7 @@ def test_what_is_no_text_or_array_has_no_measure():
             measure(pointer)
 
 
-def test_a_failed_check_undoes_what_was_right_before_it():
+def test_failed_check_rolls_back_the_ops_before_it():
     document = Document(state("a"), COLUMNS)
     document.apply([["r", "b", 1, 1]])
     with pytest.raises(IntegrityError):
@@ -406,7 +410,7 @@ def nested(depth):
     return value
 
 
-def test_the_value_of_an_item_may_be_as_deep_as_the_limit_and_no_deeper():
+def test_value_of_an_item_is_accepted_up_to_the_depth_limit():
     document = Document({"items": [{"value": None}]})
     document.apply([["s", "/items/0/value", nested(MAX_VALUE_DEPTH)]])
     with pytest.raises(DiffError, match="nested deeper"):
@@ -416,7 +420,7 @@ def test_the_value_of_an_item_may_be_as_deep_as_the_limit_and_no_deeper():
     assert document.value("/items/0/value") == nested(MAX_VALUE_DEPTH)
 
 
-def test_a_document_does_not_get_deeper_than_the_limit_by_many_small_diffs():
+def test_depth_limit_holds_across_many_small_diffs():
     document = Document([])
     for depth in range(1, MAX_STATE_DEPTH):
         document.apply([["a", "/0" * (depth - 1), [[]]]])
@@ -431,41 +435,41 @@ def test_a_document_does_not_get_deeper_than_the_limit_by_many_small_diffs():
     [float("nan"), "\ud83d", {"\ud83d": 1}, 2**53 + 1, nested(MAX_STATE_DEPTH), nested(100_000)],
     ids=type,
 )
-def test_a_state_that_is_not_json_is_refused(bad):
+def test_state_that_is_not_json_is_refused(bad):
     with pytest.raises(DiffError):
         Document({"x": bad})
 
 
-def test_a_column_that_is_no_pointer_is_refused():
+def test_invalid_column_pointer_is_refused():
     with pytest.raises(DiffError, match="column 'items'"):
         Document({}, ["items"])
 
 
-def test_many_truncations_of_a_large_text_in_one_diff_copy_little():
+def test_many_truncations_in_one_diff_do_not_copy_a_large_text():
     document = Document({"t": "x" * 4_000_000}, ["/t"])
     document.apply([["t", "/t", 2], ["a", "/t", "y"]] * 10_000)
     assert document.text_length("/t") == 3_990_000
     assert document.value("/t") == "x" * 3_989_999 + "y"
 
 
-def test_many_ops_on_a_large_array_in_one_diff_copy_it_once():
+def test_many_ops_in_one_diff_copy_a_large_array_once():
     document = Document({"n": list(range(200_000))}, ["/n"])
     document.apply([["s", "/n/0", 0], ["a", "/n", [1]], ["t", "/n", 2]] * 5_000)
     assert document.array_length("/n") == 195_000
 
 
-def test_many_checks_of_a_large_text_measure_it_once():
+def test_many_checks_of_a_large_text_compute_its_crc_once():
     text = "x" * 4_000_000
     document = Document({"t": text})
     document.apply({"ops": [], "check": [["/t", len(text), crc32(text.encode())]] * 10_000})
-    # What keeps the CRC is the growing node that took the text's place.
+    # The first check replaced the plain string by a `Rope`, which caches the CRC.
     assert isinstance(document.view().node(("t",)), Rope)
 
 
 # --- stable
 
 
-def test_stable_binds_texts_that_have_grown():
+def test_stable_length_binds_texts_that_have_grown():
     item = {"value": {"text": "Hel"}, "stable": {"/text": 3}}
     document = Document({"items": [item]}, [TEXT])
     document.apply("ped")
@@ -478,8 +482,8 @@ def test_stable_binds_texts_that_have_grown():
     assert kept.value(TEXT) == "Helped"
 
 
-def a_change_of_a_text(random, text):
-    """Ops on the text, and the text after them."""
+def random_change_of_text(random, text):
+    """Return random ops on the text, and the text after these ops."""
     added = "".join(random.choice("ab") for _ in range(random.randrange(5)))
     kind = random.randrange(4)
     if kind == 0:
@@ -489,16 +493,16 @@ def a_change_of_a_text(random, text):
     return [["t", TEXT, dropped], ["a", TEXT, added]], text[: len(text) - dropped] + added
 
 
-def test_stable_holds_where_a_text_begins_as_it_did_and_nowhere_else():
+def test_diff_is_refused_exactly_if_it_changes_the_stable_prefix():
     random, outcomes = Random(3), []
     for _ in range(100):
-        document, text, promised = Document(state(), COLUMNS), "", 0
+        document, text, stable = Document(state(), COLUMNS), "", 0
         for step in range(40):
             if step % 6 == 5:
-                promised = random.randrange(promised, max(promised, len(text)) + 1)
-                document.apply([["s", "/items/0/stable", {"/text": promised}]])
-            ops, after = a_change_of_a_text(random, text)
-            outcomes.append(after.startswith(text[:promised]))
+                stable = random.randrange(stable, max(stable, len(text)) + 1)
+                document.apply([["s", "/items/0/stable", {"/text": stable}]])
+            ops, after = random_change_of_text(random, text)
+            outcomes.append(after.startswith(text[:stable]))
             if outcomes[-1]:
                 document.apply(ops)
                 text = after
@@ -509,25 +513,27 @@ def test_stable_holds_where_a_text_begins_as_it_did_and_nowhere_else():
     assert 100 < outcomes.count(False) < len(outcomes) - 100
 
 
-def test_stable_of_a_text_that_is_not_there_yet_binds_it_once_it_is():
+def test_stable_length_of_a_missing_text_applies_once_the_text_exists():
     document = Document({"items": [{"value": None, "stable": {"/text": 2}}]}, [TEXT])
     document.apply([["s", "/items/0/value", {"text": "ab"}]])
     with pytest.raises(StableError):
         document.apply([["t", TEXT, 1]])
 
 
-def test_stable_means_nothing_outside_of_items():
+def test_stable_has_no_effect_outside_of_items():
     document = Document({"stable": {"": 3}, "value": "abc", "items": "none"})
     document.apply([["t", "/value", 3], ["s", "/stable", 5], ["t", "/items", 4]])
     assert document.value() == {"stable": 5, "value": "", "items": ""}
 
 
-def test_the_size_of_a_document_is_that_of_its_json():
+def test_size_of_a_document_is_that_of_its_json():
     random = Random(4)
     for _ in range(300):
-        document = Document({"grown": "é\n", "list": [0.5], "value": a_value(random)}, ["/grown", "/list"])
+        document = Document(
+            {"grown": "é\n", "list": [0.5], "value": random_value(random)}, ["/grown", "/list"]
+        )
         document.apply(
-            [["r", 'a "b" \u2028\t', a_value(random)], ["a", "/grown", "🎉\x01" * random.randrange(3)]]
+            [["r", 'a "b" \u2028\t', random_value(random)], ["a", "/grown", "🎉\x01" * random.randrange(3)]]
         )
         assert document.json_bytes() == len(strict_json.dumps(document.value()).encode())
     document.apply([["s", "", [True, False, None, {}, [], 1e22, "x" * 70_000]]])

@@ -1,4 +1,4 @@
-"""Folders of src/: which may import which, no import cycles, unique names. Imports for type checkers count as well."""
+"""Structure of the folders in src/: import direction, no cycles, unique names; typing-only imports count."""
 
 import ast
 from collections import Counter, defaultdict
@@ -15,9 +15,9 @@ ROOTS = {
     "tidewire_conformance": SRC / "conformance/tidewire_conformance",
 }
 MAX_MODULES = 16
-"""In one folder. The suite's checks are exempt: they have a module for each area of the specification."""
+"""Maximum number of modules in a folder; the suite's checks are exempt, with one module per area of the spec."""
 
-# From left to right: a place imports only places to its right, and itself. A place is a folder, or modules of the root.
+# Each place (a folder, or root modules) imports only from itself and from places further down in the list.
 ORDER = {
     "tidewire": [
         {"__main__", "under_test"},
@@ -62,7 +62,7 @@ ORDER = {
 
 @cache
 def modules(package):
-    """Path by dotted name; a package by its folder's name."""
+    """Map dotted names to paths; a package has the name of its folder."""
     root = ROOTS[package]
     found = {}
     for path in sorted(root.rglob("*.py")):
@@ -73,7 +73,7 @@ def modules(package):
 
 @cache
 def imports(package):
-    """Module → modules of the same package that it imports, wherever the import is."""
+    """Map each module to the modules of the same package that it imports anywhere in its code."""
     known = modules(package)
     found = defaultdict(set)
     for name, path in known.items():
@@ -95,22 +95,22 @@ def place(module):
 
 
 def rank(package, module):
-    """Index in the order of the package."""
+    """Return the index of the module's place in the import order of its package."""
     for index, places in enumerate(ORDER[package]):
         if place(module) in places:
             return index
-    raise AssertionError(f"{module} has no place in ORDER: add it where its imports allow")
+    raise AssertionError(f"{module} is missing in ORDER; add it where its imports allow")
 
 
 @pytest.mark.parametrize("package", ROOTS)
-def test_a_folder_imports_only_folders_to_its_right(package):
+def test_folder_imports_only_folders_below_it(package):
     wrong = [
         f"{importer} imports {imported}"
         for importer, wanted in imports(package).items()
         for imported in sorted(wanted)
         if place(importer) != place(imported)
         and rank(package, importer) > rank(package, imported)
-        # The registry imports the package of the checks to find its modules; it names none of them.
+        # The registry imports the package of the checks to find its modules, and names none of them.
         and (importer, imported) != ("tidewire_conformance.registry", "tidewire_conformance.checks")
     ]
     assert wrong == []
@@ -121,18 +121,20 @@ def test_every_folder_and_root_module_has_a_place(package):
     for module in modules(package):
         rank(package, module)
     places = set().union(*ORDER[package])
-    assert places - {place(module) for module in modules(package)} == set(), "no longer there"
+    assert places - {place(module) for module in modules(package)} == set(), (
+        "ORDER lists places that no longer exist"
+    )
 
 
 @pytest.mark.parametrize("package", ROOTS)
-def test_no_module_imports_itself_through_others(package):
+def test_import_cycles_are_absent(package):
     try:
         list(TopologicalSorter(imports(package)).static_order())
     except CycleError as error:
         pytest.fail(" → ".join(error.args[1]))
 
 
-def test_the_document_folder_imports_the_json_module_alone_of_the_rest_of_the_protocol():
+def test_document_folder_imports_only_strict_json_from_the_rest_of_the_protocol():
     outside = {
         imported
         for importer, wanted in imports("tidewire").items()
@@ -143,7 +145,7 @@ def test_the_document_folder_imports_the_json_module_alone_of_the_rest_of_the_pr
     assert outside == {"tidewire.protocol.strict_json"}
 
 
-def test_the_users_fakes_are_imported_by_nothing_else():
+def test_testing_helpers_are_not_imported_by_the_package():
     importers = {
         importer
         for importer, wanted in imports("tidewire").items()
@@ -153,7 +155,7 @@ def test_the_users_fakes_are_imported_by_nothing_else():
     assert importers == set()
 
 
-def test_only_two_folders_reach_into_private_members_of_uvicorn():
+def test_only_two_folders_import_uvicorn():
     importers = {
         name.rpartition(".")[0]
         for name, path in modules("tidewire_server").items()
@@ -165,7 +167,7 @@ def test_only_two_folders_reach_into_private_members_of_uvicorn():
 
 
 @pytest.mark.parametrize("package", ROOTS)
-def test_a_folder_is_small_enough_to_read(package):
+def test_number_of_modules_in_a_folder_is_limited(package):
     counts = Counter(
         path.parent.relative_to(SRC).as_posix()
         for path in modules(package).values()

@@ -1,5 +1,5 @@
-# ruff: noqa: A002 - the names that SSE gives
-"""The client's table: a test for every row, events in, outcomes out."""
+# ruff: noqa: A002 - field names of SSE such as `id` and `type` shadow built-ins
+"""`Follower`: the outcome of each received event, job read, cut and resync."""
 
 import json
 import random
@@ -39,7 +39,7 @@ def state(value=None, *, status="running", item_status=None):
 
 
 class Reader:
-    """A follower with the ids of its events kept as a decoder would."""
+    """A follower fed with events; it remembers the last event id, as an SSE decoder does."""
 
     def __init__(self, **policy):
         policy = {"jitter": 0, "initial": 1, **policy}
@@ -84,12 +84,12 @@ def reader():
 
 
 @pytest.fixture
-def begun(reader):
+def started(reader):
     reader.snapshot("1-1", state("Hel"))
     return reader
 
 
-# ---- what a diff may make of a state ------------------------------------------------------------------------------
+# ---- validity of the state after a diff ----------------------------------------------------------------------------
 
 PROBLEM = {
     "type": "about:blank",
@@ -117,7 +117,7 @@ PROBLEM = {
     ],
     ids=str,
 )
-def test_a_diff_beside_the_values_looks_at_none_of_them(reader, op, monkeypatch):
+def test_diff_outside_the_values_does_not_read_the_values(reader, op, monkeypatch):
     before = state("Hello") | {"items": [{"status": "running", "value": "Hello", "stable": {}}] * 2}
     reader.snapshot("1-1", before)
     monkeypatch.setattr(Document, "value", None)
@@ -148,17 +148,17 @@ def test_a_diff_beside_the_values_looks_at_none_of_them(reader, op, monkeypatch)
     ],
     ids=str,
 )
-def test_a_diff_that_leaves_no_state_is_a_resync_and_nothing_of_it_is_applied(begun, op):
-    outcome = begun.diff("1-2", [["s", "/usage/n", 1], op])
+def test_diff_that_makes_the_state_invalid_is_not_applied_and_causes_a_resync(started, op):
+    outcome = started.diff("1-2", [["s", "/usage/n", 1], op])
     assert (type(outcome), outcome.cause) == (Reconnect, Cause.RESYNC)
-    assert begun.follower.document.value() == state("Hel")
+    assert started.follower.document.value() == state("Hel")
 
 
-# ---- how large a state may become ---------------------------------------------------------------------------------
+# ---- size limit of the state ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def narrow(reader):
+def small_limit(reader):
     reader.follower.max_state_bytes = 1000
     reader.snapshot("1-1", state(""))
     return reader
@@ -179,88 +179,90 @@ def json_size(value):
     ],
     ids=["text", "beyond ASCII", "escaped", "row", "another place"],
 )
-def test_a_state_that_grows_without_end_is_given_up_at_its_bound(narrow, diff):
+def test_growing_state_is_fatal_at_the_size_limit(small_limit, diff):
     seq = 2
-    while isinstance(outcome := narrow.diff(f"1-{seq}", diff), Advance):
+    while isinstance(outcome := small_limit.diff(f"1-{seq}", diff), Advance):
         before, seq = outcome.view.value(), seq + 1
     assert (outcome.kind, f"diff 1-{seq} " in outcome.why) == (FatalKind.TOO_LARGE, True)
     assert 1000 - 70 < json_size(before) <= 1000 * 17 / 16
-    # Nothing of it was applied, and asking again does not help.
-    assert narrow.follower.cursor == Cursor(1, seq - 1)
-    assert narrow.follower.document.value() == before
-    narrow.connect()
-    narrow.hello()
-    assert narrow.diff(f"1-{seq}", diff).kind is FatalKind.TOO_LARGE
+    # The refused diff was not applied, and the limit still holds after a reconnect.
+    assert small_limit.follower.cursor == Cursor(1, seq - 1)
+    assert small_limit.follower.document.value() == before
+    small_limit.connect()
+    small_limit.hello()
+    assert small_limit.diff(f"1-{seq}", diff).kind is FatalKind.TOO_LARGE
 
 
-def test_a_state_may_be_as_large_as_the_bound(narrow):
-    room = 1000 - json_size(state(""))
-    assert isinstance(narrow.diff("1-2", [["s", TEXT, "x" * room]]), Advance)
-    assert isinstance(narrow.diff("1-3", [["s", TEXT, "y" * room]]), Advance)
-    assert narrow.diff("1-4", [["s", TEXT, "z" * (room + 1)]]).kind is FatalKind.TOO_LARGE
-    assert narrow.value == "y" * room
+def test_state_may_be_exactly_as_large_as_the_limit(small_limit):
+    available = 1000 - json_size(state(""))
+    assert isinstance(small_limit.diff("1-2", [["s", TEXT, "x" * available]]), Advance)
+    assert isinstance(small_limit.diff("1-3", [["s", TEXT, "y" * available]]), Advance)
+    assert small_limit.diff("1-4", [["s", TEXT, "z" * (available + 1)]]).kind is FatalKind.TOO_LARGE
+    assert small_limit.value == "y" * available
 
 
-def test_a_snapshot_or_a_job_as_read_beyond_the_bound_is_not_held(narrow):
-    room = 1000 - json_size(state(""))
-    narrow.diff("1-2", "abc")
-    assert narrow.snapshot("1-3", state("x" * (room + 1))).kind is FatalKind.TOO_LARGE
-    assert (narrow.value, narrow.follower.cursor) == ("abc", Cursor(1, 2))
-    assert isinstance(narrow.snapshot("1-3", state("x" * room)), Advance)
-    assert narrow.follower.adopt(resource(state("x" * (room + 1)), "1-4")).kind is FatalKind.TOO_LARGE
-    assert isinstance(narrow.follower.adopt(resource(state("y" * room), "1-4")), Advance)
+def test_snapshot_or_job_resource_above_the_size_limit_is_refused(small_limit):
+    available = 1000 - json_size(state(""))
+    small_limit.diff("1-2", "abc")
+    assert small_limit.snapshot("1-3", state("x" * (available + 1))).kind is FatalKind.TOO_LARGE
+    assert (small_limit.value, small_limit.follower.cursor) == ("abc", Cursor(1, 2))
+    assert isinstance(small_limit.snapshot("1-3", state("x" * available)), Advance)
+    assert (
+        small_limit.follower.adopt(resource(state("x" * (available + 1)), "1-4")).kind is FatalKind.TOO_LARGE
+    )
+    assert isinstance(small_limit.follower.adopt(resource(state("y" * available), "1-4")), Advance)
 
 
-def test_a_value_that_is_replaced_for_ever_is_seldom_measured(narrow, monkeypatch):
+def test_state_size_is_measured_rarely_while_a_value_is_replaced(small_limit, monkeypatch):
     measured = []
     whole = Document.json_bytes
     monkeypatch.setattr(Document, "json_bytes", lambda self: measured.append(1) or whole(self))
-    narrow.follower.max_state_bytes = 16_000
-    narrow.diff("1-2", [["s", "/usage", {"filler": "x" * 15_900}]])
+    small_limit.follower.max_state_bytes = 16_000
+    small_limit.diff("1-2", [["s", "/usage", {"filler": "x" * 15_900}]])
     sent = 0
     for seq in range(3, 3000):
         ops = [["s", TEXT, str(seq)]]
         sent += len(json.dumps(ops))
-        assert isinstance(narrow.diff(f"1-{seq}", ops), Advance)
+        assert isinstance(small_limit.diff(f"1-{seq}", ops), Advance)
     assert 10 < len(measured) <= 2 + sent / (16_000 // 16)
 
 
-def test_appends_of_nothing_are_not_kept(narrow):
+def test_empty_appends_use_no_memory(small_limit):
     ops = [["r", ""], ["a", "/notes", []]]
-    narrow.diff("1-2", ops)
+    small_limit.diff("1-2", ops)
     tracemalloc.start()
     for seq in range(3, 3003):
-        narrow.diff(f"1-{seq}", ops if seq % 2 else "")
+        small_limit.diff(f"1-{seq}", ops if seq % 2 else "")
     assert tracemalloc.get_traced_memory()[0] < 20_000
     tracemalloc.stop()
 
 
-# ---- a logged event that continues from here ---------------------------------------------------------------------
+# ---- logged event directly after the cursor -----------------------------------------------------------------------
 
 
-def test_a_first_snapshot_advances_from_the_first_event(reader):
+def test_first_snapshot_covers_all_events_from_the_first(reader):
     advance = reader.snapshot("1-7", state("Hello"))
     assert isinstance(advance, Advance)
     assert (advance.first_seq, advance.cursor, advance.snapshot) == (1, Cursor(1, 7), "start")
     assert [(change.deleted, change.text) for change in advance.texts] == [(0, "Hello")]
 
 
-def test_a_diff_advances_by_what_it_covers(begun):
-    advance = begun.diff("1-2", "lo")
+def test_diff_advances_the_cursor_and_reports_the_new_text(started):
+    advance = started.diff("1-2", "lo")
     assert (advance.first_seq, advance.cursor, advance.visible) == (2, Cursor(1, 2), True)
     assert advance.view.value(TEXT) == "Hello"
     assert [(change.deleted, change.text) for change in advance.texts] == [(0, "lo")]
 
 
-def test_a_diff_on_an_earlier_event_covers_what_was_between(begun):
-    advance = begun.diff("1-9", {"ops": [["a", TEXT, "lo"]], "on": 1})
+def test_merged_diff_covers_all_events_since_its_base(started):
+    advance = started.diff("1-9", {"ops": [["a", TEXT, "lo"]], "on": 1})
     assert (advance.first_seq, advance.cursor) == (2, Cursor(1, 9))
 
 
-def test_an_advance_without_a_changed_value_is_covered_by_the_next_visible_one(begun):
-    silent = begun.diff("1-2", [["s", "/items/0/status", "running"]])
+def test_diff_without_a_changed_value_is_not_visible(started):
+    silent = started.diff("1-2", [["s", "/items/0/status", "running"]])
     assert not silent.visible
-    assert begun.diff("1-3", "lo").first_seq == 2
+    assert started.diff("1-3", "lo").first_seq == 2
 
 
 @pytest.mark.parametrize(
@@ -276,68 +278,68 @@ def test_an_advance_without_a_changed_value_is_covered_by_the_next_visible_one(b
         ([], False),
     ],
 )
-def test_an_advance_is_visible_where_a_value_may_have_changed(begun, ops, visible):
-    advance = begun.diff("1-2", ops)
+def test_diff_is_visible_if_a_value_may_have_changed(started, ops, visible):
+    advance = started.diff("1-2", ops)
     assert isinstance(advance, Advance), advance
     assert advance.visible is visible
 
 
-def test_a_view_stays_right_when_more_is_applied(begun):
-    advance = begun.diff("1-2", "lo")
-    begun.diff("1-3", " world")
+def test_view_is_unchanged_by_later_diffs(started):
+    advance = started.diff("1-2", "lo")
+    started.diff("1-3", " world")
     assert advance.view.value(TEXT) == "Hello"
 
 
-def test_a_queued_jobs_first_value_is_not_news(reader):
+def test_initial_value_of_a_queued_job_is_not_visible(reader):
     advance = reader.snapshot("1-1", state({"text": ""}, status="queued"), columns=[TEXT + "/text"])
     assert not advance.visible
 
 
-# ---- a logged event at or below mine -----------------------------------------------------------------------------
+# ---- logged event at or below the cursor --------------------------------------------------------------------------
 
 
-def test_a_known_diff_is_dropped_and_counted(begun):
-    begun.diff("1-2", "lo")
-    assert isinstance(begun.diff("1-2", "lo"), Ignored)
-    assert (begun.follower.repeats, begun.value) == (1, "Hello")
+def test_repeated_diff_is_dropped_and_counted(started):
+    started.diff("1-2", "lo")
+    assert isinstance(started.diff("1-2", "lo"), Ignored)
+    assert (started.follower.repeats, started.value) == (1, "Hello")
 
 
-def test_a_known_snapshot_is_dropped_and_counted(begun):
-    begun.diff("1-2", "lo")
-    assert isinstance(begun.snapshot("1-1", state("Hel")), Ignored)
-    assert (begun.follower.repeats, begun.value) == (1, "Hello")
+def test_repeated_snapshot_is_dropped_and_counted(started):
+    started.diff("1-2", "lo")
+    assert isinstance(started.snapshot("1-1", state("Hel")), Ignored)
+    assert (started.follower.repeats, started.value) == (1, "Hello")
 
 
-def test_a_rewound_snapshot_goes_back(begun):
-    begun.diff("1-2", "lo there")
-    advance = begun.snapshot("1-1", state("Help"), reason="rewound")
+def test_rewound_snapshot_moves_the_cursor_back(started):
+    started.diff("1-2", "lo there")
+    advance = started.snapshot("1-1", state("Help"), reason="rewound")
     assert [(change.deleted, change.text) for change in advance.texts] == [(8, "p")]
-    assert begun.value == "Help"
+    assert started.value == "Help"
 
 
-def test_a_snapshot_of_a_new_epoch_says_what_became_void(begun):
-    begun.diff("1-2", "lo")
-    advance = begun.snapshot("40-3", state("Hey"), reason="restart")
+def test_snapshot_of_a_new_epoch_reports_the_deleted_text(started):
+    started.diff("1-2", "lo")
+    advance = started.snapshot("40-3", state("Hey"), reason="restart")
     assert advance.cursor == Cursor(40, 3)
     assert [(change.deleted, change.text) for change in advance.texts] == [(3, "y")]
 
 
-def test_a_snapshot_that_only_grew_hands_over_the_rest(begun):
-    advance = begun.snapshot("1-9", state("Hello"), reason="compacted")
+def test_snapshot_that_extends_a_text_reports_only_the_new_part(started):
+    advance = started.snapshot("1-9", state("Hello"), reason="compacted")
     assert (advance.first_seq, advance.cursor.seq) == (2, 9)
     assert [(change.deleted, change.text) for change in advance.texts] == [(0, "lo")]
 
 
-def test_a_snapshot_that_makes_true_of_one_is_visible(reader):
+def test_snapshot_that_replaces_1_by_true_is_visible(reader):
     reader.snapshot("1-1", state([1, 0]), columns=[])
     assert reader.snapshot("1-2", state([True, False]), reason="compacted", columns=[]).visible
 
 
-def test_a_snapshot_that_changed_nothing_is_not_visible(begun):
-    assert not begun.snapshot("1-4", state("Hel"), reason="compacted").visible
+def test_snapshot_without_changes_is_not_visible(started):
+    assert not started.snapshot("1-4", state("Hel"), reason="compacted").visible
 
 
-# ---- what cannot be used -----------------------------------------------------------------------------------------
+# ---- invalid events -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -368,17 +370,17 @@ def test_a_snapshot_that_changed_nothing_is_not_visible(begun):
         ("a ping whose head is no id", "ping", '{"head":"x"}', None),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_not_handed_over_and_drops_the_cursor(begun, name, type, data, id):
-    outcome = begun.raw(type, data, id)
+def test_invalid_event_is_not_applied_and_drops_the_cursor(started, name, type, data, id):
+    outcome = started.raw(type, data, id)
     assert isinstance(outcome, Reconnect)
     assert outcome.cause is Cause.RESYNC
     assert outcome.wait == 1
-    assert begun.follower.cursor is None
-    assert begun.value == "Hel"
-    assert begun.follower.done is None
+    assert started.follower.cursor is None
+    assert started.value == "Hel"
+    assert started.follower.done is None
 
 
-def test_a_truncate_below_stable_cannot_be_used(reader):
+def test_truncation_below_the_stable_length_causes_a_resync(reader):
     reader.snapshot(
         "1-1", state("Hello") | {"items": [{"status": "running", "value": "Hello", "stable": {"": 4}}]}
     )
@@ -386,158 +388,158 @@ def test_a_truncate_below_stable_cannot_be_used(reader):
     assert reader.diff("1-3", [["t", TEXT, 1]]).cause is Cause.RESYNC
 
 
-def test_after_a_resync_the_snapshot_hands_over_only_the_rest(begun):
-    begun.diff("1-3", "gap")
-    begun.connect()
-    begun.hello()
-    advance = begun.snapshot("1-3", state("Hello"), reason="compacted")
+def test_snapshot_after_a_resync_reports_only_the_new_text(started):
+    started.diff("1-3", "gap")
+    started.connect()
+    started.hello()
+    advance = started.snapshot("1-3", state("Hello"), reason="compacted")
     assert [(change.deleted, change.text) for change in advance.texts] == [(0, "lo")]
     assert advance.first_seq == 2
 
 
-def test_more_resyncs_than_allowed_are_fatal(begun):
+def test_too_many_resyncs_are_fatal(started):
     for _ in range(MAX_RESYNCS):
-        assert begun.follower.malformed("nonsense").cause is Cause.RESYNC
-    assert begun.follower.malformed("nonsense") == Fatal(FatalKind.PROTOCOL, "nonsense (after 3 resyncs)")
+        assert started.follower.malformed("nonsense").cause is Cause.RESYNC
+    assert started.follower.malformed("nonsense") == Fatal(FatalKind.PROTOCOL, "nonsense (after 3 resyncs)")
 
 
-def test_more_resyncs_over_what_is_unknown_are_told_apart(begun):
+def test_too_many_resyncs_because_of_unknown_events_are_fatal_as_unsupported(started):
     for _ in range(MAX_RESYNCS):
-        begun.raw("novelty", "{}", "1-2")
-        begun.connect()
-        begun.hello()
-        begun.snapshot("1-1", state("Hel"))
-    fatal = begun.raw("novelty", "{}", "1-2")
+        started.raw("novelty", "{}", "1-2")
+        started.connect()
+        started.hello()
+        started.snapshot("1-1", state("Hel"))
+    fatal = started.raw("novelty", "{}", "1-2")
     assert isinstance(fatal, Fatal)
     assert fatal.kind is FatalKind.UNSUPPORTED
 
 
-def test_resyncs_are_forgotten_after_enough_applied_events(begun):
+def test_resync_count_is_reset_after_enough_applied_events(started):
     for _ in range(MAX_RESYNCS):
-        begun.follower.malformed("nonsense")
-    begun.connect()
-    begun.hello()
-    begun.snapshot("1-1", state("Hel"))
+        started.follower.malformed("nonsense")
+    started.connect()
+    started.hello()
+    started.snapshot("1-1", state("Hel"))
     for seq in range(2, RESYNC_HEALED + 1):
-        begun.diff(f"1-{seq}", "x")
-    assert isinstance(begun.follower.malformed("nonsense"), Reconnect)
+        started.diff(f"1-{seq}", "x")
+    assert isinstance(started.follower.malformed("nonsense"), Reconnect)
 
 
-def test_a_refused_cursor_is_a_resync(begun):
-    assert begun.follower.malformed("400").cause is Cause.RESYNC
-    assert begun.follower.cursor is None
+def test_refused_cursor_causes_a_resync(started):
+    assert started.follower.malformed("400").cause is Cause.RESYNC
+    assert started.follower.cursor is None
 
 
 # ---- done --------------------------------------------------------------------------------------------------------
 
 
-def test_done_advances_and_sets_the_status(begun):
+def test_done_event_advances_the_cursor_and_sets_the_status(started):
     items = state("Hel")["items"]
-    advance = begun.done("1-2", items, usage={"tokens": 3})
+    advance = started.done("1-2", items, usage={"tokens": 3})
     assert isinstance(advance, Advance)
     assert advance.done.status == "succeeded"
-    assert begun.follower.document.value("/status") == "succeeded"
-    assert begun.follower.document.value("/usage") == {"tokens": 3}
+    assert started.follower.document.value("/status") == "succeeded"
+    assert started.follower.document.value("/usage") == {"tokens": 3}
 
 
-def test_done_carries_the_jobs_error(begun):
+def test_done_event_carries_the_error_of_the_job(started):
     error = {"code": "deadline_exceeded", "title": "late", "status": 504}
-    begun.done("1-2", state("Hel")["items"], status="failed", error=error)
-    assert begun.follower.document.value("/error")["code"] == "deadline_exceeded"
+    started.done("1-2", state("Hel")["items"], status="failed", error=error)
+    assert started.follower.document.value("/error")["code"] == "deadline_exceeded"
 
 
-def test_a_known_done_is_dropped(begun):
-    begun.diff("1-2", "lo")
-    assert isinstance(begun.done("1-2", state("Hello")["items"]), Ignored)
+def test_repeated_done_event_is_dropped(started):
+    started.diff("1-2", "lo")
+    assert isinstance(started.done("1-2", state("Hello")["items"]), Ignored)
 
 
 # ---- ephemeral events --------------------------------------------------------------------------------------------
 
 
-def test_hello_tells_the_heartbeat(reader):
+def test_hello_sets_the_heartbeat(reader):
     reader.hello(heartbeat_ms=250)
     assert (reader.follower.greeted, reader.follower.heartbeat) == (True, 0.25)
 
 
-def test_hello_of_another_protocol_is_fatal(reader):
+def test_hello_with_another_protocol_is_fatal(reader):
     assert reader.hello(protocol="tidewire/2").kind is FatalKind.UNSUPPORTED
 
 
-def test_hello_of_another_job_is_fatal(reader):
+def test_hello_for_another_job_is_fatal(reader):
     fatal = reader.hello(job="j2")
     assert fatal.kind is FatalKind.PROTOCOL
     assert "j2" in fatal.why
 
 
-def test_goaway_after_progress_is_no_failure(begun):
-    begun.diff("1-2", "lo")
-    outcome = begun.event("goaway", {"reason": "rotate", "retry_ms": 200})
+def test_goaway_after_progress_does_not_count_as_a_failure(started):
+    started.diff("1-2", "lo")
+    outcome = started.event("goaway", {"reason": "rotate", "retry_ms": 200})
     assert (outcome.cause, outcome.wait) == (Cause.GOAWAY, 0.2)
-    assert begun.follower.backoff.failures == 0
+    assert started.follower.backoff.failures == 0
 
 
-def test_goaway_without_progress_is_a_failure(begun):
-    begun.connect()
-    begun.hello()
-    outcome = begun.event("goaway", {"reason": "rotate", "retry_ms": 0})
+def test_goaway_without_progress_counts_as_a_failure(started):
+    started.connect()
+    started.hello()
+    outcome = started.event("goaway", {"reason": "rotate", "retry_ms": 0})
     assert outcome.wait == 1
-    assert begun.follower.backoff.failures == 1
+    assert started.follower.backoff.failures == 1
 
 
-def test_two_pings_above_mine_without_an_event_between_are_a_cut(begun):
-    assert isinstance(begun.event("ping", {"head": "1-5"}), Ignored)
-    assert begun.event("ping", {"head": "1-5"}).cause is Cause.CUT
-    assert begun.follower.cursor == Cursor(1, 1)
+def test_two_pings_ahead_of_the_cursor_without_an_event_between_are_a_cut(started):
+    assert isinstance(started.event("ping", {"head": "1-5"}), Ignored)
+    assert started.event("ping", {"head": "1-5"}).cause is Cause.CUT
+    assert started.follower.cursor == Cursor(1, 1)
 
 
-def test_an_event_between_two_pings_above_mine_is_a_sign_of_life(begun):
-    begun.event("ping", {"head": "1-5"})
-    begun.diff("1-2", "lo")
-    assert isinstance(begun.event("ping", {"head": "1-5"}), Ignored)
+def test_event_between_two_pings_ahead_of_the_cursor_prevents_a_cut(started):
+    started.event("ping", {"head": "1-5"})
+    started.diff("1-2", "lo")
+    assert isinstance(started.event("ping", {"head": "1-5"}), Ignored)
 
 
-def test_pings_at_mine_are_no_news(begun):
+def test_pings_at_the_cursor_are_ignored(started):
     for _ in range(5):
-        assert isinstance(begun.event("ping", {"head": "1-1"}), Ignored)
+        assert isinstance(started.event("ping", {"head": "1-1"}), Ignored)
 
 
-def test_a_retryable_problem_is_waited_out(begun):
-    outcome = begun.event(
+def test_retryable_problem_causes_a_reconnect_after_its_retry_after(started):
+    outcome = started.event(
         "problem",
         {"code": "too_many_streams", "title": "x", "status": 429, "retryable": True, "retry_after_ms": 5000},
     )
     assert (outcome.cause, outcome.wait) == (Cause.BUSY, 5.0)
 
 
-def test_a_fatal_problem_is_fatal(begun):
-    fatal = begun.event("problem", {"code": "job_expired", "title": "gone", "status": 410}, "0-1")
+def test_problem_that_is_not_retryable_is_fatal(started):
+    fatal = started.event("problem", {"code": "job_expired", "title": "gone", "status": 410}, "0-1")
     assert (fatal.kind, fatal.problem.code) == (FatalKind.PROBLEM, "job_expired")
 
 
-def test_queue_and_progress_are_told(begun):
-    queue = begun.event("queue", {"position": 3, "eta_ms": 1000})
-    progress = begun.event("progress", {"current": 1, "total": 2})
+def test_queue_and_progress_events_are_reported(started):
+    queue = started.event("queue", {"position": 3, "eta_ms": 1000})
+    progress = started.event("progress", {"current": 1, "total": 2})
     assert isinstance(queue, Told)
     assert queue.message.position == 3
     assert progress.message.total == 2
 
 
-def test_an_unknown_event_without_an_id_of_its_own_is_ignored(begun):
-    assert isinstance(begun.event("weather", {"rain": True}), Ignored)
-    assert isinstance(begun.diff("1-2", "lo"), Advance)
+def test_unknown_event_without_an_id_is_ignored(started):
+    assert isinstance(started.event("weather", {"rain": True}), Ignored)
+    assert isinstance(started.diff("1-2", "lo"), Advance)
 
 
 # ---- cuts --------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_keeps_the_cursor(begun):
-    outcome = begun.follower.lost("end of file")
+def test_cut_keeps_the_cursor(started):
+    outcome = started.follower.lost("end of file")
     assert (outcome.cause, outcome.wait) == (Cause.CUT, 1)
-    assert begun.follower.cursor == Cursor(1, 1)
+    assert started.follower.cursor == Cursor(1, 1)
 
 
-def test_a_cut_waits_as_long_as_the_server_asked(begun):
-    outcome = begun.follower.lost("429", at_least=7)
+def test_cut_waits_as_long_as_the_server_requested(started):
+    outcome = started.follower.lost("429", at_least=7)
     assert (outcome.cause, outcome.wait) == (Cause.BUSY, 7)
 
 
@@ -549,7 +551,7 @@ def test_too_many_failures_without_progress_are_fatal():
     assert (fatal.kind, fatal.why) == (FatalKind.EXHAUSTED, "reset (2 attempts without progress)")
 
 
-def test_the_opening_snapshot_is_no_progress(reader):
+def test_first_snapshot_does_not_count_as_progress(reader):
     reader.follower.lost("cut")
     reader.connect()
     reader.hello()
@@ -571,31 +573,31 @@ def resource(content, cursor, done=None):
     )  # fmt: skip
 
 
-def test_204_for_an_ended_job_delivers_its_state(begun):
+def test_204_for_an_ended_job_delivers_its_state(started):
     ended = state("Hello", status="succeeded")
-    advance = begun.follower.read_job(
+    advance = started.follower.read_job(
         resource(ended, "1-9", {"status": "succeeded", "digest": digest(ended["items"])})
     )
     assert isinstance(advance, Advance)
     assert (advance.first_seq, advance.cursor, advance.visible) == (2, Cursor(1, 9), True)
     assert [change.text for change in advance.texts] == ["lo"]
-    assert begun.follower.done.status == "succeeded"
+    assert started.follower.done.status == "succeeded"
 
 
-def test_204_for_an_ended_job_with_a_wrong_digest_is_a_resync(begun):
+def test_204_for_an_ended_job_with_a_wrong_digest_causes_a_resync(started):
     ended = state("Hello", status="succeeded")
-    outcome = begun.follower.read_job(resource(ended, "1-9", {"status": "succeeded", "digest": "0" * 16}))
+    outcome = started.follower.read_job(resource(ended, "1-9", {"status": "succeeded", "digest": "0" * 16}))
     assert outcome.cause is Cause.RESYNC
-    assert begun.value == "Hel"
+    assert started.value == "Hel"
 
 
-def test_204_for_a_running_job_is_a_cut_without_a_cursor(begun):
-    outcome = begun.follower.read_job(resource(state("Hel"), "1-1"))
+def test_204_for_a_running_job_is_a_cut_that_drops_the_cursor(started):
+    outcome = started.follower.read_job(resource(state("Hel"), "1-1"))
     assert outcome.cause is Cause.CUT
-    assert begun.follower.cursor is None
+    assert started.follower.cursor is None
 
 
-def test_a_job_that_was_read_is_a_place_to_start_from():
+def test_reader_can_start_from_a_job_resource():
     reader = Reader()
     reader.hello()
     advance = reader.follower.adopt(resource(state("Hel"), "1-4"))
@@ -603,7 +605,7 @@ def test_a_job_that_was_read_is_a_place_to_start_from():
     assert reader.diff("1-5", "lo").first_seq == 5
 
 
-def test_a_kept_state_is_not_handed_over_again():
+def test_restored_state_is_not_reported_again():
     reader = Reader()
     reader.follower.restore(state("Hel"), [TEXT], Cursor(1, 4))
     reader.hello()
@@ -611,7 +613,7 @@ def test_a_kept_state_is_not_handed_over_again():
     assert (advance.first_seq, [change.text for change in advance.texts]) == (5, ["lo"])
 
 
-def test_a_kept_state_that_is_none_is_refused():
+def test_restoring_an_invalid_state_is_refused():
     with pytest.raises(MessageError):
         Follower().restore({"status": "running"}, [], Cursor(1, 1))
 
@@ -631,7 +633,7 @@ def test_a_kept_state_that_is_none_is_refused():
         '[["a","/notes",[{"level":1}]]]',
     ],
 )
-def test_a_diff_that_leaves_no_state_is_refused_and_nothing_of_it_stays(diff):
+def test_diff_to_an_invalid_state_leaves_the_state_unchanged(diff):
     state = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
     reader = Reader()
     reader.hello()
@@ -644,18 +646,18 @@ def test_a_diff_that_leaves_no_state_is_refused_and_nothing_of_it_stays(diff):
 
 
 @pytest.mark.parametrize("id_", ["1-2", "1-1", "1-9"])
-def test_a_logged_event_before_hello_is_refused_and_the_cursor_dropped(begun, id_):
-    begun.connect()
-    assert begun.diff(id_, "lo").cause is Cause.RESYNC
-    assert (begun.follower.cursor, begun.value) == (None, "Hel")
+def test_logged_event_before_hello_is_refused_and_drops_the_cursor(started, id_):
+    started.connect()
+    assert started.diff(id_, "lo").cause is Cause.RESYNC
+    assert (started.follower.cursor, started.value) == (None, "Hel")
 
 
-def test_a_rewound_snapshot_without_an_id_of_its_own_is_refused(begun):
-    assert begun.snapshot(None, state("Hey"), reason="rewound").cause is Cause.RESYNC
-    assert begun.value == "Hel"
+def test_rewound_snapshot_without_an_id_is_refused(started):
+    assert started.snapshot(None, state("Hey"), reason="rewound").cause is Cause.RESYNC
+    assert started.value == "Hel"
 
 
-def test_a_rewound_snapshot_under_the_cursor_of_its_connection_is_refused(begun):
-    begun.connect()
-    begun.hello()
-    assert begun.snapshot(None, state("Hey"), reason="rewound").cause is Cause.RESYNC
+def test_rewound_snapshot_without_an_id_is_refused_after_a_reconnect(started):
+    started.connect()
+    started.hello()
+    assert started.snapshot(None, state("Hey"), reason="rewound").cause is Cause.RESYNC

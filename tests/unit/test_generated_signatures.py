@@ -1,4 +1,4 @@
-"""The options are defined once, and the blocking classes have the signatures and docstrings of the async ones."""
+"""Generated signatures: blocking classes match their async classes, and each option is documented."""
 
 import inspect
 import re
@@ -20,21 +20,23 @@ def public_functions(cls):
     return {name: function for name, function in members if not name.startswith("_")}
 
 
-def test_what_the_script_writes_is_up_to_date():
+def test_generated_signatures_are_up_to_date():
     command = [sys.executable, str(SCRIPT), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=lambda cls: cls.__name__)
-def test_a_blocking_class_has_the_parameters_and_the_text_of_its_async_class(blocking, asynchronous):
-    ours, theirs = public_functions(blocking), public_functions(asynchronous)
-    assert ours.keys() == {"close" if name == "aclose" else name for name in theirs} - {"updates"}
-    for name, function in ours.items():
+def test_blocking_class_has_the_parameters_and_docstrings_of_its_async_class(blocking, asynchronous):
+    blocking_functions, async_functions = public_functions(blocking), public_functions(asynchronous)
+    assert blocking_functions.keys() == {
+        "close" if name == "aclose" else name for name in async_functions
+    } - {"updates"}
+    for name, function in blocking_functions.items():
         if name == "close":
             continue
         parameters = inspect.signature(function).parameters
-        assert [*parameters] == [*inspect.signature(theirs[name]).parameters], name
+        assert [*parameters] == [*inspect.signature(async_functions[name]).parameters], name
         assert inspect.getdoc(function), name
 
 
@@ -48,7 +50,7 @@ def test_a_blocking_class_has_the_parameters_and_the_text_of_its_async_class(blo
     ],
     ids=lambda function: function.__qualname__,
 )
-def test_each_option_is_in_the_signature_and_has_its_text(function):
+def test_each_option_is_a_documented_parameter(function):
     names = [name for name in inspect.signature(function).parameters if name != "self"]
     assert "options" not in names
     for name in names:

@@ -1,4 +1,4 @@
-"""Who may import whom: by the code, and by what a fresh interpreter has loaded."""
+"""Import rules between packages, checked in the source and in a fresh interpreter."""
 
 import ast
 import subprocess
@@ -25,7 +25,7 @@ def modules(package):
 
 
 def imports(path, *, at_top=False):
-    """Modules that a file imports, those for type checkers left out."""
+    """Yield the modules that a file imports, except imports for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = set()
     for node in ast.walk(tree):
@@ -58,7 +58,7 @@ SHELL = [
 ]
 
 
-def test_the_core_imports_the_standard_library_and_pydantic_only():
+def test_protocol_imports_only_the_standard_library_and_pydantic():
     allowed = sys.stdlib_module_names | {"pydantic", "pydantic_core"}
     outside = {
         (name, wanted)
@@ -67,35 +67,35 @@ def test_the_core_imports_the_standard_library_and_pydantic_only():
         for wanted in imports(path)
         if wanted.partition(".")[0] not in allowed and not wanted.startswith("tidewire.protocol")
     }
-    # RFC 8785 is a library's business, loaded when a digest is made.
+    # `rfc8785` is imported inside the function that computes a digest.
     assert {wanted.partition(".")[0] for _, wanted in outside} <= {"rfc8785"}
     for name, path in modules("tidewire"):
         if name.startswith("tidewire.protocol"):
             assert not any(wanted.startswith("rfc8785") for wanted in imports(path, at_top=True)), name
 
 
-def test_the_core_does_no_io_keeps_no_clock_and_logs_nothing():
+def test_protocol_imports_no_io_clock_or_logging_modules():
     assert offenders("tidewire", ["asyncio", "threading", "socket", "time", "logging", "os", "anyio"],
                      unless=lambda name: not name.startswith("tidewire.protocol")) == []  # fmt: skip
 
 
-def test_the_client_imports_neither_server_nor_suite():
+def test_client_imports_neither_server_nor_suite():
     assert offenders("tidewire", ["tidewire_server", "tidewire_conformance"]) == []
 
 
 def test_only_the_transport_imports_the_http_library():
-    # What users test with stands in for the network, below the transport: it has to be one of the library's transports.
-    may = {
+    # The fake transport for users' tests replaces the network, so it is one of httpx's transports.
+    is_allowed = {
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
         "tidewire.http.httpx_fixes",
         "tidewire.testing.fake_transport",
     }
     http = ["httpx", "httpx_sse", "httpcore", "h11"]
-    assert offenders("tidewire", http, unless=lambda name: name in may) == []
+    assert offenders("tidewire", http, unless=lambda name: name in is_allowed) == []
 
 
-def test_the_client_does_not_need_what_its_users_test_with():
+def test_client_does_not_import_its_testing_helpers():
     def of_tests(name):
         return name == "tidewire.testing" or name.startswith("tidewire.testing.")
 
@@ -105,8 +105,8 @@ def test_the_client_does_not_need_what_its_users_test_with():
     )
 
 
-def test_the_server_never_imports_the_clients_shell():
-    # A name of the package itself, such as tidewire.Client, would be one too.
+def test_server_imports_only_the_protocol_of_the_client():
+    # A name of the root package, such as `tidewire.Client`, also counts as an import of the client.
     def shell(wanted):
         return wanted == "tidewire" or any(wanted == one or wanted.startswith(one + ".") for one in SHELL)
 
@@ -119,16 +119,16 @@ def test_the_server_never_imports_the_clients_shell():
     assert found == []
 
 
-def test_the_suite_imports_neither_client_nor_server():
+def test_suite_imports_neither_client_nor_server():
     assert offenders("tidewire_conformance", ["tidewire", "tidewire_server"]) == []
 
 
-def test_only_the_torch_engine_and_the_models_recipe_import_torch():
-    def may(name):
+def test_only_the_torch_engine_and_the_model_recipe_import_torch():
+    def is_allowed(name):
         return name.startswith(("tidewire_server.generation.torch_engine", "tidewire_server.model"))
 
     heavy = ["torch", "transformers", "tokenizers", "safetensors"]
-    assert offenders("tidewire_server", heavy, unless=may) == []
+    assert offenders("tidewire_server", heavy, unless=is_allowed) == []
     assert offenders("tidewire", heavy) == []
     assert offenders("tidewire_conformance", heavy) == []
 
@@ -161,11 +161,11 @@ def loaded_after(code):
         ("import tidewire.commands.cli", ["tidewire_server", "tidewire_conformance", "torch", "starlette"]),
     ],
 )
-def test_a_fresh_interpreter_has_loaded_no_more_than_is_needed(code, absent):
+def test_fresh_interpreter_loads_only_the_needed_modules(code, absent):
     assert loaded_after(code).isdisjoint(absent)
 
 
-def test_every_public_name_is_there_and_dir_tells_it():
+def test_every_public_name_exists_and_is_listed_by_dir():
     for name in tidewire.__all__:
         assert getattr(tidewire, name).__name__ == name
     assert set(tidewire.__all__) <= set(dir(tidewire))

@@ -7,7 +7,7 @@ from tidewire.protocol.document.match_list_elements import MAX_EDITS, align
 
 
 def longest_common(old, new):
-    """The length of a longest common subsequence, by the textbook."""
+    """Length of the longest common subsequence, by dynamic programming."""
     row = [0] * (len(new) + 1)
     for a in old:
         above = row
@@ -23,7 +23,7 @@ def check(old, new, matches):
 
 
 @pytest.mark.parametrize("alphabet", [2, 4, 30])
-def test_few_edits_are_aligned_as_well_as_can_be(alphabet):
+def test_lists_with_few_edits_have_an_optimal_alignment(alphabet):
     draw = random.Random(alphabet)
     for _ in range(300):
         old = [draw.randrange(alphabet) for _ in range(draw.randrange(MAX_EDITS // 2))]
@@ -33,7 +33,7 @@ def test_few_edits_are_aligned_as_well_as_can_be(alphabet):
         assert len(matches) == longest_common(old, new)
 
 
-def test_many_edits_are_aligned_along_what_stands_once():
+def test_lists_with_many_edits_are_aligned_at_their_unique_elements():
     draw = random.Random(1)
     old = list(range(5000))
     new = [n for n in old if draw.random() > 0.3]
@@ -44,7 +44,7 @@ def test_many_edits_are_aligned_along_what_stands_once():
     assert len(matches) == sum(new.count(n) == 1 for n in set(new) & set(old))
 
 
-def test_what_stands_often_is_aligned_between_what_stands_once():
+def test_repeated_elements_are_aligned_between_unique_elements():
     old = [x for n in range(500) for x in (f"once {n}", "often", "often", f"old {n}")]
     new = [x for n in range(500) for x in (f"new {n}", f"once {n}", "often", "other", "often")]
     matches = align(old, new)
@@ -52,7 +52,7 @@ def test_what_stands_often_is_aligned_between_what_stands_once():
     assert len(matches) == 1500
 
 
-def test_edits_beyond_the_limit_without_anything_unique_stay_unaligned():
+def test_many_edits_without_unique_elements_are_not_aligned():
     assert align(["a", "b"] * MAX_EDITS, ["c", "d"] * MAX_EDITS) == []
 
 
@@ -77,5 +77,5 @@ def test_reordered_elements_keep_their_longest_common_order():
     assert len(align(old, new)) == 500
 
 
-def test_nothing_aligns_with_nothing():
+def test_empty_or_disjoint_lists_have_no_alignment():
     assert align([], []) == align([], [1]) == align([1], []) == align([1], [2]) == []

@@ -13,11 +13,11 @@ def decoded(frame: bytes):
     return event
 
 
-def test_the_commonest_event_is_two_short_lines():
+def test_diff_of_one_text_is_encoded_in_two_short_lines():
     assert messages.diff_frame(Cursor(1, 17), " world") == b'id:1-17\ndata:" world"\n\n'
 
 
-def test_a_snapshot_survives_the_wire():
+def test_snapshot_is_decoded_as_it_was_encoded():
     event = decoded(messages.snapshot_frame(Cursor(2, 3), STATE, ["/items/0/value"], "start"))
     assert (event.type, event.id) == ("snapshot", "2-3")
     read = messages.read(messages.Snapshot, event.data, what="snapshot")
@@ -26,7 +26,7 @@ def test_a_snapshot_survives_the_wire():
     assert read.reason == "start"
 
 
-def test_done_survives_the_wire_under_its_own_names():
+def test_done_is_decoded_as_it_was_encoded():
     done = messages.Done(status="succeeded", digest="0" * 16, check=[["/items/0/value", 2, 7]])
     event = decoded(messages.done_frame(Cursor(1, 9), done))
     assert (event.type, event.id) == ("done", "1-9")
@@ -34,7 +34,7 @@ def test_done_survives_the_wire_under_its_own_names():
     assert messages.read(messages.Done, event.data, what="done") == done
 
 
-def test_an_ephemeral_event_has_no_id_and_may_carry_a_retry():
+def test_ephemeral_event_has_no_id_and_may_carry_a_retry_field():
     decoder = Decoder()
     frame = messages.ephemeral_frame("goaway", messages.Goaway(reason="restart", retry_ms=5), retry_ms=5)
     (event,) = decoder.feed(frame)
@@ -58,7 +58,7 @@ def test_unknown_members_are_ignored():
         (messages.Hello, '{"protocol":"tidewire/1","job":"a","events":"/e","head":"1-1","heartbeat_ms":0}'),
     ],
 )
-def test_an_event_of_the_wrong_shape_says_what_is_wrong(model, data):
+def test_invalid_event_is_refused_with_its_name_in_the_error(model, data):
     with pytest.raises(MessageError, match="^this event: "):
         messages.read(model, data, what="this event")
 
@@ -73,6 +73,6 @@ def test_an_event_of_the_wrong_shape_says_what_is_wrong(model, data):
         {"status": "running", "items": {"0": {"status": "running"}}},
     ],
 )
-def test_a_state_of_the_wrong_shape_is_refused(state):
+def test_invalid_state_is_refused(state):
     with pytest.raises(MessageError):
         messages.check_state(state, what="state")

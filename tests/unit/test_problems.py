@@ -3,7 +3,7 @@ import pytest
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
 
-def test_each_wait_worthy_status_names_a_wait():
+def test_each_code_with_a_status_to_retry_has_a_retry_after():
     for code, kind in REGISTRY.items():
         if kind.status in {409, 429, 503}:
             assert kind.retryable, code
@@ -11,7 +11,7 @@ def test_each_wait_worthy_status_names_a_wait():
 
 
 @pytest.mark.parametrize("code", REGISTRY)
-def test_a_problem_carries_what_the_registry_says_and_survives_the_wire(code):
+def test_problem_has_the_members_of_its_registry_entry_and_is_decoded_unchanged(code):
     one = problem(code, "what happened", pointer="/input", limit=3)
     body = to_json(one)
     assert body["code"] == code
@@ -21,12 +21,12 @@ def test_a_problem_carries_what_the_registry_says_and_survives_the_wire(code):
     assert Problem.model_validate(body) == one
 
 
-def test_a_code_outside_the_registry_is_a_programming_error():
+def test_unregistered_code_raises_a_key_error():
     with pytest.raises(KeyError):
         problem("no_such_code")
 
 
-def test_a_problem_of_a_stranger_is_read_with_unknown_members():
+def test_problem_with_an_unknown_code_and_unknown_members_is_read():
     read = Problem.model_validate({"code": "https://example.com/p", "title": "t", "status": 418, "tea": True})
     assert (read.model_extra or {})["tea"] is True
     assert read.retryable is False

@@ -1,4 +1,4 @@
-"""Paths that programs outside of this repository import from, whatever folder implements them."""
+"""Public import paths, which stay valid when the implementing modules move."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ PATHS = {
 @pytest.mark.parametrize(
     ("module", "name"), [(module, name) for module, names in PATHS.items() for name in names]
 )
-def test_a_public_name_is_at_its_path(module, name):
+def test_public_name_is_importable_from_its_path(module, name):
     assert getattr(import_module(module), name) is not None
 
 
@@ -48,11 +48,11 @@ def test_a_public_name_is_at_its_path(module, name):
         "tidewire_conformance.__main__",
     ],
 )
-def test_a_module_that_is_run_or_loaded_by_its_name_is_there(module):
+def test_module_started_or_loaded_by_name_exists(module):
     assert find_spec(module) is not None
 
 
-def test_the_earlier_name_of_the_conformance_adapter_still_runs():
+def test_former_name_of_the_conformance_adapter_still_runs():
     done = subprocess.run(
         [sys.executable, "-m", "tidewire.under_test", "--help"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The request policy: the actions of the status table, limited by the attempts before."""
+"""Request policy: the action for each status and fault, and the limits on repeated attempts."""
 
 import random
 
@@ -21,25 +21,25 @@ from tidewire.protocol.status_table import (
 )
 
 
-def policy(asked, *, is_get=True, **members):
-    return RequestPolicy(asked, Backoff(RetryPolicy(jitter=0, **members), random.Random(1)), is_get=is_get)
+def policy(kind, *, is_get=True, **members):
+    return RequestPolicy(kind, Backoff(RetryPolicy(jitter=0, **members), random.Random(1)), is_get=is_get)
 
 
-@pytest.mark.parametrize("asked", RequestKind)
+@pytest.mark.parametrize("kind", RequestKind)
 @pytest.mark.parametrize("status", [*STATUS_TABLE, 418, 500])
-def test_the_first_response_gets_the_action_of_the_table(status, asked):
-    assert policy(asked).action(status, has_cursor=True) is action_for(status, asked, has_cursor=True)
+def test_first_response_gets_the_action_of_the_status_table(status, kind):
+    assert policy(kind).action(status, has_cursor=True) is action_for(status, kind, has_cursor=True)
 
 
-@pytest.mark.parametrize("asked", RequestKind)
-def test_credentials_are_refreshed_once_for_each_request(asked):
-    one = policy(asked)
+@pytest.mark.parametrize("kind", RequestKind)
+def test_credentials_are_refreshed_once_per_request(kind):
+    one = policy(kind)
     assert [one.action(401), one.action(403), one.action(401)] == [Action.REFRESH, Action.FATAL, Action.FATAL]
     one.begin()
     assert one.action(401) is Action.REFRESH
 
 
-def test_redirects_are_followed_so_many_times_for_each_request():
+def test_number_of_redirects_per_request_is_limited():
     one = policy(RequestKind.STREAM)
     followed = [one.action(307) for _ in range(MAX_REDIRECTS + 1)]
     assert followed == [Action.REDIRECT] * MAX_REDIRECTS + [Action.FATAL]
@@ -47,12 +47,12 @@ def test_redirects_are_followed_so_many_times_for_each_request():
     assert one.action(307) is Action.REDIRECT
 
 
-@pytest.mark.parametrize("asked", [RequestKind.SUBMIT, RequestKind.REQUEST])
-def test_only_a_get_follows_redirects(asked):
-    assert policy(asked, is_get=False).action(307) is Action.FATAL
+@pytest.mark.parametrize("kind", [RequestKind.SUBMIT, RequestKind.REQUEST])
+def test_only_get_requests_follow_redirects(kind):
+    assert policy(kind, is_get=False).action(307) is Action.FATAL
 
 
-def test_server_faults_of_a_stream_are_fatal_after_so_many_in_a_row():
+def test_consecutive_server_faults_of_a_stream_are_limited():
     one = policy(RequestKind.STREAM)
     faults = [one.action(502) for _ in range(MAX_SERVER_FAULTS + 1)]
     assert faults == [Action.CUT] * MAX_SERVER_FAULTS + [Action.FATAL]
@@ -62,31 +62,31 @@ def test_server_faults_of_a_stream_are_fatal_after_so_many_in_a_row():
     assert one.action(502) is Action.CUT
 
 
-def test_a_body_that_is_not_a_stream_counts_as_a_server_fault():
+def test_body_that_is_not_a_stream_counts_as_a_server_fault():
     one = policy(RequestKind.STREAM)
     faults = [one.action(200, usable=False) for _ in range(MAX_SERVER_FAULTS + 1)]
     assert faults == [Action.CUT] * MAX_SERVER_FAULTS + [Action.FATAL]
     assert one.action(200) is Action.USE
 
 
-def test_server_faults_of_a_read_are_limited_by_its_attempts_alone():
+def test_server_faults_of_a_job_read_are_limited_only_by_its_attempts():
     one = policy(RequestKind.REQUEST)
     assert [one.action(502) for _ in range(20)] == [Action.CUT] * 20
 
 
-def test_the_waits_double_until_the_attempts_are_used_up():
+def test_waits_double_until_the_attempts_are_used_up():
     one = policy(RequestKind.SUBMIT, submit_attempts=4, initial=1.0)
     assert [one.wait() for _ in range(4)] == [1.0, 2.0, 4.0, None]
 
 
-def test_the_wait_at_first_contact_counts_as_an_attempt():
+def test_wait_before_first_contact_counts_as_an_attempt():
     one = policy(RequestKind.SUBMIT, submit_attempts=2, initial=1.0)
     one.fault(RequestFault.NO_CONNECTION, contacted=False)
     assert one.wait() == FIRST_WAIT
     assert one.wait() is None
 
 
-def test_a_wait_that_the_server_asks_for_is_honored_or_ends_the_attempts():
+def test_retry_after_is_honored_or_exhausts_the_attempts():
     one = policy(RequestKind.REQUEST, max_seconds=10.0)
     assert one.wait(at_least=7.0) == 7.0
     assert one.wait(at_least=7.0) is None
@@ -96,23 +96,23 @@ def test_a_wait_that_the_server_asks_for_is_honored_or_ends_the_attempts():
 
 
 @pytest.mark.parametrize("fault", list(RequestFault))
-def test_a_fault_after_first_contact_is_a_cut(fault):
+def test_fault_after_first_contact_is_retried(fault):
     assert policy(RequestKind.SUBMIT).fault(fault, contacted=True) is Action.CUT
 
 
 @pytest.mark.parametrize("fault", [RequestFault.TIMEOUT, RequestFault.NOT_TIDEWIRE])
-def test_a_server_that_says_nothing_or_something_else_at_first_contact_is_not_tried_again(fault):
+def test_timeout_or_foreign_response_at_first_contact_is_fatal(fault):
     assert policy(RequestKind.REQUEST).fault(fault, contacted=False) is Action.FATAL
 
 
-def test_a_server_that_cannot_be_reached_is_tried_three_times_with_doubled_waits():
+def test_unreachable_server_is_tried_three_times_with_doubled_waits():
     one, waits = policy(RequestKind.REQUEST), []
     while one.fault(RequestFault.NO_CONNECTION, contacted=False) is Action.CUT:
         waits.append(one.wait())
     assert waits == [FIRST_WAIT * 2**n for n in range(FIRST_ATTEMPTS - 1)]
 
 
-def test_a_response_after_a_fault_at_first_contact_is_followed_by_the_usual_waits():
+def test_waits_follow_the_retry_policy_after_first_contact():
     one = policy(RequestKind.REQUEST, initial=8.0, maximum=8.0)
     one.fault(RequestFault.NO_CONNECTION, contacted=False)
     assert one.wait() == FIRST_WAIT

@@ -3,7 +3,7 @@ from zlib import crc32
 
 import pytest
 
-from support.random_json import a_change_of, a_value
+from support.random_json import random_change_of, random_value
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.versioned_text_and_arrays import (
@@ -16,7 +16,7 @@ from tidewire.protocol.document.versioned_text_and_arrays import (
 )
 
 
-def test_each_stamp_reads_the_length_that_it_had():
+def test_text_and_array_can_be_read_at_each_version():
     text, array = Rope("ab"), RopeArray([1])
     for version in (1, 1, 2, 5, 5, 9):
         text.extend(str(version), version)
@@ -60,7 +60,7 @@ def test_many_small_pieces_are_merged_into_few_large_ones():
 
 
 @pytest.mark.parametrize("since", [0, 1, 6, 7, 10, 2000, 2599, 2600])
-def test_what_came_since_a_length_is_read(since):
+def test_text_since_a_length_is_read(since):
     text, whole = Rope("start "), "start "
     for n in range(1297):
         text.extend("é🎉", n)
@@ -69,7 +69,7 @@ def test_what_came_since_a_length_is_read(since):
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 6, 7, 1000, MAX_PIECE, MAX_PIECE + 1, 149_999, 150_000])
-def test_a_shortened_text_is_one_of_its_own(length):
+def test_shortened_copy_is_independent_of_its_source(length):
     text = Rope("x" * 100_000)
     for n in range(10_000):
         text.extend("é🎉abc", n)
@@ -85,7 +85,7 @@ def test_a_shortened_text_is_one_of_its_own(length):
     assert text.crc() == crc32((whole + "?").encode())
 
 
-def test_a_cut_takes_back_what_came_last():
+def test_cut_removes_the_latest_text_and_elements():
     text, array = Rope("ab"), RopeArray([1, 2])
     text.extend("cdef", 1)
     text.crc()
@@ -99,7 +99,7 @@ def test_a_cut_takes_back_what_came_last():
     assert (text.text_at(0), text.text_at(1)) == ("ab", "abx")
 
 
-def test_a_long_piece_is_held_as_it_came_until_it_is_truncated():
+def test_long_piece_is_kept_whole_until_it_is_truncated():
     long = "é" * (3 * MAX_PIECE)
     text = Rope("start ")
     text.extend(long, 1)
@@ -115,16 +115,16 @@ def test_a_long_piece_is_held_as_it_came_until_it_is_truncated():
     assert text.text_at(LATEST) == f"start {long}!"
 
 
-def test_a_node_is_the_json_that_it_reads_as_and_no_other():
+def test_node_equals_its_own_json_and_no_other():
     random = Random(5)
     for _ in range(300):
-        value, other = a_value(random), a_value(random)
+        value, other = random_value(random), random_value(random)
         document = Document({"list": [0.5], "text": "é"}, ["/text", "/list"])
         document.apply([["r", "\n🎉", value], ["a", "/text", "x" * random.randrange(3)]])
         node, plain = document.view().node(()), document.value()
         assert holds(node, plain)
         for changed in (
-            a_change_of(random, plain),
+            random_change_of(random, plain),
             {**plain, "list": [0.5, other]},
             {**plain, "text": "é\n🎉y"},
         ):

@@ -1,4 +1,4 @@
-"""What is shown at the start."""
+"""Startup banner of the server."""
 
 import pytest
 
@@ -13,12 +13,12 @@ def make_server(**settings) -> Server:
 
     @server.endpoint(concurrency_group="gpu", concurrency_limit=2)
     def draw(prompt: str) -> str:
-        """Draw."""
+        """Draw an image."""
         return prompt
 
     @server.endpoint(concurrency_group="gpu", batch=True, max_batch_size=8)
     def caption(image: list[str]) -> list[str]:
-        """Say what is there."""
+        """Describe an image."""
         return image
 
     @server.endpoint(concurrency_limit=None)
@@ -28,23 +28,23 @@ def make_server(**settings) -> Server:
     return server
 
 
-def test_each_endpoint_says_how_many_run_and_with_which_others_it_shares():
+def test_each_endpoint_shows_its_concurrency_and_its_group():
     lines = startup_banner(make_server(), URL).splitlines()
     assert lines[3:6] == [
-        "    draw     2 at a time, group gpu                Draw.",
-        "    caption  2 at a time, batches of 8, group gpu  Say what is there.",
+        "    draw     2 at a time, group gpu                Draw an image.",
+        "    caption  2 at a time, batches of 8, group gpu  Describe an image.",
         "    count    any number at a time",
     ]
     assert "  group        gpu: draw and caption share 2 at a time" in lines
 
 
-def test_an_endpoint_that_has_limits_of_its_own_shows_them():
+def test_endpoint_shows_its_individual_limits():
     server = Server()
     server.endpoint(lambda: 1, name="short", max_queue_size=2, time_limit=1.5)
     assert startup_banner(server, URL).splitlines()[3] == "    short  1 at a time, queue of 2, 1.5 s each"
 
 
-def test_what_to_try_names_the_token_that_it_needs_and_shows_none():
+def test_example_command_includes_a_token_placeholder_without_the_token():
     shown = startup_banner(make_server(tokens=["ann:sesame"]), URL)
     assert f"tidewire call {URL} count --header 'Authorization: Bearer TOKEN'" in shown
     assert f"curl --header 'Authorization: Bearer TOKEN' {URL}/v1" in shown
@@ -68,7 +68,7 @@ def test_what_to_try_names_the_token_that_it_needs_and_shows_none():
         ),
     ],
 )
-def test_what_is_off_is_told_with_the_flag_that_turns_it_on(settings, flags):
+def test_disabled_features_are_listed_with_their_flags(settings, flags):
     (off,) = [
         line
         for line in startup_banner(make_server(**settings), URL).splitlines()
@@ -78,8 +78,8 @@ def test_what_is_off_is_told_with_the_flag_that_turns_it_on(settings, flags):
     assert ("nothing" in off) is not bool(flags)
 
 
-def test_what_to_try_works_as_it_stands():
-    def tried(*, without: str = "", **options) -> str:
+def test_example_command_is_valid_for_the_first_suitable_endpoint():
+    def example_command(*, without: str = "", **options) -> str:
         server = Server()
 
         @server.endpoint(**options)
@@ -91,10 +91,10 @@ def test_what_to_try_works_as_it_stands():
         (line,) = [line for line in startup_banner(server, URL).splitlines() if line.startswith("  try ")]
         return line.removeprefix("  try").strip()
 
-    assert tried() == f"tidewire call {URL} count"
-    assert tried(without="defaults") == f"tidewire describe {URL} draw"
+    assert example_command() == f"tidewire call {URL} count"
+    assert example_command(without="defaults") == f"tidewire describe {URL} draw"
     assert (
-        tried(examples=[{"prompt": "the sea"}])
+        example_command(examples=[{"prompt": "the sea"}])
         == f"""tidewire call {URL} draw --input '{{"prompt": "the sea"}}'"""
     )
     assert startup_banner(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")

@@ -1,4 +1,4 @@
-"""Batched functions: what their signatures say of one item, which options fit together, whose result is whose."""
+"""Signatures of batched functions: schema of one item, valid option combinations, and order of results."""
 
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from typing import Annotated, Any
@@ -32,7 +32,7 @@ def yielding(annotation: Any) -> Any:
     return f
 
 
-def test_one_input_is_one_model_of_the_list():
+def test_input_schema_of_a_list_of_models_is_the_model():
     def trim(inputs: list[TrimWords]) -> list[str]: ...
 
     schema = batch_shapes_of(trim, "trim").input.schema
@@ -40,7 +40,7 @@ def test_one_input_is_one_model_of_the_list():
     assert schema["additionalProperties"] is False
 
 
-def test_one_input_has_one_member_for_each_list():
+def test_input_schema_has_one_member_per_list_parameter():
     def trim(words: Sequence[str], lengths: list[Annotated[int, Field(ge=1)]], ctx: Context) -> list[str]: ...
 
     schema = batch_shapes_of(trim, "trim").input.schema
@@ -61,12 +61,12 @@ def test_one_input_has_one_member_for_each_list():
         (list, {}),
     ],
 )
-def test_one_value_is_an_element_of_what_is_returned(annotation, schema):
+def test_value_schema_is_that_of_one_returned_element(annotation, schema):
     assert batch_shapes_of(returning(annotation), "f").value.schema == schema
 
 
 @pytest.mark.parametrize("annotation", [tuple[list[str], list[int]], list[tuple[str, int]]])
-def test_a_list_per_output_and_a_list_of_tuples_are_the_same_value(annotation):
+def test_tuple_of_lists_and_list_of_tuples_have_the_same_schema(annotation):
     schema = batch_shapes_of(returning(annotation), "f").value.schema
     assert schema["prefixItems"] == [{"type": "string"}, {"type": "integer"}]
 
@@ -79,13 +79,13 @@ def test_a_list_per_output_and_a_list_of_tuples_are_the_same_value(annotation):
         (Generator[dict[int, Append[str] | Last[Append[str]] | ItemError], dict[int, str], None], True, True),
     ],
 )
-def test_one_value_is_what_is_yielded_for_a_row(annotation, late_joiners, appends):
+def test_value_schema_of_a_generator_is_that_of_one_row(annotation, late_joiners, appends):
     shapes = batch_shapes_of(yielding(annotation), "f")
     assert shapes.value.schema == {"type": "string"}
     assert (shapes.takes_late_joiners, shapes.only_appends) == (late_joiners, appends)
 
 
-def test_signatures_that_are_of_no_batch_are_told():
+def test_invalid_batch_signatures_are_refused():
     def one(word: str) -> list[str]: ...
     def default(words: list[str], lengths: list[int] = [3]) -> list[str]: ...  # noqa: B006
     def nothing() -> list[str]: ...
@@ -93,7 +93,7 @@ def test_signatures_that_are_of_no_batch_are_told():
     async def lists(words: list[str]) -> AsyncIterator[list[str]]:
         yield []
 
-    for function, said in [
+    for function, message in [
         (one, r"the parameter 'word' of a batched function must be annotated list\[…\], not str"),
         (default, "the list parameter 'lengths' cannot have a default"),
         (nothing, "needs a parameter for the list of inputs"),
@@ -102,12 +102,12 @@ def test_signatures_that_are_of_no_batch_are_told():
         (returning(str), "the result of a batched function must be annotated"),
         (returning(dict[int, str]), "the result of a batched function must be annotated"),
     ]:
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(TypeError, match=message):
             batch_shapes_of(function, "f")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_batch_size": 0}, "max_batch_size must be an integer from 1 to 65536, not 0"),
         ({"batch_timeout": -1}, "batch_timeout must be from 0 to 3600 seconds, not -1"),
@@ -127,21 +127,21 @@ def test_signatures_that_are_of_no_batch_are_told():
         ({"concurrency_group": ""}, "concurrency_group must be .*, not ''"),
     ],
 )
-def test_options_that_do_not_fit_together_are_told_where_they_are_given(options, said):
+def test_invalid_option_combinations_are_refused_at_registration(options, message):
     def trim(inputs: list[TrimWords]) -> list[str]: ...
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Server().endpoint(**({"batch": True} | options))(trim)
 
 
-def test_a_generator_is_not_run_again_and_pads_for_newcomers_by_itself():
+def test_generator_refuses_bisect_and_padding_for_late_joiners():
     with pytest.raises(ValueError, match="bisect cannot be used with a generator"):
         Server().endpoint(batch=True, bisect=True)(yielding(Iterator[dict[int, str]]))
     with pytest.raises(ValueError, match="Pad the batch in the function"):
         Server().endpoint(batch=True, sizes=[4])(yielding(Generator[dict[int, str], dict[int, str], None]))
 
 
-def test_a_group_has_one_limit():
+def test_group_has_a_single_limit():
     server = Server(default_concurrency_limit=3)
     server.endpoint(name="a", concurrency_group="gpu")(lambda: 1)
     assert server.concurrency_limit_of("a") == 3
@@ -154,7 +154,7 @@ def test_a_group_has_one_limit():
     assert sorted(server.endpoints) == ["a", "b"]
 
 
-def test_results_belong_to_the_inputs_in_their_order():
+def test_results_are_assigned_in_the_order_of_the_inputs():
     assert by_row(["a", "b", "pad"], 2, 1, None) == ["a", "b"]
     assert by_row((["a", "b"], [1, 2]), 2, 0, 2) == [("a", 1), ("b", 2)]
     refused = ItemError("no")
@@ -162,7 +162,7 @@ def test_results_belong_to_the_inputs_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("returned", "columns", "said"),
+    ("returned", "columns", "message"),
     [
         (["a"], None, r"returned 1 values for 4 inputs \(1 of them padding\)"),
         ("abcd", None, "must return a list, not str"),
@@ -172,6 +172,6 @@ def test_results_belong_to_the_inputs_in_their_order():
         ((["a"] * 4,), 2, "returned 1 lists, but its annotation declares 2"),
     ],
 )
-def test_a_wrong_number_of_results_names_both_numbers(returned, columns, said):
-    with pytest.raises(InvalidValueError, match=said):
+def test_wrong_number_of_results_is_reported_with_both_numbers(returned, columns, message):
+    with pytest.raises(InvalidValueError, match=message):
         by_row(returned, 3, 1, columns)

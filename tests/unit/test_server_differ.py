@@ -1,4 +1,4 @@
-"""From what a function does to diffs: shadows of whole values, and ops that are too large for one event."""
+"""Diffs of changed values: `ShadowCopy`, the splitting of large ops, and the buffer of the log writer."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from zlib import crc32
 import orjson
 import pytest
 
-from support.stream_harness import log_writer, on_a_loop
+from support.stream_harness import log_writer, on_event_loop
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
@@ -19,7 +19,7 @@ from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.op_splitting import split_op, split_text
 
 
-def test_a_value_mutated_in_place_is_found_changed():
+def test_value_mutated_in_place_is_detected():
     live: dict[str, Any] = {"rows": [["a", 1]], "text": "x"}
     shadow = ShadowCopy(live, "/v")
     assert shadow.step(live) == []
@@ -53,18 +53,18 @@ def test_a_value_mutated_in_place_is_found_changed():
         ([], {}, [["s", "", {}]]),
     ],
 )
-def test_the_ops_are_the_small_ones(old, new, ops):
+def test_ops_are_minimal(old, new, ops):
     assert ShadowCopy(old).step(new) == ops
 
 
-def test_an_insertion_at_the_front_does_not_rewrite_what_follows():
+def test_insertion_at_the_front_does_not_rewrite_later_rows():
     old = [f"row {number}" for number in range(100)]
     ops = ShadowCopy(old).step(["first", *old])
     assert len(json.dumps(ops)) < 100
     assert apply(old, ops) == ["first", *old]
 
 
-def test_any_two_values_are_led_into_each_other():
+def test_ops_transform_any_value_into_any_other():
     draw = random.Random(5)
 
     def value(depth: int) -> Any:
@@ -93,14 +93,14 @@ def test_any_two_values_are_led_into_each_other():
         assert json.dumps(found, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
-def test_an_append_to_a_long_history_looks_but_does_not_write():
+def test_append_to_a_long_history_costs_one_op():
     history = [[f"question {number}", "answer " * 20] for number in range(1000)]
     shadow = ShadowCopy(history, "/items/0/value")
     history[-1][1] += "more"
     assert shadow.step(history) == [["a", "/items/0/value/999/1", "more"]]
 
 
-def test_what_is_not_json_is_told_apart_from_what_is_too_deep():
+def test_type_outside_json_and_excessive_depth_raise_different_errors():
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(NotPlainError):
@@ -111,11 +111,11 @@ def test_what_is_not_json_is_told_apart_from_what_is_too_deep():
         ShadowCopy([]).step(loop)
 
 
-# ---- large ops ------------------------------------------------------------------------------------------------------
+# ---- splitting of large ops -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["x" * 1000, "é🎉" * 300, '\x00\x1f"\\' * 200])
-def test_a_text_is_cut_into_parts_that_fit(text):
+def test_long_text_is_split_into_parts_within_the_limit(text):
     parts = list(split_text(text, 120))
     assert "".join(parts) == text
     assert max(len(orjson.dumps(part)) for part in parts) <= 122
@@ -134,88 +134,88 @@ def test_a_text_is_cut_into_parts_that_fit(text):
         ({"t": 1}, ["d", "/t"], 0),
     ],
 )
-def test_a_large_op_becomes_small_ones_that_do_the_same(state, op, start):
+def test_large_op_is_split_into_small_ops_with_the_same_result(state, op, start):
     parts = list(split_op(op, 256, start=start))
     assert max(len(orjson.dumps(part)) for part in parts) <= 256
     assert apply(state, parts) == apply(state, [op])
 
 
-# ---- merging ----------------------------------------------------------------------------------------------------------
+# ---- append buffer of the log writer --------------------------------------------------------------------------------
 
 
-def pending(value: Any, *columns: str, **settings: Any) -> LogWriter:
+def writer_for(value: Any, *columns: str, **settings: Any) -> LogWriter:
     return log_writer(value, columns, **settings)
 
 
-@on_a_loop
-async def test_adjacent_appends_are_one_event_and_anything_else_is_its_own():
-    made = pending({"a": "", "b": "", "c": 0}, "/a")
+@on_event_loop
+async def test_adjacent_appends_are_merged_into_one_event():
+    writer = writer_for({"a": "", "b": "", "c": 0}, "/a")
     for text in ("x", "y", "é"):
-        made.append([("/a", text)])
-    made.append([("/b", "z")])
-    made.change([["s", "/c", 1]])
-    made.append([("/a", "w")])
-    assert [json.loads(diff) for diff in made.take()] == [
+        writer.append([("/a", text)])
+    writer.append([("/b", "z")])
+    writer.change([["s", "/c", 1]])
+    writer.append([("/a", "w")])
+    assert [json.loads(diff) for diff in writer.take()] == [
         [["a", "/a", "xyé"], ["a", "/b", "z"]],
         [["s", "/c", 1]],
         "w",
     ]
-    assert made.take() == []
+    assert writer.take() == []
 
 
-@on_a_loop
-async def test_an_array_that_came_with_an_element_comes_before_what_grows_in_it():
-    made = pending({"rows": []})
-    made.append([("/rows", [["a"]])])
-    made.append([("/rows/0", ["b"])])
+@on_event_loop
+async def test_new_array_is_logged_before_appends_to_it():
+    writer = writer_for({"rows": []})
+    writer.append([("/rows", [["a"]])])
+    writer.append([("/rows/0", ["b"])])
     document = Document({"rows": []})
-    for diff in made.take():
+    for diff in writer.take():
         document.apply(json.loads(diff))
-    assert document.value() == {"rows": [["a", "b"]]} == made.document.value()
+    assert document.value() == {"rows": [["a", "b"]]} == writer.document.value()
 
 
-@on_a_loop
-async def test_without_merging_each_call_is_an_event():
-    made = pending({"a": ""}, "/a", merge=False)
+@on_event_loop
+async def test_each_call_is_an_event_if_merging_is_off():
+    writer = writer_for({"a": ""}, "/a", merge=False)
     for text in "xyz":
-        made.append([("/a", text)])
-    assert made.take() == [b'"x"', b'"y"', b'"z"']
+        writer.append([("/a", text)])
+    assert writer.take() == [b'"x"', b'"y"', b'"z"']
 
 
-@on_a_loop
-async def test_a_change_that_would_pass_the_bound_changes_nothing():
-    made = pending({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
-    made.append([("/a", "x" * 1000)])
+@on_event_loop
+async def test_change_above_the_state_limit_is_refused_as_a_whole():
+    writer = writer_for({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
+    writer.append([("/a", "x" * 1000)])
     with pytest.raises(StateTooLargeError):
-        made.append([("/a", "y" * 600)])
+        writer.append([("/a", "y" * 600)])
     with pytest.raises(StateTooLargeError):
-        made.change([["s", "/b", "y" * 600]])
-    made.change([["s", "/b", "y" * 600]], ends=True)
-    assert made.document.value() == {"a": "x" * 1000, "b": "y" * 600}
-    assert [json.loads(diff) for diff in made.take()] == ["x" * 1000, [["s", "/b", "y" * 600]]]
+        writer.change([["s", "/b", "y" * 600]])
+    writer.change([["s", "/b", "y" * 600]], ends=True)
+    assert writer.document.value() == {"a": "x" * 1000, "b": "y" * 600}
+    assert [json.loads(diff) for diff in writer.take()] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
-@on_a_loop
-async def test_a_value_that_is_set_again_and_again_is_not_taken_for_growth():
-    made = pending({"a": ""}, max_state_bytes=2000)
+@on_event_loop
+async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
+    writer = writer_for({"a": ""}, max_state_bytes=2000)
     for number in range(100):
-        made.change([["s", "/a", str(number) * 500]])
-    assert made.document.value("/a") == "99" * 500
+        writer.change([["s", "/a", str(number) * 500]])
+    assert writer.document.value("/a") == "99" * 500
 
 
-@on_a_loop
-async def test_a_status_that_changes_beside_a_long_text_is_set_at_once():
-    made = pending({"status": "running", "text": ""}, "/text")
-    made.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
-    diffs = [json.loads(diff) for diff in made.take()]
+@on_event_loop
+async def test_status_changes_next_to_a_long_text_are_kept_in_order():
+    writer = writer_for({"status": "running", "text": ""}, "/text")
+    writer.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
+    diffs = [json.loads(diff) for diff in writer.take()]
     ops = [op for diff in diffs for op in (diff["ops"] if type(diff) is dict else diff) if op[1] == "/status"]
     assert ops == [["s", "/status", "succeeded"], ["s", "/status", "succeeding"]]
-    assert made.document.value() == {"status": "succeeding", "text": "x" * 9000}
+    assert writer.document.value() == {"status": "succeeding", "text": "x" * 9000}
 
 
-@on_a_loop
-async def test_the_ops_of_a_change_in_parts_each_find_what_those_before_left():
-    made = pending({"rows": [1, 2, 3], "text": "abc"}, "/text")
+@on_event_loop
+async def test_split_ops_of_a_change_apply_in_sequence():
+    writer = writer_for({"rows": [1, 2, 3], "text": "abc"}, "/text")
     change = [
         ["s", "/rows", []],
         ["a", "/rows", [["y" * 5000], "z"]],
@@ -224,19 +224,19 @@ async def test_the_ops_of_a_change_in_parts_each_find_what_those_before_left():
         ["s", "/text", "ab" + "x" * 4990],
     ]
     wanted = apply({"rows": [1, 2, 3], "text": "abc"}, change)
-    made.change(change)
+    writer.change(change)
     document = Document({"rows": [1, 2, 3], "text": "abc"}, ["/text"])
-    for diff in made.take():
+    for diff in writer.take():
         document.apply(json.loads(diff))
-    assert document.value() == wanted == made.document.value()
+    assert document.value() == wanted == writer.document.value()
 
 
-@on_a_loop
-async def test_a_check_follows_its_text_when_elements_move():
-    made = pending({"rows": ["a", "b", "c"]})
-    made.append([("/rows/2", "!")])
-    made.change([["d", "/rows/0"]])
-    made.change([["i", "/rows/1", "new"]])
-    assert made.document.value("/rows") == ["b", "new", "c!"]
-    assert made.pending_checks("/rows") == [["/rows/2", 2, crc32(b"c!")]]
-    assert made.pending_checks("/rows") == []
+@on_event_loop
+async def test_pending_check_follows_its_text_when_elements_move():
+    writer = writer_for({"rows": ["a", "b", "c"]})
+    writer.append([("/rows/2", "!")])
+    writer.change([["d", "/rows/0"]])
+    writer.change([["i", "/rows/1", "new"]])
+    assert writer.document.value("/rows") == ["b", "new", "c!"]
+    assert writer.pending_checks("/rows") == [["/rows/2", 2, crc32(b"c!")]]
+    assert writer.pending_checks("/rows") == []

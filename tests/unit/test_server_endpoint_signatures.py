@@ -1,4 +1,4 @@
-"""What a function's signature says: the input's schema, the value's, and what cannot be an endpoint."""
+"""Endpoint signatures: the schemas of input and value, and functions that cannot be endpoints."""
 
 import functools
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +13,7 @@ from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
 
 
@@ -36,7 +36,7 @@ def endpoint(function: Any, **options: Any) -> Endpoint:
     return Endpoint(function, Options(**options))
 
 
-def test_members_come_from_parameters_whatever_they_are_called():
+def test_input_members_have_the_names_of_the_parameters():
     def odd(
         json: str,
         _private: int = 1,
@@ -56,7 +56,7 @@ def test_members_come_from_parameters_whatever_they_are_called():
     assert found.input.as_given(value).json == "a"
 
 
-def test_defaults_decide_whether_an_empty_input_is_valid():
+def test_empty_input_is_valid_if_all_parameters_have_defaults():
     def some(a: int, b: int = 1) -> int: ...
     def all_of_them(a: int = 1) -> int: ...
     def none() -> int: ...
@@ -65,20 +65,20 @@ def test_defaults_decide_whether_an_empty_input_is_valid():
 
 
 def test_enums_and_unions_are_read_from_json():
-    def paint(colour: Colour, shape: Square | Circle, at: tuple[int, int] = (0, 0)) -> str: ...
+    def paint(color: Color, shape: Square | Circle, at: tuple[int, int] = (0, 0)) -> str: ...
 
     found = endpoint(paint)
     value = found.input.read(
-        {"colour": "red", "shape": {"kind": "circle", "radius": 1}, "at": [1, 2]}, "/input"
+        {"color": "red", "shape": {"kind": "circle", "radius": 1}, "at": [1, 2]}, "/input"
     )
     given = found.input.arguments(value, None)
-    assert given == {"colour": Colour.RED, "shape": Circle(kind="circle", radius=1), "at": (1, 2)}
+    assert given == {"color": Color.RED, "shape": Circle(kind="circle", radius=1), "at": (1, 2)}
     with pytest.raises(ProblemError) as refused:
-        found.input.read({"colour": "red", "shape": {"kind": "circle", "radius": "x"}}, "/input")
+        found.input.read({"color": "red", "shape": {"kind": "circle", "radius": "x"}}, "/input")
     assert refused.value.problem.pointer.startswith("/input/shape")
 
 
-def test_a_model_says_itself_what_to_do_with_unknown_members():
+def test_input_model_decides_about_unknown_members():
     def takes_all(request: Open) -> int: ...
     def takes_known(request: Square) -> int: ...
 
@@ -97,7 +97,7 @@ def test_a_model_says_itself_what_to_do_with_unknown_members():
         (Iterator, {}),
     ],
 )
-def test_the_value_of_a_generator_is_what_it_yields(annotation, schema):
+def test_value_schema_of_a_generator_is_that_of_the_yielded_type(annotation, schema):
     def generate() -> Any:
         yield 1
 
@@ -105,22 +105,22 @@ def test_the_value_of_a_generator_is_what_it_yields(annotation, schema):
     assert endpoint(generate).value.schema == schema
 
 
-def test_a_stream_names_the_value_and_its_first_state():
+def test_stream_parameter_determines_the_initial_value_and_the_columns():
     async def text(s: Stream[str]) -> None: ...
     async def array(s: Stream[list[int]]) -> None: ...
     async def table(s: Stream[dict[str, int]]) -> None: ...
     async def model(s: Stream[Square]) -> None: ...
     async def free(s: Stream) -> None: ...
-    async def said() -> str: ...
+    async def returned() -> str: ...
 
-    found = [endpoint(each) for each in (text, array, table, model, free, said)]
+    found = [endpoint(each) for each in (text, array, table, model, free, returned)]
     assert [each.initial(each.input.read({}, "")) for each in found] == ["", [], {}, None, None, None]
     assert [each.columns(each.input.read({}, "")) for each in found] == [[""], [], [], [], [], [""]]
     assert [each.streams for each in found] == [True] * 5 + [False]
     assert [list(each.input.schema["properties"]) for each in found] == [[]] * 6
 
 
-def test_kinds_of_callables_are_told_apart():
+def test_async_functions_and_generators_are_detected():
     class Called:
         async def __call__(self, n: int) -> AsyncIterator[int]:
             yield n
@@ -151,7 +151,7 @@ def test_kinds_of_callables_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"name": "two words"}, "is not a valid endpoint name"),
         ({"name": ""}, "'' is not a valid endpoint name"),
@@ -172,19 +172,19 @@ def test_kinds_of_callables_are_told_apart():
         ({"links": {"a/b": b""}}, "'a/b' is not a valid name for a link"),
     ],
 )
-def test_an_option_that_is_wrong_is_told_where_it_is_given(options, said):
+def test_invalid_option_is_refused_at_registration(options, message):
     def function(n: int = 1) -> int: ...
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         endpoint(function, **options)
 
 
-def test_signatures_that_cannot_be_an_input_are_told():
+def test_unsupported_parameters_are_refused():
     def any_number(*args: int) -> int: ...
     def any_name(**kwargs: int) -> int: ...
     def by_place(a: int, /) -> int: ...
     def unknown(a: "Nowhere") -> int: ...  # noqa: F821
-    def no_schema(a: object = None, b: Any = None, *, c: threading_lock) -> int: ...
+    def no_schema(a: object = None, b: Any = None, *, c: WithoutSchema) -> int: ...
     def two_streams(a: Stream[str], b: Stream[str]) -> None: ...
 
     for function in (any_number, any_name, by_place, unknown, no_schema, two_streams):
@@ -192,11 +192,11 @@ def test_signatures_that_cannot_be_an_input_are_told():
             endpoint(function)
 
 
-class threading_lock:  # noqa: N801
-    """A type that pydantic knows nothing of."""
+class WithoutSchema:
+    """A type without a pydantic schema."""
 
 
-def test_what_is_of_another_kind_than_it_should_be_is_told():
+def test_arguments_of_the_wrong_type_are_refused():
     with pytest.raises(
         TypeError, match="an endpoint must be a function, not 'count'; pass its name as name="
     ):
@@ -207,7 +207,7 @@ def test_what_is_of_another_kind_than_it_should_be_is_told():
         endpoint(lambda n: n, name="f", columns="/text")
 
 
-def test_a_server_refuses_two_endpoints_of_one_name():
+def test_second_endpoint_of_the_same_name_is_refused():
     server = Server()
 
     @server.endpoint
@@ -218,7 +218,7 @@ def test_a_server_refuses_two_endpoints_of_one_name():
         server.endpoint(one)
 
 
-def test_settings_are_named_and_bounded():
+def test_unknown_and_out_of_range_settings_are_refused():
     with pytest.raises(ValueError, match="heartbeet"):
         Server(heartbeet=1)
     with pytest.raises(ValueError, match="merge_window"):

@@ -1,4 +1,4 @@
-"""When jobs commit, and how often when the server is behind. What a round takes is counted by hand."""
+"""Group commit: the time of each commit, and the wider window while the server is behind. Simulated clock."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ import pytest
 from tidewire_server.log_writer.commit_schedule import WIDEST, GroupCommit
 
 WINDOW = 0.005
-"""Seconds, as all here."""
+"""In seconds, like all durations in this file."""
 
 
 class Slow:
-    """A job whose commit takes its time."""
+    """A job whose commit takes a fixed time of the simulated clock."""
 
     urgent = False
     waits_until = None
@@ -33,7 +33,7 @@ class Clock:
 
 
 async def spacings(rounds, window=WINDOW):
-    """What lies between two events after each round, in which as many jobs commit as are named, a millisecond each."""
+    """Return the window after each round; in a round, the listed number of jobs commit in a millisecond each."""
     clock, found = Clock(), []
     commits = GroupCommit(lambda _events, _size: None, window, clock)
     for jobs in rounds:
@@ -44,33 +44,33 @@ async def spacings(rounds, window=WINDOW):
     return found
 
 
-def test_rounds_of_commits_that_are_short_leave_the_window_as_it_is():
+def test_short_rounds_do_not_change_the_window():
     assert asyncio.run(spacings([1, 2, 0, 2])) == [WINDOW] * 4
 
 
-def test_a_long_round_widens_the_window_to_twice_its_time():
+def test_long_round_widens_the_window_to_twice_its_duration():
     assert asyncio.run(spacings([10])) == pytest.approx([0.02])
 
 
-def test_the_window_is_never_wider_than_its_bound():
+def test_window_is_bounded():
     assert asyncio.run(spacings([24, 26, 1000])) == pytest.approx([0.048, WIDEST, WIDEST])
 
 
-def test_a_window_that_was_widened_narrows_again_once_rounds_are_short():
+def test_window_narrows_again_after_short_rounds():
     first, *_, last = asyncio.run(spacings([10] + [1] * 30))
     assert (first, last) == pytest.approx((0.02, WINDOW))
 
 
-def test_a_job_that_asks_for_each_event_by_itself_waits_for_none():
+def test_window_of_zero_is_never_widened():
     assert asyncio.run(spacings([100], window=0)) == [0.0]
 
 
-def test_a_job_that_asks_for_a_wider_window_keeps_it():
+def test_wider_configured_window_is_kept():
     assert asyncio.run(spacings([100], window=0.5)) == [0.5]
 
 
 class Job:
-    """A job that notes its commits."""
+    """A job that records its commits."""
 
     waits_until = None
 
@@ -84,7 +84,7 @@ class Job:
 
 
 async def committed(*, count, **jobs):
-    """Who committed, and when after the test began, once `count` have."""
+    """Run jobs until `count` have committed; return their names and commit times since the start."""
     begun, found = asyncio.get_running_loop().time(), []
     commits = GroupCommit(lambda _events, _size: None, 0.05)
     for settings in jobs.values():
@@ -95,12 +95,12 @@ async def committed(*, count, **jobs):
     return [(name, now - begun) for name, now in found]
 
 
-def test_a_job_that_committed_within_its_window_waits_for_its_end():
+def test_job_that_committed_within_its_window_waits_for_the_end_of_the_window():
     ((_, now),) = asyncio.run(committed(count=1, job={}))
     assert now > 0.049
 
 
-def test_an_urgent_job_does_not_wait_for_the_end_of_its_window():
+def test_urgent_job_does_not_wait_for_the_end_of_its_window():
     (first, _), (second, now) = asyncio.run(committed(count=2, one={}, other={"urgent": True}))
     assert (first, second) == ("urgent", "other")
     assert now > 0.049

@@ -1,4 +1,4 @@
-"""What several logged events become for a reader that is behind."""
+"""Merging of logged events for a reader that is behind."""
 
 from zlib import crc32
 
@@ -11,11 +11,11 @@ from tidewire_server.http.event_merging import EventMerger
 TEXT = "/items/0/value"
 
 
-def merge(*contents: object, columns: tuple[str, ...] = (TEXT,), room: int = 2**20) -> list[object]:
+def merge(*contents: object, columns: tuple[str, ...] = (TEXT,), limit: int = 2**20) -> list[object]:
     frames = [
         b"id:1-%d\ndata:%b\n\n" % (seq, orjson.dumps(content)) for seq, content in enumerate(contents, 4)
     ]
-    merging = EventMerger(Cursor(1, 3), columns, room)
+    merging = EventMerger(Cursor(1, 3), columns, limit)
     merging.add(b"".join(frames))
     assert merging.last == (1, 3 + len(contents))
     blocks = merging.frames(2**30)[0].split(b"\n\n")[:-1]
@@ -26,29 +26,29 @@ def proof(text: str) -> list[int]:
     return [len(text), crc32(text.encode())]
 
 
-def test_a_text_that_grew_bit_by_bit_grows_at_once():
+def test_appends_to_one_text_are_merged():
     assert merge(*"Hello, wörld🎉") == [{"ops": [["a", TEXT, "Hello, wörld🎉"]], "on": 3}]
 
 
-def test_one_event_stays_as_it_was_logged():
+def test_single_event_is_sent_as_it_was_logged():
     frame = b'id:1-4\ndata:[["s" , "/a" , "as it was"]]\n\n'
     merging = EventMerger(Cursor(1, 3), (), 2**20)
     merging.add(frame)
     assert merging.frames(2**30)[0] == frame
 
 
-def test_of_values_that_replace_each_other_only_the_last_is_sent():
+def test_only_the_last_of_several_replacements_is_sent():
     steps = [[["s", TEXT, {"image": number}]] for number in range(100)]
     assert merge(*steps, columns=()) == [{"ops": [["s", TEXT, {"image": 99}]], "on": 3}]
 
 
-def test_what_was_appended_and_taken_back_is_not_sent():
+def test_text_that_was_appended_and_truncated_is_not_sent():
     assert merge("abc", [["t", TEXT, 2]], "d", [["t", TEXT, 4]], "xyz") == [
         {"ops": [["t", TEXT, 2], ["a", TEXT, "xyz"]], "on": 3}
     ]
 
 
-def test_a_check_moves_on_over_what_is_appended_after_it():
+def test_check_is_recomputed_for_text_appended_after_it():
     checked = {"ops": [["r", "c"]], "check": [[TEXT, *proof("abc")]]}
     assert merge("b", checked, *"défghijk") == [
         {
@@ -59,7 +59,7 @@ def test_a_check_moves_on_over_what_is_appended_after_it():
     ]
 
 
-def test_a_check_of_a_text_that_is_set_anew_is_of_the_new_one():
+def test_check_of_a_replaced_text_is_computed_for_the_new_text():
     checked = {"ops": [["r", "c"]], "check": [[TEXT, *proof("abc")]]}
     (found,) = merge(checked, [["s", TEXT, "new"]])
     assert found["check"] == [[TEXT, *proof("new")]]
@@ -68,14 +68,14 @@ def test_a_check_of_a_text_that_is_set_anew_is_of_the_new_one():
 @pytest.mark.parametrize(
     "op", [["t", TEXT, 1], ["i", "/items/0", {}], ["d", "/items/1"], ["s", "/items/0", {"value": "x"}]]
 )
-def test_an_event_that_would_make_a_check_unknown_begins_another_diff(op):
+def test_event_that_invalidates_a_check_starts_another_diff(op):
     checked = {"ops": [["r", "c"]], "check": [[TEXT, *proof("abc")]]}
     first, second = merge(*"defghijkl", checked, [op], *[[["s", "/a", number]] for number in range(9)])
     assert first["check"] == checked["check"]
     assert second == {"ops": [op, ["s", "/a", 8]], "on": 13}
 
 
-def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
+def test_snapshots_and_done_are_not_merged_and_new_columns_apply_after_a_snapshot():
     parts = [
         b"".join(b'id:1-%d\ndata:"a"\n\n' % seq for seq in range(4, 14)),
         b'id:9-14\nevent:snapshot\ndata:{"state":{},"columns":["/new"],"reason":"restart"}\n\n',
@@ -93,11 +93,11 @@ def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
     )
 
 
-def test_what_would_not_be_smaller_stays_as_it_was_logged():
+def test_events_are_not_merged_if_the_result_would_be_larger():
     assert merge("a", "b") == ["a", "b"]
 
 
-def test_no_more_is_given_than_fits_but_for_one_event():
+def test_output_fits_the_limit_except_for_a_single_large_event():
     def taken() -> EventMerger:
         merging = EventMerger(Cursor(1, 3), (), 2**20)
         merging.add(b"".join(b'id:1-%d\ndata:[["d","/%d"]]\n\n' % (seq, seq % 2) for seq in range(4, 8)))
@@ -106,10 +106,10 @@ def test_no_more_is_given_than_fits_but_for_one_event():
 
     whole, last = taken().frames(1000)
     assert last == (7, 8)
-    for room in range(len(whole) + 1):
-        some, last = taken().frames(room)
+    for limit in range(len(whole) + 1):
+        some, last = taken().frames(limit)
         assert whole.startswith(some)
         assert some.endswith(b"\n\n")
-        assert len(some) <= room or some.count(b"\n\n") == 1
+        assert len(some) <= limit or some.count(b"\n\n") == 1
         assert some.split(b"\n\n")[-2].startswith(b"id:%d-%d\n" % last)
     assert EventMerger(Cursor(1, 3), (), 100).frames(1000) == (b"", (1, 3))

@@ -1,11 +1,11 @@
-"""Appends to the open event: refused by the call that makes them, bounded, in order, also with reads in between."""
+"""Appends that the log writer merges into one open event: validation at the call, size limits and order."""
 
 import json
 from typing import Any
 
 import pytest
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.log_writer import MAX_BUDGET
 from tidewire_server.log_writer.stream import Stream
@@ -22,9 +22,9 @@ def appends_until_refused(stream: Stream[Any], piece: str) -> int:
     raise AssertionError("no append was refused")
 
 
-@on_a_loop
-async def test_a_lone_surrogate_is_refused_by_the_append_that_brings_it():
-    job = Written("")
+@on_event_loop
+async def test_lone_surrogate_is_refused_by_the_append_call():
+    job = StreamHarness("")
     job.stream.append("before")
     job.stream.append(" it")
     with pytest.raises(ValueError, match="surrogate"):
@@ -35,9 +35,9 @@ async def test_a_lone_surrogate_is_refused_by_the_append_that_brings_it():
     assert job.stream.value == await job.read() == "before it, after 🎉"
 
 
-@on_a_loop
-async def test_a_row_that_does_not_fit_is_refused_by_itself():
-    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+@on_event_loop
+async def test_invalid_row_is_refused_without_affecting_other_rows():
+    job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
     job.stream.row("b", 2)
     for wrong in (("\ud83d", 3), ("c", float("nan")), ("c", 2**60), (3, "c"), ("c",), ("c", 3, 4)):
@@ -50,12 +50,12 @@ async def test_a_row_that_does_not_fit_is_refused_by_itself():
     assert job.stream.value == await job.read() == {"text": "abcd", "ids": [1, 2, [3], [5, 6]]}
 
 
-@on_a_loop
-async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_appends_are_merged():
+@on_event_loop
+async def test_state_limit_refuses_the_same_append_with_and_without_merging():
     for piece in ("word ", "\x00", "é🎉"):
         taken = []
         for window in (0.0, 1.0):
-            job = Written("", max_state_bytes=2 * KIB, merge_window=window)
+            job = StreamHarness("", max_state_bytes=2 * KIB, merge_window=window)
             count = appends_until_refused(job.stream, piece)
             with pytest.raises(StateTooLargeError):
                 job.stream.append("x")
@@ -64,9 +64,9 @@ async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_a
         assert taken[0] == taken[1] > 100
 
 
-@on_a_loop
-async def test_no_event_passes_its_bound_however_much_is_appended():
-    job = Written("", max_event_bytes=KIB, merge_window=1.0)
+@on_event_loop
+async def test_event_size_limit_holds_for_many_appends():
+    job = StreamHarness("", max_event_bytes=KIB, merge_window=1.0)
     for number in range(3000):
         job.stream.append(f"{number}\x01 ")
     events = await job.events()
@@ -75,27 +75,27 @@ async def test_no_event_passes_its_bound_however_much_is_appended():
         "".join(event if isinstance(event, str) else event["ops"][0][1] for event in events)
         == job.stream.value
     )
-    job = Written({"a": "", "b": []}, ("/a", "/b"), max_event_bytes=KIB, merge_window=1.0)
+    job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), max_event_bytes=KIB, merge_window=1.0)
     for number in range(1000):
         job.stream.row(f"{number} ", [number, "x" * 20])
     assert max(len(json.dumps(event)) for event in await job.events()) <= KIB
     assert await job.read() == job.stream.value
 
 
-@on_a_loop
-async def test_an_open_event_takes_no_more_than_its_budget_before_it_is_closed():
-    job = Written("", merge_window=1.0)
+@on_event_loop
+async def test_open_event_is_closed_once_its_budget_is_used():
+    job = StreamHarness("", merge_window=1.0)
     job.stream.append("x")
-    waiting = job.journal.backlog
+    waiting = job.log_writer.backlog
     for _ in range(2 * MAX_BUDGET):
         job.stream.append("y")
-    assert job.journal.backlog >= waiting + MAX_BUDGET
+    assert job.log_writer.backlog >= waiting + MAX_BUDGET
     assert job.stream.value == "x" + "y" * (2 * MAX_BUDGET)
 
 
-@on_a_loop
-async def test_nothing_follows_the_close_of_an_item_though_an_event_is_open():
-    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+@on_event_loop
+async def test_writes_after_the_item_was_closed_are_refused():
+    job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
     job.stream.row("b", 2)
     job.writer.close()
@@ -103,7 +103,7 @@ async def test_nothing_follows_the_close_of_an_item_though_an_event_is_open():
         with pytest.raises(StreamClosedError):
             write()
     assert await job.read() == {"text": "ab", "ids": [1, 2]}
-    job = Written("")
+    job = StreamHarness("")
     job.stream.append("a")
     job.stream.append("b")
     job.writer.close()
@@ -112,15 +112,15 @@ async def test_nothing_follows_the_close_of_an_item_though_an_event_is_open():
     assert await job.read() == "ab"
 
 
-@on_a_loop
-async def test_what_is_no_plain_json_is_made_json_also_where_it_is_found_only_in_the_end():
-    job = Written([{"n": n} for n in range(500)], ())
+@on_event_loop
+async def test_values_outside_json_are_converted_even_after_a_fast_comparison():
+    job = StreamHarness([{"n": n} for n in range(500)], ())
     live: list[Any] = [{"n": n} for n in range(500)]
     for _ in range(4):
         job.writer.replace(live)
     live[250] = {"n": ("a", "tuple")}
     live[251] = {"n": True}
-    # So soon after the last look, the middle is not looked at again.
+    # A full comparison is not due yet, so this call compares only the ends of the list.
     job.writer.replace(live)
     expected = [{"n": n} for n in range(500)]
     expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
@@ -147,10 +147,10 @@ A, B, ROW, CHANGE, READ, COMMIT = "append to a", "append to b", "row", "change",
         ([A, COMMIT, COMMIT, CHANGE], [[["a", "/items/0/value/a", "x"]], CHANGE]),
     ],
 )
-@on_a_loop
-async def test_which_calls_share_an_event(calls, events):
-    """The rows of the table at the top of `log_writer`; an append to an array comes before those to texts."""
-    job = Written({"a": "", "b": []}, ("/a", "/b"), merge_window=1.0)
+@on_event_loop
+async def test_calls_share_an_event_as_documented(calls, events):
+    """Check the table in the docstring of `log_writer`. An append to an array precedes appends to texts."""
+    job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), merge_window=1.0)
     for call in calls:
         match call:
             case "append to a":
@@ -164,15 +164,15 @@ async def test_which_calls_share_an_event(calls, events):
             case "read":
                 assert job.stream.value
             case "commit":
-                await job.journal.commit()
+                await job.log_writer.commit()
     change = [["a", "/notes", [{"level": "info", "text": "n"}]]]
     wanted = [change if event is CHANGE else sorted(event, key=str) for event in events]
     assert [sorted(event, key=str) for event in await job.events()] == wanted
 
 
-@on_a_loop
-async def test_without_merging_each_call_is_an_event_of_its_own():
-    job = Written({"a": "", "b": []}, ("/a", "/b"), merge_window=0.0)
+@on_event_loop
+async def test_each_call_is_an_event_if_merging_is_off():
+    job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), merge_window=0.0)
     for _ in range(3):
         job.stream.append("x", at="/a")
         job.stream.row("y", 2)

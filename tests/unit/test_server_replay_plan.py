@@ -13,7 +13,7 @@ def extent(base: int, head: int, *, ended: bool = False, epoch: int = 3) -> Exte
 
 
 @pytest.mark.parametrize(
-    ("cursor", "held", "opens"),
+    ("cursor", "held", "plan"),
     [
         (None, extent(0, 1), ReplayPlan(after=Cursor(3, 0))),
         (None, extent(0, 2, ended=True), ReplayPlan(after=Cursor(3, 0))),
@@ -32,18 +32,18 @@ def extent(base: int, head: int, *, ended: bool = False, epoch: int = 3) -> Exte
         (Cursor(4, 1), extent(0, 9), REWOUND),
     ],
 )
-def test_a_cursor_opens_a_stream_by_the_table(cursor, held, opens):
-    assert plan_replay(cursor, held) == opens
+def test_replay_of_a_log_with_one_epoch(cursor, held, plan):
+    assert plan_replay(cursor, held) == plan
 
 
-# What section 4.2 of the specification gives as its example: 1-3, then an epoch that opens with 4711-4.
+# The example of section 4.2 of the specification: epoch 1 ends at 1-3, and the next epoch begins with 4711-4.
 EPOCHS = Extent(
     Cursor(1, 2), Cursor(4711, 5), ended=False, starts=(Cursor(1, 1), Cursor(4711, 4)), columns=()
 )
 
 
 @pytest.mark.parametrize(
-    ("cursor", "opens"),
+    ("cursor", "plan"),
     [
         (None, COMPACTED),
         (BEGINNING, ReplayPlan(snapshot=(ReplayStart.OLDEST, "compacted"))),
@@ -57,11 +57,11 @@ EPOCHS = Extent(
         (Cursor(4711, 6), REWOUND),
     ],
 )
-def test_a_cursor_opens_a_stream_whose_log_has_had_several_epochs(cursor, opens):
-    assert plan_replay(cursor, EPOCHS) == opens
+def test_replay_of_a_log_with_several_epochs(cursor, plan):
+    assert plan_replay(cursor, EPOCHS) == plan
 
 
-def test_a_snapshot_at_the_head_is_sent_as_it_was_logged():
+def test_snapshot_at_the_head_is_sent_as_it_was_logged():
     assert plan_replay(None, EPOCHS._replace(head=Cursor(4711, 4))) == ReplayPlan(after=Cursor(1, 3))
     assert plan_replay(None, EPOCHS._replace(head=Cursor(4711, 5), ended=True)) == ReplayPlan(
         after=Cursor(1, 3)

@@ -1,30 +1,30 @@
-"""What a stream calls stable stays: readers hand it over as final, and the server refuses whatever would break it."""
+"""Stable text of a stream: readers treat it as final, so the server refuses changes to it."""
 
 import pytest
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import StreamClosedError
 
 
-@on_a_loop
-async def test_what_is_promised_is_told_and_only_grows():
-    job = Written({"te/xt": "", "n": 1}, ("/te~1xt",))
+@on_event_loop
+async def test_stable_length_is_logged_and_never_decreases():
+    job = StreamHarness({"te/xt": "", "n": 1}, ("/te~1xt",))
     job.stream.append("hello wörld 🎉")
     job.stream.stable(5)
     job.stream.stable(3)
     job.stream.stable()
     job.stream.stable(0)
-    promised = [event for event in await job.events() if "stable" in str(event)]
-    assert promised == [
+    stable_events = [event for event in await job.events() if "stable" in str(event)]
+    assert stable_events == [
         [["s", "/items/0/stable", {"/te~1xt": 5}]],
         [["s", "/items/0/stable/~1te~01xt", 13]],
     ]
     assert await job.read() == {"te/xt": "hello wörld 🎉", "n": 1}
 
 
-@on_a_loop
-async def test_nothing_takes_back_what_was_promised():
-    job = Written({"text": "", "rows": [{"text": "first"}]}, ("/text",))
+@on_event_loop
+async def test_changes_to_stable_text_are_refused():
+    job = StreamHarness({"text": "", "rows": [{"text": "first"}]}, ("/text",))
     stream = job.stream
     stream.append("hello world")
     stream.stable(5)
@@ -50,9 +50,9 @@ async def test_nothing_takes_back_what_was_promised():
     assert stream.value == await job.read() == {"text": "hello", "rows": [{"text": "first and more"}, 2]}
 
 
-@on_a_loop
-async def test_only_what_is_there_can_be_promised():
-    job = Written({"text": "abc", "n": 1}, ("/text",))
+@on_event_loop
+async def test_stable_length_must_not_exceed_the_text():
+    job = StreamHarness({"text": "abc", "n": 1}, ("/text",))
     for n, at in ((4, None), (-1, None), (True, None), (1.0, None), (1, "/n"), (1, "/none"), (1, "")):
         with pytest.raises(ValueError, match="stable"):
             job.stream.stable(n, at=at)
@@ -62,12 +62,12 @@ async def test_only_what_is_there_can_be_promised():
     assert await job.events() == []
 
 
-@on_a_loop
-async def test_a_long_text_set_anew_keeps_its_promise_in_each_of_its_events():
-    job = Written({"text": ""}, ("/text",), max_event_bytes=1024)
+@on_event_loop
+async def test_replacing_a_long_text_keeps_its_stable_prefix_in_each_event():
+    job = StreamHarness({"text": ""}, ("/text",), max_event_bytes=1024)
     kept = "é🎉" * 1000
     job.stream.append(kept + "x" * 5000)
     job.stream.stable(len(kept))
     job.stream.set("/text", kept + "y" * 9000)
-    # The reader's document refuses an event after which a promise is broken.
+    # The reader's document refuses an event that changes stable text.
     assert await job.read() == {"text": kept + "y" * 9000}

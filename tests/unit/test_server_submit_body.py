@@ -1,4 +1,4 @@
-"""The body of a submit: how much of it is looked at, and how much of it an answer repeats."""
+"""Body of a submit request: limits on its validation and on the length of error messages."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def admitted(inputs, shared):
     return asyncio.run(admit_inputs(server.endpoints["echo"], submission))
 
 
-def test_shared_members_are_bounded_by_all_the_copies_of_them(monkeypatch):
+def test_shared_members_are_limited_by_their_total_size_in_all_inputs(monkeypatch):
     shared = {"text": "x" * 989}  # 1,000 bytes as JSON
     monkeypatch.setattr(submit_body, "MAX_SHARED_BYTES", 4000)
     assert len(admitted([{}] * 4, shared)) == 4
@@ -54,7 +54,7 @@ def make_endpoint():
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "pointer"),
+    ("given", "message", "pointer"),
     [
         (
             {"numbers": [1] + ["x"] * 1000},
@@ -73,8 +73,8 @@ def make_endpoint():
         ),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_few_words_however_much_it_is(given, said, pointer):
+def test_error_about_a_large_invalid_input_is_short(given, message, pointer):
     with pytest.raises(ProblemError) as refused:
         make_endpoint().input.read(given, "/input")
-    assert str(refused.value) == said
-    assert refused.value.problem.pointer == (pointer or said.partition(": ")[0])
+    assert str(refused.value) == message
+    assert refused.value.problem.pointer == (pointer or message.partition(": ")[0])

@@ -1,4 +1,4 @@
-"""What functions give, as JSON's own types: nothing is lost on the way without a word."""
+"""Conversion of values from user functions to JSON types, without silent loss."""
 
 import dataclasses
 import math
@@ -47,8 +47,8 @@ def elements() -> list[Any]: ...
 def model() -> Loose: ...
 
 
-WAYS = [plain, *(shapes_of(each, "e")[1].to_json for each in (anything, members, elements, model))]
-DEEP = {
+CONVERSIONS = [plain, *(shapes_of(each, "e")[1].to_json for each in (anything, members, elements, model))]
+NESTINGS = {
     "bare": lambda bad: bad,
     "member": lambda bad: {"a": bad},
     "model": lambda bad: Loose(y=bad),
@@ -60,33 +60,33 @@ DEEP = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("where", DEEP)
-def test_what_is_no_json_number_or_text_is_refused_alike_however_deep_it_stands(way, where):
-    for bad, said in (
+@pytest.mark.parametrize("convert", CONVERSIONS)
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_values_outside_json_are_refused_at_any_depth(convert, nesting):
+    for bad, message in (
         (math.nan, "nan"),
         (-math.inf, "-inf"),
         (np.float32("nan"), "nan"),
         ("\ud800", "lone surrogate"),
     ):
-        with pytest.raises(ValueError, match=said):
-            strict_json.check(way(DEEP[where](bad)))
+        with pytest.raises(ValueError, match=message):
+            strict_json.check(convert(NESTINGS[nesting](bad)))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("where", DEEP)
-def test_two_members_of_one_name_are_refused_and_a_name_that_is_no_text_is_none(way, where):
+@pytest.mark.parametrize("convert", CONVERSIONS)
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_duplicate_and_non_string_member_names_are_handled_at_any_depth(convert, nesting):
     with pytest.raises(InvalidValueError, match="1 and '1' both become the JSON member '1'"):
-        way(DEEP[where]({"o": {1: 2, "1": 3}}))
+        convert(NESTINGS[nesting]({"o": {1: 2, "1": 3}}))
     with pytest.raises(ValueError, match="lone surrogate"):
-        strict_json.check(way(DEEP[where]({"\ud800": 1})))
-    assert way({"o": {1: 2, None: 3, "2": 4}}) == {"o": {"1": 2, "None": 3, "2": 4}}
+        strict_json.check(convert(NESTINGS[nesting]({"\ud800": 1})))
+    assert convert({"o": {1: 2, None: 3, "2": 4}}) == {"o": {"1": 2, "None": 3, "2": 4}}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_arrays_and_what_a_model_says_of_itself_are_taken(way):
+@pytest.mark.parametrize("convert", CONVERSIONS)
+def test_arrays_and_custom_serializers_of_models_are_supported(convert):
     given = {"s": Short(), "a": [Tidy(x=math.nan)], "b": Loose(x=1, y=np.array([1.5, 2])), "c": ({3}, None)}
-    assert way(given) == {
+    assert convert(given) == {
         "s": {"y": 1},
         "a": [{"x": None}],
         "b": {"x": 1.0, "y": [1.5, 2.0]},

@@ -1,4 +1,4 @@
-"""From `Stream.append` to `Log.append`, a call passes methods of few classes."""
+"""Number of classes whose methods run between `Stream.append` and `Log.append`."""
 
 import asyncio
 import sys
@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import tidewire.protocol.document
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 
 MAX_CLASSES = 6
 """Stream, ItemWriter, LogWriter, Document, GroupCommit, and the log."""
 
 DOCUMENT = tidewire.protocol.document.__name__
-"""Counts as one class: its base class, ropes and views are the document's own."""
+"""The document package counts as one class, because its ropes and views belong to the document."""
 
 
 def class_of(frame: FrameType) -> str | None:
-    """The class whose method a frame runs, None for a function."""
+    """Return the class whose method a frame runs, or None for a plain function."""
     owner, _, _ = frame.f_code.co_qualname.partition(".<locals>")[0].rpartition(".")
     module = frame.f_globals.get("__name__", "")
     if not owner or not module.startswith(("tidewire.", "tidewire_server.")):
@@ -28,7 +28,7 @@ def class_of(frame: FrameType) -> str | None:
 
 
 async def classes_up_to_the_log(write: Callable[[], None]) -> set[str]:
-    """The classes whose methods run from a call up to and including `Log.append_at_once`."""
+    """Return the classes whose methods run from the call up to `Log.append_at_once`, inclusive."""
     passed: set[str] = set()
     reached = False
 
@@ -49,9 +49,9 @@ async def classes_up_to_the_log(write: Callable[[], None]) -> set[str]:
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 0.005])
-@on_a_loop
-async def test_an_append_passes_at_most_six_classes_on_its_way_to_the_log(merge_window):
-    job = Written("", merge_window=merge_window)
+@on_event_loop
+async def test_append_runs_methods_of_at_most_six_classes(merge_window):
+    job = StreamHarness("", merge_window=merge_window)
     first = await classes_up_to_the_log(lambda: job.stream.append("x"))
     next_one = await classes_up_to_the_log(lambda: job.stream.append("y"))
     assert job.stream.value == "xy"
@@ -61,9 +61,9 @@ async def test_an_append_passes_at_most_six_classes_on_its_way_to_the_log(merge_
         assert any(name.endswith(".MemoryLog") for name in passed)
 
 
-@on_a_loop
-async def test_a_row_passes_at_most_six_classes_on_its_way_to_the_log():
-    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+@on_event_loop
+async def test_row_runs_methods_of_at_most_six_classes():
+    job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     first = await classes_up_to_the_log(lambda: job.stream.row("a", 1))
     next_one = await classes_up_to_the_log(lambda: job.stream.row("b", 2))
     assert job.stream.value == {"text": "ab", "ids": [1, 2]}
@@ -72,10 +72,10 @@ async def test_a_row_passes_at_most_six_classes_on_its_way_to_the_log():
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
-@on_a_loop
-async def test_a_string_is_not_appended_to_an_array(merge_window):
-    """The writer encodes an append to the one column as a bare string, which a reader takes for a row."""
-    job = Written([], merge_window=merge_window)
+@on_event_loop
+async def test_string_append_to_an_array_is_refused(merge_window):
+    """An append to the only column is encoded as a bare string, which a reader would apply as a row."""
+    job = StreamHarness([], merge_window=merge_window)
     for _ in range(3):
         with pytest.raises(ValueError, match="only an array can be appended to an array"):
             job.stream.append("x")

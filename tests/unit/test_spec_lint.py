@@ -1,4 +1,4 @@
-"""The specification holds its own rules: one key word and one identifier a sentence, examples that are what they say."""
+"""Lint of the specification: requirements, schemas, OpenAPI file, examples and transcripts are consistent."""
 
 import json
 import math
@@ -35,29 +35,29 @@ TRACEABILITY = json.loads(
 TRANSCRIPTS = [fence for fence in document.fences if "transcript" in fence.tags]
 
 
-def place(fence):
+def location(fence):
     return f"{fence.chapter}:{fence.line}"
 
 
-# ---- sentences -------------------------------------------------------------------------------------------------
+# ---- requirements ----------------------------------------------------------------------------------------------
 
 
-def test_chapters_break_no_rule():
+def test_chapters_have_no_lint_errors():
     assert document.errors == []
 
 
-def test_requirements_and_readme_are_what_the_chapters_say():
+def test_generated_requirements_and_readme_are_up_to_date():
     run = subprocess.run(
         [sys.executable, str(SPEC / "extract.py"), "--check"], capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_every_chapter_has_an_area_and_every_area_a_chapter():
+def test_chapters_and_areas_match_one_to_one():
     assert [file.stem for file in sorted(SPEC.glob("[0-9][0-9]-*.md"))] == list(extract.AREAS)
 
 
-def test_sentences_without_data_exist_and_have_one_reason():
+def test_requirements_without_data_exist_and_have_one_reason():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
     unseen = extract.reasons(text, extract.UNSEEN_HEADING)
     without = extract.reasons(text, extract.WITHOUT_DATA_HEADING)
@@ -67,20 +67,20 @@ def test_sentences_without_data_exist_and_have_one_reason():
     assert unseen.keys() | without.keys() <= {one.id for one in document.requirements}
     for heading in (extract.UNSEEN_HEADING, extract.WITHOUT_DATA_HEADING, extract.WATCHED_HEADING):
         listed = extract.identifiers(text.partition(f"## {heading}\n")[2].partition("\n## ")[0])
-        assert len(listed) == len(set(listed)), "one reason each"
+        assert len(listed) == len(set(listed)), "a requirement is listed twice"
 
 
 JUDGED_BY_A_TEST = {
     "test_what_a_server_says_of_its_endpoints_is_so": ["TW-DSC-017", "TW-DSC-019", "TW-DSC-022"],
     "test_a_reader_that_takes_a_little_is_not_closed_for_being_slow": ["TW-DIF-068"],
     "test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_once": ["TW-DEP-005"],
-    "test_the_hash_changes_with_the_vocabulary": ["TW-GEN-040"],
-    "test_a_page_closes_its_stream_at_done": ["TW-BRW-001", "TW-BRW-002", "TW-BRW-003", "TW-BRW-004"],
+    "test_vocabulary_hash_changes_with_the_vocabulary": ["TW-GEN-040"],
+    "test_page_closes_its_stream_at_done": ["TW-BRW-001", "TW-BRW-002", "TW-BRW-003", "TW-BRW-004"],
 }
-"""Test → requirements that README.md calls judged by a test of their own; the specification names no test."""
+"""Map tests to the requirements that README.md assigns to a test; the specification names no tests."""
 
 
-def test_tests_that_judge_a_sentence_exist():
+def test_tests_that_judge_a_requirement_exist():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
     judged = extract.reasons(text, extract.WATCHED_HEADING)
     own = {name for name, row in judged.items() if not row.startswith("every transcript: ")}
@@ -90,24 +90,24 @@ def test_tests_that_judge_a_sentence_exist():
     assert [test for test in JUDGED_BY_A_TEST if f"def {test}(" not in tests] == []
 
 
-def test_sentences_that_data_names_need_no_reason():
+def test_requirements_covered_by_data_have_no_reason():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
     found = extract.covered(document) | extract.reasons(text, extract.WATCHED_HEADING)
     for heading in (extract.UNSEEN_HEADING, extract.WITHOUT_DATA_HEADING):
         assert not extract.reasons(text, heading).keys() & found.keys()
 
 
-def judge(*lines, chapter="03-framing"):
+def parse_chapter(*lines, chapter="03-framing"):
     spec = extract.Specification()
     extract.read_chapter(chapter, "\n".join(["*Applies to: server · core*", *lines, ""]), spec)
     return spec
 
 
-SENTENCE = "- A server MUST do it. [TW-FRM-001]"
+REQUIREMENT = "- A server MUST do it. [TW-FRM-001]"
 
 
-def test_a_sentence_is_read_with_level_role_and_profile():
-    (one,) = judge(SENTENCE).requirements
+def test_requirement_is_parsed_with_level_role_and_profile():
+    (one,) = parse_chapter(REQUIREMENT).requirements
     assert one == extract.Requirement(
         "TW-FRM-001", "MUST", "server", "core", "A server MUST do it.", "03-framing"
     )
@@ -117,8 +117,8 @@ def test_a_sentence_is_read_with_level_role_and_profile():
     ("override", "role", "profile"),
     [("client", "client", "client"), ("both", "both", "core"), ("client/browser", "client", "browser")],
 )
-def test_a_word_after_the_identifier_overrides_role_and_profile(override, role, profile):
-    (one,) = judge(f"- A page MUST NOT do it. [TW-FRM-001 {override}]").requirements
+def test_word_after_the_identifier_overrides_role_and_profile(override, role, profile):
+    (one,) = parse_chapter(f"- A page MUST NOT do it. [TW-FRM-001 {override}]").requirements
     assert (one.level, one.role, one.profile) == ("MUST NOT", role, profile)
 
 
@@ -140,74 +140,74 @@ def test_a_word_after_the_identifier_overrides_role_and_profile(override, role, 
         ("```json", "has no end"),
     ],
 )
-def test_a_breach_of_a_rule_is_told(line, complaint):
-    (error,) = judge(line).errors[:1]
+def test_violation_of_a_writing_rule_is_reported(line, complaint):
+    (error,) = parse_chapter(line).errors[:1]
     assert complaint in error
 
 
-def test_an_identifier_that_stands_twice_is_told():
-    assert "is already used by another requirement" in judge(SENTENCE, SENTENCE).errors[0]
+def test_duplicate_identifier_is_reported():
+    assert "is already used by another requirement" in parse_chapter(REQUIREMENT, REQUIREMENT).errors[0]
 
 
-def test_key_words_in_code_in_quotes_and_in_fences_are_not_normative():
-    assert judge("`MUST`", "> It MUST.", "```", "MUST", "```", "it must, it may").errors == []
+def test_key_words_in_code_quotes_and_fences_are_not_normative():
+    assert parse_chapter("`MUST`", "> It MUST.", "```", "MUST", "```", "it must, it may").errors == []
 
 
-def test_a_reference_to_an_unknown_sentence_is_told(tmp_path):
+def test_reference_to_an_unknown_requirement_is_reported(tmp_path):
     (tmp_path / "03-framing.md").write_text("As TW-FRM-777 says.\n", encoding="utf-8")
     assert extract.read(tmp_path).errors == ["03-framing:1: TW-FRM-777 is not defined"]
 
 
-def test_a_reference_to_an_unknown_sentence_is_told_wherever_it_stands(tmp_path):
+def test_unknown_references_in_fences_appendix_and_readme_are_reported(tmp_path):
     (tmp_path / "03-framing.md").write_text(
         "```http covers=TW-FRM-771\n# TW-FRM-772\n```\n", encoding="utf-8"
     )
     (tmp_path / "A-appendix.md").write_text("As TW-FRM-773 says.\n", encoding="utf-8")
     (tmp_path / "README.md").write_text("| TW-FRM-774 | why |\n", encoding="utf-8")
-    told = [error.split()[1] for error in extract.read(tmp_path).errors]
-    assert told == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
+    identifiers = [error.split()[1] for error in extract.read(tmp_path).errors]
+    assert identifiers == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
 
 
-def test_a_withdrawn_sentence_that_is_forgotten_leaves_a_gap_that_is_told(tmp_path):
+def test_gap_in_the_identifiers_is_reported(tmp_path):
     text = "*Applies to: server · core*\n- A server MUST do it. [TW-FRM-003]\n"
     (tmp_path / "03-framing.md").write_text(text, encoding="utf-8")
     (tmp_path / "14-changes.md").write_text("## Withdrawn identifiers\n\n| TW-FRM-001 |\n", encoding="utf-8")
     assert extract.read(tmp_path).errors == ["TW-FRM-002 is neither defined nor withdrawn"]
 
 
-def test_a_withdrawn_sentence_may_be_referred_to_but_not_defined_again(tmp_path):
+def test_withdrawn_requirement_may_be_referenced_but_not_defined(tmp_path):
     (tmp_path / "14-changes.md").write_text("## Withdrawn identifiers\n\n| TW-FRM-001 |\n", encoding="utf-8")
     (tmp_path / "03-framing.md").write_text("As TW-FRM-001 said.\n", encoding="utf-8")
     assert extract.read(tmp_path).errors == []
-    text = f"*Applies to: server · core*\n{SENTENCE}\n"
+    text = f"*Applies to: server · core*\n{REQUIREMENT}\n"
     (tmp_path / "03-framing.md").write_text(text, encoding="utf-8")
     assert extract.read(tmp_path).errors == ["TW-FRM-001 is withdrawn and defined"]
 
 
-def test_an_identifier_that_vanishes_is_told_unless_it_is_withdrawn():
-    spec = judge(SENTENCE)
+def test_removed_identifier_is_reported_unless_withdrawn():
+    spec = parse_chapter(REQUIREMENT)
     old = '[{"id": "TW-FRM-001"}, {"id": "TW-FRM-002"}, {"id": "TW-FRM-003"}]'
     spec.withdrawn.add("TW-FRM-003")
     assert extract.vanished(spec, old) == ["TW-FRM-002"]
 
 
-def test_sentence_that_nothing_exercises_is_told_unless_there_is_a_reason():
-    spec = judge("- A server MUST do it. [TW-FRM-999]", "- A server MAY do it. [TW-FRM-998]")
-    text, untold = extract.coverage(spec, "")
-    assert untold == ["TW-FRM-999"]
+def test_requirement_without_coverage_is_reported_unless_it_has_a_reason():
+    spec = parse_chapter("- A server MUST do it. [TW-FRM-999]", "- A server MAY do it. [TW-FRM-998]")
+    text, unexplained = extract.coverage(spec, "")
+    assert unexplained == ["TW-FRM-999"]
     assert "| TW-FRM-999 | server | – **nothing** |" in text
     readme = f"## {extract.WITHOUT_DATA_HEADING}\n\n| TW-FRM-999, TW-FRM-998 | it is late |\n"
-    text, untold = extract.coverage(spec, readme)
-    assert untold == []
+    text, unexplained = extract.coverage(spec, readme)
+    assert unexplained == []
     assert "| TW-FRM-999 | server | – it is late |" in text
 
 
-def test_requirements_hold_what_the_chapters_say_and_nothing_of_the_suite():
-    (entry,) = json.loads(extract.requirements_json(judge(SENTENCE)))
+def test_requirements_file_has_no_members_of_the_suite():
+    (entry,) = json.loads(extract.requirements_json(parse_chapter(REQUIREMENT)))
     assert [*entry] == ["id", "level", "role", "profile", "text", "chapter"]
 
 
-def test_the_specification_names_no_check_and_no_test():
+def test_specification_names_no_check_and_no_test():
     files = [file for file in SPEC.rglob("*") if file.suffix in {".md", ".json", ".yaml"}]
     names = {name for file in files for name in re.findall(r"\btest_\w+", file.read_text(encoding="utf-8"))}
     assert names == set()
@@ -233,14 +233,14 @@ def test_references_between_sections_exist():
     ("section", "row"),
     [("## 1.6", r"^\| (\w+) \| (\w+) \| [^|]+ \|$"), ("## 1.7", r"^\| (\w+) \| [^|]+ \| (\w+) \|$")],
 )
-def test_state_machines_are_drawn_from_their_tables(section, row):
+def test_state_diagrams_match_their_tables(section, row):
     text = (SPEC / "01-overview.md").read_text(encoding="utf-8").partition(section)[2].partition("\n## ")[0]
     table = {(a, b) for a, b in re.findall(row, text, re.MULTILINE) if a not in {"from", "state", "any"}}
     drawn = set(re.findall(r"^  (\w+) --> (\w+) : ", text, re.MULTILINE))
     assert table == drawn
 
 
-def test_the_registry_of_problems_is_the_table_of_the_chapter():
+def test_problem_registry_matches_the_table_in_the_chapter():
     text = (SPEC / "09-errors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (yes|no) \| (–|\d+) \| (.+) \|$", text, re.MULTILINE)
     table = {code: (int(status), retry == "yes", wait, title) for code, status, retry, wait, title in rows}
@@ -261,7 +261,7 @@ def test_the_registry_of_problems_is_the_table_of_the_chapter():
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_schema_is_valid_and_its_examples_fit_it(name):
+def test_schema_is_valid_and_accepts_its_examples(name):
     schema = SCHEMAS[name]
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
@@ -296,7 +296,7 @@ def test_schema_is_valid_and_its_examples_fit_it(name):
         ("generate-input", {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}),
     ],
 )
-def test_schema_refuses_what_the_chapters_refuse(name, wrong):
+def test_schema_refuses_invalid_values(name, wrong):
     assert breaches(name, wrong)
 
 
@@ -326,7 +326,7 @@ def references(node):
             yield from references(child)
 
 
-def test_references_of_openapi_resolve():
+def test_references_in_openapi_resolve():
     found = set(references(OPENAPI))
     assert found
     for reference in found:
@@ -338,7 +338,7 @@ def test_references_of_openapi_resolve():
             assert reference.removeprefix("schema/").removesuffix(".schema.json") in SCHEMAS
 
 
-def test_openapi_has_the_resources_of_the_chapter_on_jobs():
+def test_openapi_has_the_resources_of_the_jobs_chapter():
     text = (SPEC / "06-jobs.md").read_text(encoding="utf-8").partition("## 6.2")[0]
     rows = re.findall(r"^\| `([^`?]+)(?:\?[^`]*)?` \| (\w+)[^|]*\| ([\d, ]+) \|", text, re.MULTILINE)
     listed = {(path, method.lower(), status) for path, method, all_ in rows for status in all_.split(", ")}
@@ -353,7 +353,7 @@ def test_openapi_has_the_resources_of_the_chapter_on_jobs():
     assert listed == described
 
 
-def test_openapi_names_each_operation_once():
+def test_operation_ids_in_openapi_are_unique():
     names = [
         operation["operationId"]
         for item in OPENAPI["paths"].values()
@@ -363,7 +363,7 @@ def test_openapi_names_each_operation_once():
     assert len(names) == len(set(names))
 
 
-def test_openapi_gives_every_operation_the_statuses_that_any_request_may_get():
+def test_each_openapi_operation_has_the_statuses_common_to_all_requests():
     for path, item in OPENAPI["paths"].items():
         for method, operation in item.items():
             if method != "parameters":
@@ -376,22 +376,22 @@ def test_openapi_gives_every_operation_the_statuses_that_any_request_may_get():
 LANGUAGES = {"json", "sse", "abnf", "mermaid", "js", "lua", "sql", "http"}
 
 
-def test_every_fenced_block_says_what_it_is():
+def test_every_fenced_block_has_a_known_language_and_tags():
     for fence in document.fences:
-        assert fence.language in LANGUAGES, place(fence)
-        assert (fence.language == "http") == ("transcript" in fence.tags), place(fence)
-        assert (fence.language == "json") == bool({"schema", "cases"} & fence.tags.keys()), place(fence)
+        assert fence.language in LANGUAGES, location(fence)
+        assert (fence.language == "http") == ("transcript" in fence.tags), location(fence)
+        assert (fence.language == "json") == bool({"schema", "cases"} & fence.tags.keys()), location(fence)
 
 
-@pytest.mark.parametrize("fence", [f for f in document.fences if "schema" in f.tags], ids=place)
-def test_json_example_fits_its_schema(fence):
+@pytest.mark.parametrize("fence", [f for f in document.fences if "schema" in f.tags], ids=location)
+def test_json_example_is_valid_for_its_schema(fence):
     assert breaches(fence.tags["schema"], strict_json.loads(fence.text)) == []
 
 
 REFUSALS = {"malformed": DiffError, "unknown": UnknownOpError, "failed check": IntegrityError}
 
 
-def test_cases_of_diffs_come_out_as_the_chapter_says():
+def test_diff_cases_have_the_documented_results():
     (fence,) = (f for f in document.fences if f.tags.get("cases") == "diff")
     cases = strict_json.loads(fence.text)
     assert {case.get("refused") for case in cases} == {None, *REFUSALS}
@@ -407,13 +407,13 @@ def test_cases_of_diffs_come_out_as_the_chapter_says():
         assert refusal == REFUSALS.get(case.get("refused")), case
 
 
-@pytest.mark.parametrize("fence", [f for f in document.fences if f.language == "sse"], ids=place)
-def test_example_of_bytes_decodes_to_events_that_fit_their_schemas(fence):
+@pytest.mark.parametrize("fence", [f for f in document.fences if f.language == "sse"], ids=location)
+def test_sse_example_decodes_to_events_valid_for_their_schemas(fence):
     assert fence.text.endswith("\n\n")
-    fit_schemas(events_of(fence.text))
+    check_schemas_of(events_of(fence.text))
 
 
-def fit_schemas(events):
+def check_schemas_of(events):
     assert events
     for event in events:
         name = SCHEMA_OF_EVENT[event.type]
@@ -421,43 +421,45 @@ def fit_schemas(events):
 
 
 @pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
-def test_transcript_is_a_conversation_whose_bodies_fit_their_schemas(fence):
+def test_transcript_has_valid_requests_and_bodies(fence):
     found = list(exchanges(fence.text))
     assert found
-    for answer in found:
-        request, _, body = answer.request.partition("\n\n")
+    for exchange in found:
+        request, _, body = exchange.request.partition("\n\n")
         assert re.fullmatch(
             r"(GET|POST|PUT|DELETE|OPTIONS) (/v1|\{)\S*( HTTP/1\.0)?", request.splitlines()[0]
         )
-        if body and answer.status < 400 and "/endpoints/tidewire.script/" in request:
+        if body and exchange.status < 400 and "/endpoints/tidewire.script/" in request:
             assert breaches("cancel" if "/cancel" in request else "submit", strict_json.loads(body)) == []
-        if answer.is_stream:
-            fit_schemas(events_of(answer.body))
-        elif answer.body.strip():
-            assert isinstance(strict_json.loads(answer.body), dict)
+        if exchange.is_stream:
+            check_schemas_of(events_of(exchange.body))
+        elif exchange.body.strip():
+            assert isinstance(strict_json.loads(exchange.body), dict)
 
 
 @pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
-def test_streams_of_a_transcript_that_begin_with_a_snapshot_fold_up_to_a_done_that_verifies(fence):
-    # What begins with a cursor, or leaves events out, is folded where it is played.
-    for answer in exchanges(fence.text):
+def test_streams_of_a_transcript_apply_up_to_a_valid_done_event(fence):
+    # Streams that begin after a cursor, or omit events, are checked where the transcript is replayed.
+    for exchange in exchanges(fence.text):
         whole = (
-            answer.is_stream and "..." not in answer.body and "{" not in re.sub(r"data:.*", "", answer.body)
+            exchange.is_stream
+            and "..." not in exchange.body
+            and "{" not in re.sub(r"data:.*", "", exchange.body)
         )
-        if not whole or "event:snapshot" not in answer.body or '"{digest}"' in answer.body:
+        if not whole or "event:snapshot" not in exchange.body or '"{digest}"' in exchange.body:
             continue
         follower = Follower()
         follower.connected()
-        outcomes = [follower.receive(event) for event in events_of(answer.body)]
+        outcomes = [follower.receive(event) for event in events_of(exchange.body)]
         closes = [one for one in outcomes if isinstance(one, Reconnect | Fatal)]
         if closes:
             assert [one.cause for one in closes] == [Cause.GOAWAY]
         else:
-            assert answer.cut == (follower.done is None)
+            assert exchange.cut == (follower.done is None)
 
 
 @pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
-def test_transcript_covers_sentences_of_servers(fence):
+def test_transcript_covers_requirements_of_servers(fence):
     roles = {one.id: one.role for one in document.requirements}
     covered = extract.identifiers(fence.tags["covers"])
     assert covered
@@ -465,26 +467,28 @@ def test_transcript_covers_sentences_of_servers(fence):
     assert {roles[name] for name in covered} <= {"server", "both"}
 
 
-def test_transcripts_have_names_of_their_own():
+def test_transcript_names_are_unique():
     names = [fence.tags["transcript"] for fence in TRANSCRIPTS]
     assert len(names) == len(set(names))
 
 
-def test_the_grammar_of_ids_in_schema_and_code_is_one():
+def test_schema_and_code_accept_the_same_event_ids():
     for text in ("1-1", "9999999999-999999999999999"):
         assert breaches("event-id", text) == []
         assert str(Cursor.parse(text)) == text
 
 
-def test_examples_of_the_overview_of_a_row_are_as_long_as_the_text_says():
+def test_documented_sizes_of_example_events_are_right():
     texts = {fence.text for fence in document.fences if fence.language == "sse"}
     row = next(text for text in texts if "[287,9,4,77,51]" in text)
-    said = re.search(r"five candidates, (\d+) bytes", (SPEC / "08-text-generation.md").read_text("utf-8"))
-    assert int(said[1]) == len(row.encode())
+    documented = re.search(
+        r"five candidates, (\d+) bytes", (SPEC / "08-text-generation.md").read_text("utf-8")
+    )
+    assert int(documented[1]) == len(row.encode())
     two = next(text for text in texts if text.startswith('id:1-17\ndata:" world"\n\nid:1-18\ndata:"!"'))
-    said = re.search(r"stream, (\d+) and (\d+) bytes", (SPEC / "03-framing.md").read_text("utf-8"))
+    documented = re.search(r"stream, (\d+) and (\d+) bytes", (SPEC / "03-framing.md").read_text("utf-8"))
     first, second = (len(block.encode()) + 2 for block in two.strip("\n").split("\n\n"))
-    assert (int(said[1]), int(said[2])) == (first, second)
+    assert (int(documented[1]), int(documented[2])) == (first, second)
 
 
 def test_checks_and_digests_of_the_examples_are_right():
@@ -493,14 +497,14 @@ def test_checks_and_digests_of_the_examples_are_right():
     assert len(shown) == 2
     for sample, n, crc in shown:
         assert text_check("/a", sample) == ["/a", int(n), int(crc)]
-    (items, said) = re.search(r"final items `([^`]+)` have the digest `(\w+)`", text).groups()
-    assert digest(strict_json.loads(items)) == said
+    (items, documented) = re.search(r"final items `([^`]+)` have the digest `(\w+)`", text).groups()
+    assert digest(strict_json.loads(items)) == documented
     (done,) = (strict_json.loads(f.text) for f in document.fences if f.tags.get("schema") == "done")
     assert done["check"] == [text_check("/items/0/value", "Hello!")]
     assert done["digest"] == digest([{"status": "succeeded", "value": "Hello!"}])
 
 
-def test_log_probabilities_of_the_examples_are_ordered_and_sum_to_at_most_one():
+def test_example_log_probabilities_are_sorted_and_sum_to_at_most_one():
     tops = [row[-1] for row in rows_of_examples()]
     for fence in document.fences:
         if fence.tags.get("schema") == "generate-value":
@@ -522,7 +526,7 @@ def rows_of_examples():
                     yield op
 
 
-def test_names_of_the_schemas_of_events_are_those_of_the_table():
+def test_event_schemas_match_the_table_in_the_chapter():
     text = (SPEC / "03-framing.md").read_text(encoding="utf-8").partition("## 3.4")[2]
     rows = re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\|[^|]*\| `([\w-]+)\.schema\.json` \|$", text, re.MULTILINE)
     assert dict(rows) == SCHEMA_OF_EVENT

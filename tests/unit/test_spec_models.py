@@ -1,7 +1,8 @@
-"""The models of the code and the schemas of the specification agree, both ways as far as each can tell.
+"""Agreement of the code's models with the specification's schemas.
 
-What a model writes fits its schema. What a schema allows, the model reads. A member that the schema demands, the model
-demands as well or is told here to do without: it reads more than a server may write.
+Each value written by a model is valid for its schema, and the model reads each value that the schema allows. Members
+required by the schema are required by the model, except those in `READ_WITHOUT`: a server must write these members,
+but a reader does without them.
 """
 
 import typing
@@ -34,10 +35,11 @@ MODELS = {
     "stream-token": resources.StreamToken,
 }
 
+# The protocol's code validates the first seven; a `job` is a `job-entry` with a state; the server has the other models.
 NO_MODEL = {
-    "event-id", "job-id", "pointer", "columns", "op", "check", "diff",  # judged by the protocol's own code
-    "job",  # a job-entry with a state
-    "generate-input", "generate-value", "vocabulary",  # models of the server
+    "event-id", "job-id", "pointer", "columns", "op", "check", "diff",
+    "job",
+    "generate-input", "generate-value", "vocabulary",
 }  # fmt: skip
 
 READ_WITHOUT = {
@@ -46,7 +48,7 @@ READ_WITHOUT = {
     "job-entry": {"columns", "attempt"},
     "discovery": {"protocol"},
 }
-"""Members that a server always writes, and whose absence a reader survives."""
+"""Members that a server always writes, and that a reader does not need."""
 
 SAMPLES = {
     "status": 503,
@@ -68,11 +70,11 @@ SAMPLES = {
     "capabilities": ["list", "delete"],
     "inputs": [1, 2],
 }
-"""Values for members whose type does not tell what fits."""
+"""Example values for members whose type does not determine a valid value."""
 
 
 def samples(name, annotation):
-    """JSON values of a type: one, or one for each word of a Literal."""
+    """Yield JSON values of a type: one value, or each value of a Literal."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield next(instances(annotation))
         return
@@ -98,7 +100,7 @@ def samples(name, annotation):
 
 
 def instances(model):
-    """Members of a model: all of them, each word of each Literal, and each member left out that may be."""
+    """Yield inputs of a model: all members, each value of each Literal, and each optional member left out."""
     full = {}
     for name, member in model.model_fields.items():
         full[member.alias or name] = next(samples(member.alias or name, member.annotation))
@@ -113,7 +115,7 @@ def instances(model):
 
 
 def coherent(name, members):
-    """Whether members that depend on each other fit: what no single member's type can say."""
+    """Return whether members that depend on each other are consistent, which member types cannot express."""
     failed = members.get("status") == "failed"
     if name == "item":
         return failed == ("error" in members)
@@ -122,7 +124,7 @@ def coherent(name, members):
     return name != "submit" or ("input" in members) != ("inputs" in members)
 
 
-def written(name, model, members):
+def serialize(name, model, members):
     made = model.model_validate(members)
     if name == "submit":
         return made.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -130,43 +132,43 @@ def written(name, model, members):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_model_writes_fits_its_schema(name):
+def test_values_written_by_a_model_are_valid_for_its_schema(name):
     model, seen = MODELS[name], 0
     for members in instances(model):
         if coherent(name, members):
             seen += 1
-            assert breaches(name, written(name, model, members)) == [], members
+            assert breaches(name, serialize(name, model, members)) == [], members
     assert seen
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_schema_shows_the_model_reads_and_writes_again(name):
+def test_model_reads_and_writes_each_example_of_its_schema(name):
     model = MODELS[name]
     for example in SCHEMAS[name]["examples"]:
-        again = written(name, model, example)
+        again = serialize(name, model, example)
         assert breaches(name, again) == []
         assert {key for key, value in example.items() if value is not None} <= again.keys()
 
 
-def neighbours(value):
-    """JSON that differs from a value in one place: a member gone, or something else in its stead."""
+def variants(value):
+    """Yield variants of a JSON value with one change: a member removed, or a value replaced."""
     if isinstance(value, dict):
         for key, child in value.items():
             yield {other: one for other, one in value.items() if other != key}
-            for other in (None, "x", "3", 3, 0, 1.5, True, [], {}, *neighbours(child)):
+            for other in (None, "x", "3", 3, 0, 1.5, True, [], {}, *variants(child)):
                 yield value | {key: other}
         yield value | {"a-member-of-a-later-minor": 1}
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            for other in neighbours(child):
+            for other in variants(child):
                 yield [*value[:index], other, *value[index + 1 :]]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_schema_allows_the_model_reads(name):
+def test_model_reads_every_value_that_its_schema_allows(name):
     allowed = refused = 0
     for example in SCHEMAS[name]["examples"]:
-        for near in neighbours(example):
+        for near in variants(example):
             if breaches(name, near):
                 refused += 1
             else:
@@ -177,7 +179,7 @@ def test_what_a_schema_allows_the_model_reads(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_schema_demands_the_model_demands(name):
+def test_model_requires_the_members_that_its_schema_requires(name):
     model, schema = MODELS[name], SCHEMAS[name]
     members = max(schema["examples"], key=len)
     survived = set()
@@ -190,14 +192,14 @@ def test_what_a_schema_demands_the_model_demands(name):
     assert survived == READ_WITHOUT.get(name, set())
 
 
-def test_every_schema_has_a_model_or_a_reason():
-    # Of data of the specification itself, which no server and no client reads.
+def test_every_schema_has_a_model_or_an_exemption():
+    # Schemas for the specification's own data, which servers and clients do not read.
     own = {name for name in SCHEMAS if name.split("-")[0] in {"vector", "scenario"}}
     assert MODELS.keys() | NO_MODEL | own == SCHEMAS.keys()
     assert not MODELS.keys() & NO_MODEL
 
 
-def test_words_that_are_listed_in_both_places_are_the_same():
+def test_enumerations_in_schemas_and_models_are_equal():
     def words(schema, member):
         return set(SCHEMAS[schema]["properties"][member]["enum"])
 
@@ -207,7 +209,7 @@ def test_words_that_are_listed_in_both_places_are_the_same():
     assert words("snapshot", "reason") == set(typing.get_args(messages.SnapshotReason))
 
 
-def test_limits_of_schema_and_model_have_the_same_names():
+def test_limits_in_schema_and_model_have_the_same_names():
     limits = SCHEMAS["discovery"]["properties"]["limits"]
     assert limits["properties"].keys() == resources.Limits.model_fields.keys()
     optional = {name for name, field in resources.Limits.model_fields.items() if field.default is None}

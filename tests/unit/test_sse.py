@@ -1,4 +1,4 @@
-"""`tidewire.protocol.sse`: promptness, limits, and writing. (What a stream decodes to: `vectors/test_sse`.)"""
+"""`tidewire.protocol.sse`: prompt delivery, limits and encoding. `vectors/test_sse` covers decoding in general."""
 
 import pickle
 import tracemalloc
@@ -24,7 +24,7 @@ def in_chunks_of(size, stream):
     return [stream[i : i + size] for i in range(0, len(stream), size)]
 
 
-# --- when an event is delivered
+# --- time of delivery
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_event_is_delivered_with_the_byte_that_completes_it(stream, delivered_at
     assert delivered == delivered_at
 
 
-def test_lf_after_a_cr_that_ended_a_chunk_is_swallowed_once():
+def test_lf_after_a_cr_at_the_end_of_a_chunk_is_skipped_once():
     decoder = Decoder()
     assert decoder.feed(b"data: a\r") == []
     assert decoder.feed(b"") == []
@@ -53,7 +53,7 @@ def test_lf_after_a_cr_that_ended_a_chunk_is_swallowed_once():
     assert decoder.feed(b"\n") == [Event("message", "a", "")]
 
 
-def test_retry_takes_effect_at_its_line_end_and_the_id_at_the_blank_line():
+def test_retry_takes_effect_at_its_line_end_and_id_at_the_blank_line():
     decoder = Decoder(last_event_id="1-1")
     decoder.feed(b"retry:20\nid:1-2\ndata:x")
     assert (decoder.retry_ms, decoder.last_event_id) == (20, "1-1")
@@ -63,24 +63,24 @@ def test_retry_takes_effect_at_its_line_end_and_the_id_at_the_blank_line():
     assert decoder.last_event_id == "1-2"
 
 
-def test_a_new_decoder_starts_clean_but_for_the_id_that_it_is_given():
+def test_new_decoder_keeps_only_the_last_event_id():
     first = Decoder()
     first.feed(BOM + b"id: 1\ndata: a\n\nid: 2\nevent: t\ndata: unfinished\ndata: \xe2\x82")
     second = Decoder(last_event_id=first.last_event_id)
     assert second.feed(BOM + b"data: b\n\n") == [Event("message", "b", "1")]
 
 
-# --- what is fed, what comes out
+# --- chunks and events
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_bytes_like_chunk_is_taken(kind):
+def test_any_bytes_like_chunk_is_accepted(kind):
     stream = b"id: 1\r\ndata: a\r\n\r\ndata: b\n\ndata: c"
     chunks = [kind(chunk) for chunk in in_chunks_of(3, stream)]
     assert decode(chunks) == ([Event("message", "a", "1"), Event("message", "b", "1")], "1", None)
 
 
-def test_chunk_that_is_changed_after_it_was_fed_changes_nothing():
+def test_changing_a_chunk_after_it_was_fed_has_no_effect():
     decoder, chunk = Decoder(), bytearray(b"data: a")
     decoder.feed(chunk)
     chunk[:] = b"xxxxxxx"
@@ -88,7 +88,7 @@ def test_chunk_that_is_changed_after_it_was_fed_changes_nothing():
 
 
 @pytest.mark.parametrize("wrong", ["data: a\n\n", 5, None, [100, 97]])
-def test_chunk_that_is_not_bytes_like_is_refused_and_changes_nothing(wrong):
+def test_chunk_that_is_not_bytes_like_is_refused_without_side_effects(wrong):
     decoder = Decoder()
     decoder.feed(b"data: a\n")
     with pytest.raises(TypeError, match="bytes-like"):
@@ -107,7 +107,7 @@ def test_event_is_an_immutable_value():
     assert pickle.loads(pickle.dumps(decoded)) == event
 
 
-def test_events_of_every_shape_in_one_chunk():
+def test_events_of_every_form_in_one_chunk_are_decoded():
     stream = b"data:a\n\n:\n\nid:1\ndata:b\n\nevent:t\ndata:c\n\nid:2\nevent:u\ndata:d\n\nid\ndata:e\n\ndata:f\ndata:g\n\n"
     assert decode([stream])[0] == [
         Event("message", "a", ""),
@@ -119,7 +119,7 @@ def test_events_of_every_shape_in_one_chunk():
     ]
 
 
-# --- the bound on an event
+# --- size limit of an event
 
 LIMIT = 100
 
@@ -149,12 +149,12 @@ def decode_until_refused(chunks):
             events += decoder.feed(chunk)
         except EventTooLargeError as error:
             return events + error.events, decoder.last_event_id, decoder.retry_ms
-    return pytest.fail(f"{sum(map(len, chunks))} bytes were taken")
+    return pytest.fail(f"{sum(map(len, chunks))} bytes were accepted without an error")
 
 
 @pytest.mark.parametrize("head", [b"", b"\n", b"id:7\nretry:5\ndata:before\n\n", b": c\n\n" * 50])
 @pytest.mark.parametrize("at_limit", AT_LIMIT.values(), ids=AT_LIMIT)
-def test_event_at_the_limit_is_taken_and_one_byte_more_refused_at_any_cut(at_limit, head):
+def test_event_at_the_limit_is_accepted_and_one_byte_more_is_refused(at_limit, head):
     stream = at_limit if at_limit.startswith(BOM) else head + at_limit
     accepted, before = decode([stream + b"\n\n"]), decode([stream])
     for chunks in ([stream], one_byte_each(stream), in_chunks_of(7, stream)):
@@ -170,7 +170,7 @@ def test_endless_line_is_refused(begin, size):
     assert decode_until_refused([begin, *[b"x" * size] * 200]) == ([], "", None)
 
 
-def test_comments_without_end_pass_and_leave_nothing_behind():
+def test_endless_comments_are_accepted_and_discarded():
     decoder = Decoder(max_event_bytes=LIMIT)
     decoder.feed(b"id:1\ndata:a\n")
     for _ in range(1000):
@@ -178,12 +178,12 @@ def test_comments_without_end_pass_and_leave_nothing_behind():
     assert decoder.feed(b"\n") == [Event("message", "a", "1")]
 
 
-def test_chunk_larger_than_the_limit_passes_where_its_events_are_small():
+def test_chunk_larger_than_the_limit_is_accepted_if_its_events_are_small():
     events, *_ = decode([b"id:1\ndata:a\n\n" * 1000], max_event_bytes=10)
     assert events == [Event("message", "a", "1")] * 1000
 
 
-def test_events_before_the_refused_one_come_with_the_error():
+def test_error_carries_the_events_before_the_refused_event():
     decoder = Decoder(max_event_bytes=LIMIT)
     with pytest.raises(EventTooLargeError) as caught:
         decoder.feed(b"id:1\ndata:a\n\nid:2\ndata:b\n\nid:3\n" + fill(200) + b"\n\nid:4\ndata:never\n\n")
@@ -191,7 +191,7 @@ def test_events_before_the_refused_one_come_with_the_error():
     assert decoder.last_event_id == "2"
 
 
-def test_error_names_the_limit_and_what_to_do_and_the_decoder_refuses_further_input():
+def test_too_large_event_stops_the_decoder_with_an_error_that_names_the_limit():
     decoder = Decoder(max_event_bytes=LIMIT)
     with pytest.raises(
         EventTooLargeError, match=r"max_event_bytes=100 .*'1-9'.*raise the limit.*resume"
@@ -213,7 +213,7 @@ def test_limit_below_one_is_refused(limit):
         Decoder(max_event_bytes=limit)
 
 
-# --- writing
+# --- encoding
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_limit_below_one_is_refused(limit):
         ({"data": "a", "event": "t\0", "id": "é"}, "id:é\nevent:t\0\ndata:a\n\n".encode()),
     ],
 )
-def test_encode_writes_the_fewest_bytes_and_a_decoder_reads_the_same(arguments, frame):
+def test_encoded_event_is_minimal_and_decodes_to_the_same_event(arguments, frame):
     assert encode(**arguments) == frame
     decoder = Decoder(last_event_id="before")
     id_, type_ = arguments.get("id", "before"), arguments.get("event", "message")
@@ -244,7 +244,7 @@ def test_encode_writes_the_fewest_bytes_and_a_decoder_reads_the_same(arguments, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"data": "a\rb"}, r"data cannot hold CR \(found at index 1\)"),
         ({"data": "a\n\r\nb"}, r"data cannot hold CR \(found at index 2\)"),
@@ -261,13 +261,13 @@ def test_encode_writes_the_fewest_bytes_and_a_decoder_reads_the_same(arguments, 
         ({"data": "a", "id": "\ud83d"}, "surrogates"),
     ],
 )
-def test_encode_refuses_what_would_not_arrive(arguments, says):
-    with pytest.raises(ValueError, match=says):
+def test_encode_refuses_values_that_cannot_be_transmitted(arguments, message):
+    with pytest.raises(ValueError, match=message):
         encode(**arguments)
 
 
-def test_a_long_event_that_comes_in_pieces_is_held_twice_at_most():
-    # Once as the bytes that came and once as its text: the line, its parts and the event are not copies of one another.
+def test_long_event_in_pieces_uses_at_most_twice_its_size():
+    # The decoder holds the received bytes and the decoded text, but no further copies of the line.
     stream = b"id:1-1\nevent:snapshot\ndata:" + b"x" * 4_000_000 + b"\n\n"
     decoder = Decoder(max_event_bytes=8_000_000)
     tracemalloc.start()

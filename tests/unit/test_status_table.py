@@ -1,10 +1,10 @@
-"""The table of HTTP statuses: every cell, by what was asked for."""
+"""Action for each HTTP status, by kind of request."""
 
 import pytest
 
 from tidewire.protocol.status_table import Action, RequestKind, action_for, is_event_stream, retry_after
 
-EVERYWHERE = {
+COMMON_ACTIONS = {
     200: Action.USE,
     401: Action.REFRESH,
     403: Action.REFRESH,
@@ -28,14 +28,14 @@ EVERYWHERE = {
 }
 
 
-@pytest.mark.parametrize("asked", RequestKind)
-@pytest.mark.parametrize(("status", "follows"), EVERYWHERE.items())
-def test_statuses_that_mean_the_same_everywhere(asked, status, follows):
-    assert action_for(status, asked) is follows
+@pytest.mark.parametrize("kind", RequestKind)
+@pytest.mark.parametrize(("status", "action"), COMMON_ACTIONS.items())
+def test_status_with_the_same_action_for_all_kinds_of_requests(kind, status, action):
+    assert action_for(status, kind) is action
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "follows"),
+    ("status", "kind", "action"),
     [
         (204, RequestKind.STREAM, Action.READ_JOB),
         (204, RequestKind.REQUEST, Action.USE),
@@ -49,11 +49,11 @@ def test_statuses_that_mean_the_same_everywhere(asked, status, follows):
         (206, RequestKind.STREAM, Action.CUT),
     ],
 )
-def test_statuses_that_depend_on_what_was_asked_for(status, asked, follows):
-    assert action_for(status, asked) is follows
+def test_status_whose_action_depends_on_the_kind_of_request(status, kind, action):
+    assert action_for(status, kind) is action
 
 
-def test_a_400_is_a_bad_cursor_only_where_there_was_one():
+def test_400_means_an_invalid_cursor_only_if_a_cursor_was_sent():
     assert action_for(400, RequestKind.STREAM, has_cursor=True) is Action.RESYNC
     assert action_for(400, RequestKind.STREAM, has_cursor=False) is Action.FATAL
 
@@ -62,7 +62,7 @@ def test_a_400_is_a_bad_cursor_only_where_there_was_one():
     "value",
     ["text/event-stream", "Text/Event-Stream", "text/event-stream; charset=latin-1", " text/event-stream "],
 )
-def test_an_event_stream_is_known_by_its_media_type(value):
+def test_event_stream_is_recognized_by_its_media_type(value):
     assert is_event_stream(value)
 
 
@@ -78,17 +78,17 @@ def test_an_event_stream_is_known_by_its_media_type(value):
         "a; text/event-stream",
     ],
 )
-def test_nothing_else_is_an_event_stream(value):
+def test_other_media_types_are_not_event_streams(value):
     assert not is_event_stream(value)
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"), [("0", 0.0), ("7", 7.0), ("120", 120.0), ("9" * 400, float("inf"))]
 )
-def test_retry_after_is_seconds(value, seconds):
+def test_retry_after_is_parsed_as_seconds(value, seconds):
     assert retry_after(value) == seconds
 
 
 @pytest.mark.parametrize("value", [None, "", "-1", "1.5", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "٣"])
-def test_a_retry_after_that_is_no_number_of_seconds_is_none(value):
+def test_invalid_retry_after_is_ignored(value):
     assert retry_after(value) is None

@@ -7,10 +7,10 @@ import pytest
 from tidewire_server.store.interfaces import Queue, QueueEntry
 from tidewire_server.store.memory_queue import MemoryQueue
 
-BODIES = [MemoryQueue]
+QUEUE_CLASSES = [MemoryQueue]
 
 
-@pytest.fixture(params=BODIES)
+@pytest.fixture(params=QUEUE_CLASSES)
 def queue(request: pytest.FixtureRequest) -> Queue:
     return request.param()
 
@@ -19,12 +19,12 @@ def run(work: Any) -> Any:
     return asyncio.run(work)
 
 
-def ticket(job: str, index: int = 0, *, by: str = "ada", at: str = "e") -> QueueEntry:
+def queue_entry(job: str, index: int = 0, *, by: str = "ada", at: str = "e") -> QueueEntry:
     return QueueEntry(at, job, index, by, 1000.0)
 
 
-def of(principal: str, count: int) -> list[QueueEntry]:
-    return [ticket(f"{principal}{number}", by=principal) for number in range(count)]
+def entries_of(principal: str, count: int) -> list[QueueEntry]:
+    return [queue_entry(f"{principal}{number}", by=principal) for number in range(count)]
 
 
 async def drain(queue: Queue, *, limit: int) -> list[QueueEntry]:
@@ -35,27 +35,27 @@ async def drain(queue: Queue, *, limit: int) -> list[QueueEntry]:
     return taken
 
 
-def test_one_callers_items_come_first_in_first_out_and_leave_from_the_middle(queue: Queue):
+def test_entries_of_one_principal_are_taken_in_order_and_can_be_discarded(queue: Queue):
     async def body() -> None:
-        tickets = of("ada", 4)
-        await queue.put([*tickets, ticket("x", at="other")])
-        await queue.discard(tickets[1])
-        await queue.discard(tickets[1])
-        await queue.discard(ticket("x", at="nowhere"))
+        entries = entries_of("ada", 4)
+        await queue.put([*entries, queue_entry("x", at="other")])
+        await queue.discard(entries[1])
+        await queue.discard(entries[1])
+        await queue.discard(queue_entry("x", at="nowhere"))
         assert queue.size("e") == 3
-        assert list(queue.waiting("e")) == [tickets[0], tickets[2], tickets[3]]
-        assert await drain(queue, limit=1) == [tickets[0], tickets[2], tickets[3]]
+        assert list(queue.waiting("e")) == [entries[0], entries[2], entries[3]]
+        assert await drain(queue, limit=1) == [entries[0], entries[2], entries[3]]
         assert (queue.size("e"), queue.size("other"), queue.size("nowhere")) == (0, 1, 0)
         assert await queue.take("nowhere") == []
 
     run(body())
 
 
-def test_ten_thousand_items_of_one_caller_do_not_delay_the_first_of_another(queue: Queue):
+def test_ten_thousand_entries_of_one_principal_do_not_delay_another_principal(queue: Queue):
     async def body() -> None:
-        await queue.put(of("ada", 10_000))
+        await queue.put(entries_of("ada", 10_000))
         await queue.take("e", limit=10)
-        await queue.put(of("bob", 2))
+        await queue.put(entries_of("bob", 2))
         assert [each.job for each in await queue.take("e", limit=5)] == [
             "ada10",
             "bob0",
@@ -67,10 +67,10 @@ def test_ten_thousand_items_of_one_caller_do_not_delay_the_first_of_another(queu
     run(body())
 
 
-def test_the_turn_goes_on_from_call_to_call(queue: Queue):
+def test_round_robin_continues_across_calls(queue: Queue):
     async def body() -> None:
         for principal in ("ada", "bob", "eve"):
-            await queue.put(of(principal, 3))
+            await queue.put(entries_of(principal, 3))
         expected = ["ada0", "bob0", "eve0", "ada1", "bob1", "eve1", "ada2", "bob2", "eve2"]
         assert [each.job for each in queue.waiting("e")] == expected
         first = await queue.take("e", limit=2)
@@ -79,17 +79,24 @@ def test_the_turn_goes_on_from_call_to_call(queue: Queue):
     run(body())
 
 
-def test_what_does_not_fit_keeps_its_place_and_its_turn(queue: Queue):
+def test_entry_that_does_not_fit_keeps_its_position(queue: Queue):
     async def body() -> None:
-        await queue.put([ticket("ada0"), ticket("ada1"), ticket("bob0", by="bob"), ticket("bob1", by="bob")])
-        asked: list[str] = []
+        await queue.put(
+            [
+                queue_entry("ada0"),
+                queue_entry("ada1"),
+                queue_entry("bob0", by="bob"),
+                queue_entry("bob1", by="bob"),
+            ]
+        )
+        checked: list[str] = []
 
         def fits(each: QueueEntry) -> bool:
-            asked.append(each.job)
+            checked.append(each.job)
             return each.job == "bob1"
 
         assert [each.job for each in await queue.take("e", limit=3, fits=fits)] == ["bob1"]
-        assert sorted(asked) == ["ada0", "ada1", "bob0", "bob1"]
+        assert sorted(checked) == ["ada0", "ada1", "bob0", "bob1"]
         assert [each.job for each in queue.waiting("e")] == ["ada0", "bob0", "ada1"]
         assert await queue.take("e", fits=lambda _: False) == []
         assert [each.job for each in await drain(queue, limit=2)] == ["ada0", "bob0", "ada1"]
@@ -97,54 +104,56 @@ def test_what_does_not_fit_keeps_its_place_and_its_turn(queue: Queue):
     run(body())
 
 
-def test_nothing_is_asked_that_need_not_be(queue: Queue):
-    """What a call costs does not grow with the queue."""
+def test_take_checks_no_more_entries_than_it_returns(queue: Queue):
+    """The cost of a call does not depend on the length of the queue."""
 
     async def body() -> None:
-        await queue.put(of("ada", 5000))
+        await queue.put(entries_of("ada", 5000))
         for number in range(5000):
-            await queue.put([ticket("j", by=f"p{number}")])
-        asked: list[QueueEntry] = []
-        await queue.take("e", limit=3, fits=lambda each: not asked.append(each))
-        assert len(asked) == 3
+            await queue.put([queue_entry("j", by=f"p{number}")])
+        checked: list[QueueEntry] = []
+        await queue.take("e", limit=3, fits=lambda each: not checked.append(each))
+        assert len(checked) == 3
 
     run(body())
 
 
-def test_an_item_that_is_put_in_twice_waits_once(queue: Queue):
+def test_entry_put_twice_is_queued_once(queue: Queue):
     async def body() -> None:
-        await queue.put(of("ada", 1))
-        await queue.put(of("ada", 1))
+        await queue.put(entries_of("ada", 1))
+        await queue.put(entries_of("ada", 1))
         assert queue.size("e") == 1
 
     run(body())
 
 
-def test_whatever_is_done_the_queue_takes_in_the_order_that_it_shows(queue: Queue):
+def test_entries_are_taken_in_the_listed_order(queue: Queue):
     async def body() -> None:
         draw = random.Random(7)
-        here: list[QueueEntry] = []
+        expected: list[QueueEntry] = []
         for step in range(2000):
             match draw.randrange(4):
                 case 0 | 1:
-                    new = [ticket(f"j{step}", n, by=draw.choice("abcd")) for n in range(draw.randrange(4))]
+                    new = [
+                        queue_entry(f"j{step}", n, by=draw.choice("abcd")) for n in range(draw.randrange(4))
+                    ]
                     await queue.put(new)
-                    here += new
-                case 2 if here:
-                    gone = draw.choice(here)
+                    expected += new
+                case 2 if expected:
+                    gone = draw.choice(expected)
                     await queue.discard(gone)
-                    here.remove(gone)
+                    expected.remove(gone)
                 case _:
                     limit = draw.randrange(1, 5)
                     shown = list(queue.waiting("e"))
                     taken = await queue.take("e", limit=limit)
                     assert taken == shown[:limit]
-                    here = [each for each in here if each not in taken]
+                    expected = [each for each in expected if each not in taken]
             shown = list(queue.waiting("e"))
-            assert queue.size("e") == len(shown) == len(here)
+            assert queue.size("e") == len(shown) == len(expected)
             for principal in "abcd":
                 assert [each for each in shown if each.principal == principal] == [
-                    each for each in here if each.principal == principal
+                    each for each in expected if each.principal == principal
                 ]
 
     run(body())

@@ -13,7 +13,7 @@ from tidewire.protocol.strict_json import MAX_DEPTH, MAX_INTEGER, StrictJsonErro
         "0.12345678901234567", '"[[[[["', "1" + "0" * 400 + "e-400",
     ],
 )  # fmt: skip
-def test_what_json_and_the_protocol_allow_is_read_as_json_reads_it(text):
+def test_valid_json_is_read_like_the_standard_library_does(text):
     value = loads(text)
     assert value == json.loads(text)
     assert type(value) is type(json.loads(text))
@@ -21,7 +21,7 @@ def test_what_json_and_the_protocol_allow_is_read_as_json_reads_it(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "not JSON"),
         ("nul", "not JSON"),
@@ -45,24 +45,24 @@ def test_what_json_and_the_protocol_allow_is_read_as_json_reads_it(text):
         ('{"\\ud83d":1}', "surrogate"),
     ],
 )
-def test_what_the_protocol_refuses_is_named(text, why):
-    with pytest.raises(StrictJsonError, match=why.replace("^", r"\^")):
+def test_json_outside_the_protocol_is_refused_with_a_reason(text, reason):
+    with pytest.raises(StrictJsonError, match=reason.replace("^", r"\^")):
         loads(text)
 
 
-def test_a_name_that_stands_twice_among_very_many_is_found_as_soon_as_one_among_few():
+def test_duplicate_name_among_200_000_members_is_detected():
     many = ",".join(f'"k{n}":1' for n in range(200_000))
     with pytest.raises(StrictJsonError, match="duplicate member 'k199999'"):
         loads('{"input":{' + many + ',"k199999":2}}')
 
 
-def test_bytes_that_are_not_utf8_are_refused_with_their_place():
+def test_bytes_that_are_not_utf8_are_refused_with_their_offset():
     with pytest.raises(StrictJsonError, match="byte 1"):
         loads(b'"\xff"')
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
-def test_depth_is_bounded_and_never_a_recursion_error(opening, closing):
+def test_excessive_depth_is_refused_without_a_recursion_error(opening, closing):
     levels = 2 if opening.startswith("[{") else 1
     fits = MAX_DEPTH // levels
     assert loads(opening * fits + "1" + closing * fits) is not None
@@ -71,7 +71,7 @@ def test_depth_is_bounded_and_never_a_recursion_error(opening, closing):
             loads(opening * too_many + "1" + closing * too_many)
 
 
-def test_brackets_inside_texts_are_no_depth():
+def test_brackets_inside_strings_do_not_count_as_depth():
     text = json.dumps({"a": "[" * 1000, "b": '\\"[' * 100})
     assert loads(text) == json.loads(text)
 
@@ -84,7 +84,7 @@ def nested(depth):
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "reason"),
     [
         (float("nan"), "nan is not a JSON number"),
         ({"a": [float("inf")]}, "'/a/0'"),
@@ -97,14 +97,14 @@ def nested(depth):
         (nested(100_000), "deeper than 64"),
     ],
 )
-def test_a_value_that_cannot_travel_is_refused_with_its_place(value, why):
-    with pytest.raises(StrictJsonError, match=why):
+def test_value_that_cannot_be_encoded_is_refused_with_its_path(value, reason):
+    with pytest.raises(StrictJsonError, match=reason):
         check(value)
     with pytest.raises(StrictJsonError):
         dumps(value)
 
 
-def test_what_is_written_is_one_compact_line_that_reads_back():
+def test_encoded_value_is_one_compact_line_and_decodes_unchanged():
     value = {"text": "a\nb\r\u2028é🙂", "n": [1, 1.0, True, None], "deep": nested(MAX_DEPTH - 1)}
     text = dumps(value)
     assert "\n" not in text

@@ -1,4 +1,4 @@
-"""The guard of the unit tests: each forbidden call fails, and event loops run."""
+"""Tests of the guard for unit tests: connections and threads are refused, and event loops work."""
 
 import asyncio
 import concurrent.futures
@@ -15,7 +15,7 @@ from support.unit_guard import NotInUnitTestsError, fail_if_any
 
 @pytest.fixture
 def refusal(refused_calls):
-    """Expect a call to be refused; it is then forgotten, so that it does not fail the test."""
+    """Return a context manager that expects a refused call and clears it, so that the test does not fail."""
 
     @contextlib.contextmanager
     def expected():
@@ -40,28 +40,28 @@ def nothing() -> None:
         (socket.AF_UNIX, "/nowhere/socket"),
     ],
 )
-def test_a_socket_neither_connects_nor_binds(refusal, family, address, call):
+def test_socket_cannot_connect_or_bind(refusal, family, address, call):
     with socket.socket(family) as one, refusal():
         getattr(one, call)(address)
 
 
-def test_no_thread_starts(refusal):
+def test_thread_cannot_start(refusal):
     with refusal():
         threading.Thread(target=nothing).start()
 
 
-def test_no_timer_starts(refusal):
+def test_timer_cannot_start(refusal):
     with refusal():
         threading.Timer(60, nothing).start()
 
 
-def test_no_executor_starts(refusal):
+def test_executor_cannot_start(refusal):
     pool = concurrent.futures.ThreadPoolExecutor()
     with refusal():
         pool.submit(nothing)
 
 
-def test_no_server_of_the_library_binds(refusal):
+def test_socketserver_cannot_bind(refusal):
     with refusal():
         socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler)
 
@@ -83,7 +83,7 @@ async def run_in_a_thread_of_asyncio() -> None:
 
 
 @pytest.mark.parametrize("work", [connect_by_asyncio, listen_by_asyncio, run_in_a_thread_of_asyncio])
-def test_asyncio_opens_no_connection_and_starts_no_thread(refusal, work):
+def test_asyncio_cannot_connect_or_start_a_thread(refusal, work):
     with refusal():
         asyncio.run(work())
 
@@ -98,12 +98,12 @@ async def run_in_a_thread_of_trio() -> None:
 
 
 @pytest.mark.parametrize("work", [connect_by_trio, run_in_a_thread_of_trio])
-def test_trio_opens_no_connection_and_starts_no_thread(refusal, work):
+def test_trio_cannot_connect_or_start_a_thread(refusal, work):
     with refusal():
         trio.run(work)
 
 
-def test_event_loops_run():
+def test_event_loops_work():
     async def three() -> int:
         await asyncio.sleep(0)
         return 3
@@ -115,7 +115,7 @@ def test_event_loops_run():
     assert (asyncio.run(three()), trio.run(four)) == (3, 4)
 
 
-def test_a_refusal_that_was_handled_fails_the_test_and_not_the_next_one(refused_calls):
+def test_caught_refusal_fails_its_own_test_and_not_the_next(refused_calls):
     with contextlib.suppress(NotInUnitTestsError):
         threading.Thread(target=nothing).start()
     with pytest.raises(pytest.fail.Exception, match=r"this one tried Thread.start"):

@@ -1,4 +1,4 @@
-"""`tidewire.http.urls`: links are resolved as RFC 3986 says, whichever way that is done."""
+"""`tidewire.http.urls`: links are resolved as in RFC 3986, with and without the fast path."""
 
 import httpx
 import pytest
@@ -39,13 +39,13 @@ LINKS = (
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("link", LINKS)
-def test_a_link_leads_where_the_library_says_that_it_leads(base, link):
+def test_link_is_resolved_like_httpx_does(base, link):
     assert resolve(base, link) == str(httpx.URL(base).join(link))
 
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("link", ["/a\n", "/a\0", "http://[::1", "http://a\tb/"])
-def test_what_is_no_link_is_refused(base, link):
+def test_invalid_link_is_refused(base, link):
     with pytest.raises(ProtocolError, match="is no link"):
         resolve(base, link)
 
@@ -62,5 +62,5 @@ URLS = [
 
 @pytest.mark.parametrize("one", URLS)
 @pytest.mark.parametrize("other", URLS)
-def test_two_urls_have_one_origin_if_scheme_host_and_port_are_alike(one, other):
+def test_urls_have_the_same_origin_if_scheme_host_and_port_are_equal(one, other):
     assert same_origin(one, other) == (origin(one) == origin(other))

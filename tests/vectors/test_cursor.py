@@ -1,11 +1,11 @@
-"""Ids and cursors: what our client and our server do with each is what the vectors say."""
+"""Test vectors for event ids and cursors, run against client and server."""
 
 import json
 
 import httpx
 import pytest
 
-from support.spec_vectors import each, whole
+from support.spec_vectors import for_each_vector, load_vectors
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
@@ -15,8 +15,8 @@ from tidewire.protocol.sse import Decoder, Event
 STATE = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
 
 
-@each("cursor/ids")
-def test_id_is_read_or_refused(vector):
+@for_each_vector("cursor/ids")
+def test_id_is_parsed_or_refused(vector):
     if vector["id"] is None:
         with pytest.raises(CursorError):
             Cursor.parse(vector["text"])
@@ -25,8 +25,8 @@ def test_id_is_read_or_refused(vector):
         assert str(Cursor.parse(vector["text"])) == vector["text"]
 
 
-@each("cursor/order")
-def test_order_of_ids(vector):
+@for_each_vector("cursor/order")
+def test_ids_are_ordered(vector):
     one, other = map(Cursor.parse, vector["ids"])
     below = vector["order"] == "below"
     assert (one < other, one == other, other < one) == (below, not below, False)
@@ -40,8 +40,8 @@ def data_of(vector):
     return {"ops": []} | ({"on": vector["on"]} if "on" in vector else {})
 
 
-@each("cursor/standing")
-def test_reader_does_with_an_id_what_the_vector_says(vector):
+@for_each_vector("cursor/standing")
+def test_reader_handles_an_id_as_the_vector_requires(vector):
     follower = Follower(job_id="j")
     if vector["mine"] is not None:
         follower.restore(STATE, [], Cursor.parse(vector["mine"]))
@@ -68,17 +68,17 @@ def before(cursor):
 
 
 ENDED_AND_WHOLE = {"first": "1-1", "head": "1-7", "ended": True}
-ANSWERS = whole("cursor/answers")["vectors"]
+RESPONSES = load_vectors("cursor/answers")["vectors"]
 
 
-def of_logs(over_http):
-    found = [vector for vector in ANSWERS if (vector["log"] == ENDED_AND_WHOLE) == over_http]
+def vectors_with_log(over_http):
+    found = [vector for vector in RESPONSES if (vector["log"] == ENDED_AND_WHOLE) == over_http]
     assert found
     return pytest.mark.parametrize("vector", found, ids=lambda vector: vector["name"])
 
 
-@of_logs(over_http=False)
-def test_table_of_openings_says_what_the_vector_says(vector):
+@vectors_with_log(over_http=False)
+def test_replay_plan_matches_the_vector(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.http.replay_plan import NOTHING, ReplayStart, plan_replay
     from tidewire_server.store.interfaces import Extent
@@ -102,12 +102,12 @@ def test_table_of_openings_says_what_the_vector_says(vector):
         )
 
 
-# ---- the answers of a server over a socket
+# ---- responses of a server over HTTP
 
 
 @pytest.fixture(scope="module")
 def ended_job():
-    """The URL of the stream of a job whose log is that of the vectors."""
+    """URL of the stream of an ended job with the log that the vectors describe."""
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server import Server, Stream
 
@@ -119,28 +119,28 @@ def ended_job():
             stream.append(letter)
 
     with server.running() as url:
-        answer = httpx.post(
+        response = httpx.post(
             f"{url}/v1/endpoints/letters/jobs", json={"input": {}}, headers={"Accept": "text/event-stream"}
         )
-        logged = logged_of(answer)
+        logged = logged_of(response)
         assert (logged[0].id, logged[-1].id, logged[-1].type) == ("1-1", "1-7", "done")
-        yield f"{url}{answer.headers['content-location']}"
+        yield f"{url}{response.headers['content-location']}"
 
 
-def logged_of(answer):
-    return [event for event in Decoder().feed(answer.content) if event.type in LOGGED]
+def logged_of(response):
+    return [event for event in Decoder().feed(response.content) if event.type in LOGGED]
 
 
-@of_logs(over_http=True)
-def test_server_answers_a_cursor_as_the_vector_says(vector, ended_job):
+@vectors_with_log(over_http=True)
+def test_server_responds_to_a_cursor_as_the_vector_requires(vector, ended_job):
     headers = {"Last-Event-ID": vector["last_event_id"]} if "last_event_id" in vector else {}
     parameters = {"after": vector["after"]} if "after" in vector else {}
-    answer, expected = httpx.get(ended_job, headers=headers, params=parameters), vector["answer"]
-    assert answer.status_code == expected.get("status", 200)
+    response, expected = httpx.get(ended_job, headers=headers, params=parameters), vector["answer"]
+    assert response.status_code == expected.get("status", 200)
     if "code" in expected:
-        assert answer.json()["code"] == expected["code"]
-    if answer.status_code == 200:
-        first, *rest = logged_of(answer)
+        assert response.json()["code"] == expected["code"]
+    if response.status_code == 200:
+        first, *rest = logged_of(response)
         if "events" in expected:
             assert first.id == expected["events"]
         else:

@@ -1,18 +1,22 @@
-"""Merged diffs, and what an application is told. (Diffs that are applied or refused: `unit/test_diff`, `test_document`.)"""
+"""Test vectors for merged diffs and text changes; `unit/test_diff` and `unit/test_document` run the other vectors."""
 
-from support.random_json import spelling
-from support.spec_vectors import each, whole
+from support.random_json import canonical_text
+from support.spec_vectors import for_each_vector, load_vectors
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
 
 
-@each("diff/merged")
-def test_merged_diff_leads_where_the_single_ones_lead(vector):
+@for_each_vector("diff/merged")
+def test_merged_diff_has_the_result_of_the_single_diffs(vector):
     one_by_one, at_once = (Document(vector["before"], vector["columns"]) for _ in range(2))
     for event in vector["events"]:
         one_by_one.apply(event["diff"])
     at_once.apply(vector["merged"]["diff"])
-    assert spelling(one_by_one.value()) == spelling(at_once.value()) == spelling(vector["after"])
+    assert (
+        canonical_text(one_by_one.value())
+        == canonical_text(at_once.value())
+        == canonical_text(vector["after"])
+    )
     assert vector["merged"]["id"] == vector["events"][-1]["id"]
     assert vector["merged"]["diff"]["on"] == int(vector["held"].partition("-")[2])
     checked = {check[0] for event in vector["events"] for check in checks_of(event)}
@@ -23,8 +27,8 @@ def checks_of(event):
     return event["diff"].get("check", []) if isinstance(event["diff"], dict) else []
 
 
-@each("diff/told")
-def test_application_is_told_what_is_void_and_handed_the_rest(vector):
+@for_each_vector("diff/told")
+def test_text_changes_match_the_vector(vector):
     held = Document({"t": vector["old"]}, ["/t"])
     if "diff" in vector:
         held.apply(vector["diff"])
@@ -33,11 +37,11 @@ def test_application_is_told_what_is_void_and_handed_the_rest(vector):
         before, held = held, Document({"t": vector["new"]}, ["/t"])
         changes = held.changes_since(before)
     assert held.value("/t") == vector["new"]
-    told = (vector["void"], vector["text"])
-    assert changes == (() if told == (0, "") else (TextChange("/t", *told),))
+    expected = (vector["void"], vector["text"])
+    assert changes == (() if expected == (0, "") else (TextChange("/t", *expected),))
 
 
-def test_void_and_rest_lead_from_the_old_text_to_the_new_one():
-    for vector in whole("diff/told")["vectors"]:
+def test_deletion_and_addition_turn_the_old_text_into_the_new():
+    for vector in load_vectors("diff/told")["vectors"]:
         old = vector["old"]
         assert old[: len(old) - vector["void"]] + vector["text"] == vector["new"]

@@ -1,4 +1,4 @@
-"""Log-probabilities: the vectors are what the chapter says, in double precision, and our engine passes them."""
+"""Test vectors for log-probabilities, checked against the specification and run against the engine."""
 
 import json
 import math
@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from support.spec_vectors import SPEC, each, whole
+from support.spec_vectors import SPEC, for_each_vector, load_vectors
 
-# ---- by the definitions of the chapter
+# ---- vectors against the definitions of the chapter
 
 
 def log_probabilities(logits):
@@ -19,7 +19,7 @@ def log_probabilities(logits):
     return [x - peak - log_sum for x in logits]
 
 
-def ordered(logits):
+def sorted_by_probability(logits):
     return sorted(range(len(logits)), key=lambda token: (-logits[token], token))
 
 
@@ -32,22 +32,22 @@ def logits_of(vector):
 
 
 def close(expected, tolerance):
-    """Numbers as near as the vectors ask for; null for probability 0."""
+    """Return approximate numbers with the tolerance of the vectors; null is probability 0."""
     return [
         -math.inf if x is None else pytest.approx(x, abs=tolerance, rel=0 if tolerance == EXACT else 1e-6)
         for x in expected
     ]
 
 
-TOLERANCE = whole("logprobs/top")["tolerance"]
+TOLERANCE = load_vectors("logprobs/top")["tolerance"]
 EXACT = 1e-9
 
 
-@each("logprobs/top")
-def test_vector_of_candidates_is_what_the_chapter_says(vector):
+@for_each_vector("logprobs/top")
+def test_vector_of_candidates_agrees_with_the_specification(vector):
     logits = logits_of(vector)
     found = log_probabilities(logits)
-    ids = ordered(logits)[: vector["n"]]
+    ids = sorted_by_probability(logits)[: vector["n"]]
     assert vector["top_ids"] == ids
     assert [found[token] for token in ids] == close(vector["top_logprobs"], EXACT)
     assert [found[vector["chosen"]]] == close([vector["logprob"]], EXACT)
@@ -55,10 +55,10 @@ def test_vector_of_candidates_is_what_the_chapter_says(vector):
     assert math.fsum(map(math.exp, (found[token] for token in ids))) <= 1 + EXACT
 
 
-@each("logprobs/ties")
-def test_vector_of_ties_is_what_the_chapter_says(vector):
+@for_each_vector("logprobs/ties")
+def test_vector_of_ties_agrees_with_the_specification(vector):
     logits = logits_of(vector)
-    found, order = log_probabilities(logits), ordered(logits)
+    found, order = log_probabilities(logits), sorted_by_probability(logits)
     first = order[: vector["n"]]
     tied = [token for token in order[vector["n"] :] if logits[token] == logits[first[-1]]]
     shown = tied[: vector["max_top"] - len(first)] if vector["ties"] == "all" else []
@@ -68,43 +68,43 @@ def test_vector_of_ties_is_what_the_chapter_says(vector):
     assert vector.get("tie_count") == expected[vector["ties"]]
 
 
-def shaped(logits, asked):
-    """The distribution that is sampled from: each member of the input by its definition in section 8.1."""
-    bias = {int(token): x for token, x in asked.get("logit_bias", {}).items()}
-    logits = [(x + bias.get(token, 0)) / asked.get("temperature", 1) for token, x in enumerate(logits)]
-    order, found = ordered(logits), log_probabilities(logits)
-    kept = order[: asked.get("top_k", 0) or None]
+def processed_logits(logits, parameters):
+    """Logits of the sampled distribution, with each input member applied as section 8.1 defines it."""
+    bias = {int(token): x for token, x in parameters.get("logit_bias", {}).items()}
+    logits = [(x + bias.get(token, 0)) / parameters.get("temperature", 1) for token, x in enumerate(logits)]
+    order, found = sorted_by_probability(logits), log_probabilities(logits)
+    kept = order[: parameters.get("top_k", 0) or None]
     reached = 0.0
     for count, token in enumerate(order, 1):
         reached += math.exp(found[token])
-        if reached >= asked.get("top_p", 1):
+        if reached >= parameters.get("top_p", 1):
             kept = [token for token in kept if token in order[:count]]
             break
-    least = math.log(asked["min_p"]) + found[order[0]] if "min_p" in asked else -math.inf
+    least = math.log(parameters["min_p"]) + found[order[0]] if "min_p" in parameters else -math.inf
     return [x if token in kept and found[token] >= least else -math.inf for token, x in enumerate(logits)]
 
 
-@each("logprobs/processed")
-def test_vector_of_a_processed_distribution_is_what_the_chapter_says(vector):
-    logits = shaped(logits_of(vector), vector["input"])
+@for_each_vector("logprobs/processed")
+def test_vector_of_a_processed_distribution_agrees_with_the_specification(vector):
+    logits = processed_logits(logits_of(vector), vector["input"])
     found = log_probabilities(logits)
-    assert vector["top_ids"] == ordered(logits)
+    assert vector["top_ids"] == sorted_by_probability(logits)
     assert [found[token] for token in vector["top_ids"]] == close(vector["top_logprobs"], EXACT)
     assert vector["ranks"] == [rank(logits, token) for token in vector["top_ids"]]
 
 
-@each("logprobs/rounding")
-def test_vector_of_rounding_is_the_nearest_number(vector):
+@for_each_vector("logprobs/rounding")
+def test_vector_of_rounding_has_the_nearest_number(vector):
     exact, decimals, written = vector["logprob"], vector["decimals"], vector["written"]
     if exact is None:
         assert written is None
         return
     off = abs(Fraction(exact) - Fraction(str(written)))
-    assert off < Fraction(1, 2 * 10**decimals), "nearer than half a step, so that no other is as near"
+    assert off < Fraction(1, 2 * 10**decimals), "the nearest number is less than half a step away"
     assert round(written, decimals) == written
 
 
-# ---- our engine
+# ---- engine against the vectors
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +112,8 @@ def torch():
     return pytest.importorskip("torch", reason="the engine needs torch")
 
 
-@each("logprobs/top")
-def test_engine_gives_the_candidates_of_the_vector(vector, torch):
+@for_each_vector("logprobs/top")
+def test_engine_returns_the_candidates_of_the_vector(vector, torch):
     from tidewire_server.generation.torch_engine.top_n import score
 
     logits = torch.tensor([logits_of(vector)], dtype=torch.float32)
@@ -124,10 +124,10 @@ def test_engine_gives_the_candidates_of_the_vector(vector, torch):
     assert scores.ranks.tolist() == [vector["rank"]]
 
 
-def test_engine_gives_the_candidates_of_all_vectors_of_one_size_in_one_batch(torch):
+def test_engine_returns_the_candidates_of_several_vectors_in_one_batch(torch):
     from tidewire_server.generation.torch_engine.top_n import score
 
-    batch = [v for v in whole("logprobs/top")["vectors"] if len(v["logits"]) == 4]
+    batch = [v for v in load_vectors("logprobs/top")["vectors"] if len(v["logits"]) == 4]
     scores = score(
         torch.tensor([logits_of(v) for v in batch], dtype=torch.float32),
         torch.tensor([v["chosen"] for v in batch]),
@@ -141,18 +141,18 @@ def test_engine_gives_the_candidates_of_all_vectors_of_one_size_in_one_batch(tor
 
 @pytest.mark.parametrize(
     "vector",
-    [v for v in whole("logprobs/ties")["vectors"] if v["ties"] == "cut"],
+    [v for v in load_vectors("logprobs/ties")["vectors"] if v["ties"] == "cut"],
     ids=lambda vector: vector["name"],
 )
-def test_engine_cuts_ties_as_the_vector_says(vector, torch):
+def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
     from tidewire_server.generation.torch_engine.top_n import top_ids
 
     logits = torch.tensor([logits_of(vector)], dtype=torch.float32)
     assert top_ids(logits, min(vector["n"], logits.shape[1])).tolist() == [vector["top_ids"]]
 
 
-@each("logprobs/rounding")
-def test_engine_rounds_as_the_vector_says(vector, torch):
+@for_each_vector("logprobs/rounding")
+def test_engine_rounds_as_the_vector_requires(vector, torch):
     from tidewire_server.generation.torch_engine.engine_loop import _rounded
 
     exact = -math.inf if vector["logprob"] is None else vector["logprob"]
@@ -166,8 +166,8 @@ def members_served():
     return CORE_MEMBERS | SUPPORTED_MEMBERS
 
 
-@each("logprobs/columns")
-def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
+@for_each_vector("logprobs/columns")
+def test_engine_returns_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
     from tidewire_server.generation.engine import EngineCapabilities, InputError, check_members
     from tidewire_server.generation.generate_input_and_value import Generate
 
@@ -182,7 +182,7 @@ def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, tor
             check_members(request, caps)
 
 
-def test_the_value_of_generate_has_the_members_of_the_schema_and_of_the_chapter():
+def test_generate_value_has_the_members_of_the_schema_and_the_chapter():
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.generation.generate_input_and_value import Generated
 
@@ -194,7 +194,7 @@ def test_the_value_of_generate_has_the_members_of_the_schema_and_of_the_chapter(
     assert sorted(named) == sorted(schema["properties"])
 
 
-def test_the_hash_changes_with_the_vocabulary():
+def test_vocabulary_hash_changes_with_the_vocabulary():
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -208,6 +208,6 @@ def test_the_hash_changes_with_the_vocabulary():
     assert Vocabulary([b"a", b"b"]).hash == bodies[0].hash
 
 
-def test_engine_serves_nothing_more_that_these_vectors_could_judge(torch):
+def test_engine_serves_no_member_that_untested_vectors_cover(torch):
     unserved = {"ties", "logprobs_mode", "logit_bias", "logprob_token_ids", "prompt_logprobs"}
-    assert not unserved & members_served(), "hold the engine to the vectors of it as well"
+    assert not unserved & members_served(), "test the engine against the vectors of these members"

@@ -1,4 +1,4 @@
-"""JSON, events, bodies and statuses: what our client and our server do with each is what the vectors say."""
+"""Test vectors for JSON, events, bodies and statuses, run against client and server."""
 
 import json
 from types import SimpleNamespace
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from support.random_json import spelling
-from support.spec_vectors import each, octets, whole
+from support.random_json import canonical_text
+from support.spec_vectors import bytes_of, for_each_vector, load_vectors
 from tidewire.jobs.reconnecting_stream import _is_stream
 from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
@@ -30,9 +30,9 @@ from tidewire.protocol.status_table import RequestKind, action_for, retry_after
 # ---- JSON
 
 
-@each("messages/json")
-def test_json_is_taken_or_refused(vector):
-    body = octets(vector, "text", "bytes")
+@for_each_vector("messages/json")
+def test_json_is_accepted_or_refused(vector):
+    body = bytes_of(vector, "text", "bytes")
     texts = [body] if "bytes" in vector else [body, vector["text"]]
     for text in texts:
         if vector["outcome"] == "accept":
@@ -44,11 +44,11 @@ def test_json_is_taken_or_refused(vector):
 
 # ---- events
 
-EVENTS = whole("messages/events")
+EVENTS = load_vectors("messages/events")
 
 
 def reader(held, *, resyncs=0):
-    """A client that holds a state, has just connected and was greeted."""
+    """Return a follower that holds a state, has just connected, and has received `hello`."""
     follower = Follower(job_id=EVENTS["job"])
     follower.restore(held["state"], held["columns"], Cursor.parse(held["id"]))
     follower.resyncs = resyncs
@@ -64,7 +64,7 @@ def reader(held, *, resyncs=0):
     return follower
 
 
-def judge(follower, vector, last_id):
+def outcome_of(follower, vector, last_id):
     event = Event(vector["type"], vector["data"], vector.get("id", last_id))
     match follower.receive(event):
         case Advance() | Told():
@@ -83,24 +83,26 @@ def judge(follower, vector, last_id):
             return "fatal"
 
 
-@each("messages/events")
-def test_reader_does_with_an_event_what_the_vector_says(vector):
+@for_each_vector("messages/events")
+def test_reader_handles_an_event_as_the_vector_requires(vector):
     held = EVENTS["held"][vector["held"]]
     follower = reader(held)
-    before = spelling(follower.document.value())
-    outcome = judge(follower, vector, held["id"])
+    before = canonical_text(follower.document.value())
+    outcome = outcome_of(follower, vector, held["id"])
     if outcome == "resync":
-        assert spelling(follower.document.value()) == before, "nothing of a malformed event is applied"
-        # Which of the two it was shows in the error at the end of patience.
-        outcome = judge(reader(held, resyncs=MAX_RESYNCS), vector, held["id"])
+        assert canonical_text(follower.document.value()) == before, (
+            "a malformed event must not change the state"
+        )
+        # Malformed and unknown events differ only in the fatal error after too many resyncs.
+        outcome = outcome_of(reader(held, resyncs=MAX_RESYNCS), vector, held["id"])
     assert outcome == vector["outcome"]
     if "after" in vector:
-        assert spelling(follower.document.value()) == spelling(vector["after"])
+        assert canonical_text(follower.document.value()) == canonical_text(vector["after"])
 
 
 # ---- bodies
 
-ANSWERS = {
+MODELS = {
     "discovery": resources.Discovery,
     "endpoint": resources.EndpointDescription,
     "job": resources.JobResource,
@@ -110,9 +112,9 @@ ANSWERS = {
 }
 
 
-@each("messages/bodies")
-def test_body_of_an_answer_is_taken_or_refused(vector):
-    model = ANSWERS[vector["body"]]
+@for_each_vector("messages/bodies")
+def test_response_body_is_accepted_or_refused(vector):
+    model = MODELS[vector["body"]]
     if vector["outcome"] == "accept":
         messages.read(model, vector["data"], what="the body")
     else:
@@ -120,24 +122,24 @@ def test_body_of_an_answer_is_taken_or_refused(vector):
             messages.read(model, vector["data"], what="the body")
 
 
-@each("messages/requests")
-def test_body_of_a_request_is_taken_or_refused(vector):
+@for_each_vector("messages/requests")
+def test_request_body_is_accepted_or_refused(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.errors import ProblemError
 
-    take = take_submit if vector["body"] == "submit" else take_cancel
+    accept = accept_submit if vector["body"] == "submit" else accept_cancel
     if vector["outcome"] == "accept":
-        take(vector["data"].encode())
+        accept(vector["data"].encode())
         return
     with pytest.raises(ProblemError) as refusal:
-        take(vector["data"].encode())
+        accept(vector["data"].encode())
     problem = refusal.value.problem
     assert problem.code == vector["code"], problem
     assert problem.pointer == vector.get("pointer", problem.pointer), problem
 
 
-def take_submit(body):
-    """The part of a submit that is the same for every endpoint."""
+def accept_submit(body):
+    """Validate a submit body without the schema of an endpoint."""
     import anyio
 
     from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
@@ -149,8 +151,8 @@ def take_submit(body):
     anyio.run(admit_inputs, Anything(), read_submit(body, max_inputs=1024))
 
 
-def take_cancel(body):
-    """A cancel of a job of four items."""
+def accept_cancel(body):
+    """Validate a cancel body for a job of four items."""
     from tidewire_server.http.request_parameters import items_to_cancel
     from tidewire_server.jobs.admission.submit_body import read_json
 
@@ -158,22 +160,22 @@ def take_cancel(body):
         items_to_cancel(read_json(body), 4)
 
 
-# ---- answers
+# ---- responses
 
-ASKED = {"stream": RequestKind.STREAM, "submit": RequestKind.SUBMIT, "other": RequestKind.REQUEST}
+REQUEST_KINDS = {"stream": RequestKind.STREAM, "submit": RequestKind.SUBMIT, "other": RequestKind.REQUEST}
 
 
-@each("messages/answers")
-def test_client_does_with_a_status_what_the_vector_says(vector):
+@for_each_vector("messages/answers")
+def test_client_handles_a_status_as_the_vector_requires(vector):
     expected = vector["then"].replace("read", "read_job")
     if "headers" in vector:
         found = _is_stream(SimpleNamespace(headers=httpx.Headers(vector["headers"])))
         assert ("use" if found else "cut") == expected
-    asked = ASKED[vector["asked"]]
-    found = action_for(vector["status"], asked, has_cursor=vector.get("cursor", False)).value
+    kind = REQUEST_KINDS[vector["asked"]]
+    found = action_for(vector["status"], kind, has_cursor=vector.get("cursor", False)).value
     assert found == ("use" if "headers" in vector else expected)
 
 
-@each("messages/retry-after")
-def test_retry_after_is_taken_as_the_vector_says(vector):
+@for_each_vector("messages/retry-after")
+def test_retry_after_is_parsed_as_the_vector_requires(vector):
     assert retry_after(vector["value"]) == vector["seconds"]

@@ -1,10 +1,10 @@
-"""Event streams, wherever they are cut: what our decoder and our encoder make of each is what the vectors say."""
+"""Test vectors for SSE: decoding of streams cut at any byte, and encoding."""
 
 import base64
 
 import pytest
 
-from support.spec_vectors import each, whole
+from support.spec_vectors import for_each_vector, load_vectors
 from tidewire.protocol.sse import Decoder, Event, encode
 
 
@@ -18,8 +18,8 @@ def one_byte_each(stream):
     return [stream[i : i + 1] for i in range(len(stream))]
 
 
-@each("sse/framing")
-def test_stream_is_decoded_wherever_it_is_cut(vector):
+@for_each_vector("sse/framing")
+def test_stream_is_decoded_at_any_cut(vector):
     stream, before = base64.b64decode(vector["stream"]), vector.get("initial_last_event_id", "")
     expected = (
         [Event(e["type"], e["data"], e["id"]) for e in vector["events"]],
@@ -34,8 +34,8 @@ def test_stream_is_decoded_wherever_it_is_cut(vector):
         assert decode([stream[:cut], stream[cut:]], before) == expected, f"cut at byte {cut}"
 
 
-@each("sse/encode")
-def test_event_is_written_or_refused(vector):
+@for_each_vector("sse/encode")
+def test_event_is_encoded_or_refused(vector):
     event = dict(vector["event"])
     arguments = {"data": event.pop("data"), "event": event.pop("type", None), **event}
     if vector["stream"] is None:
@@ -49,8 +49,8 @@ def test_event_is_written_or_refused(vector):
 
 
 @pytest.mark.parametrize("name", ["sse/framing", "sse/encode"])
-def test_vectors_show_the_bytes_that_they_hold(name):
-    for vector in whole(name)["vectors"]:
+def test_readable_form_of_a_vector_matches_its_bytes(name):
+    for vector in load_vectors(name)["vectors"]:
         if vector["stream"] is not None:
             shown = base64.b64decode(vector["stream"]).decode("latin-1").encode("unicode_escape").decode()
             assert shown.startswith(vector["shown"].removesuffix("…")), vector["name"]

@@ -8,14 +8,14 @@ from proof.servers.fault_proxy import problem
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-JOB-056", "batch.a_cancel_of_one_item_leaves_the_others")
-def cancel_kills_a_sibling(hooks):
+@faulty_server("TW-JOB-056", "batch.item_cancel_does_not_affect_others")
+def item_cancel_cancels_all_items(hooks):
     """A cancel of one item cancels all items."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[1, ?1\]\}$', b"{}")
 
 
-@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
-def results_in_wrong_slots(hooks):
+@faulty_server("TW-BAT-001", "batch.items_follow_input_order")
+def results_assigned_to_wrong_inputs(hooks):
     """Results are assigned to the wrong inputs."""
 
     def reverse(exchange):
@@ -25,8 +25,8 @@ def results_in_wrong_slots(hooks):
     hooks.requests.append(reverse)
 
 
-@faulty_server("TW-BAT-004", "batch.an_item_fails_alone")
-def a_poisoned_item_fails_all(hooks):
+@faulty_server("TW-BAT-004", "batch.failed_item_does_not_affect_others")
+def failed_item_fails_all(hooks):
     """One failing item makes all items of the batch fail."""
 
     def poison(exchange):
@@ -37,8 +37,8 @@ def a_poisoned_item_fails_all(hooks):
     hooks.requests.append(poison)
 
 
-@faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
-def a_batch_changes_the_result(hooks):
+@faulty_server("TW-BAT-012", "batch.results_do_not_depend_on_batching")
+def result_differs_in_a_batch(hooks):
     """An input gives a different value in a batch than alone."""
 
     def change(exchange, status, body):
@@ -49,8 +49,8 @@ def a_batch_changes_the_result(hooks):
     hooks.bodies.append(change)
 
 
-@faulty_server("TW-BAT-007", "batch.each_input_becomes_an_item_in_its_place")
-def one_input_is_no_batch(hooks):
+@faulty_server("TW-BAT-007", "batch.items_follow_input_order")
+def single_input_not_marked_as_batch(hooks):
     """A job with a list of one input is not marked as a batch."""
 
     def one(exchange, status, body):
@@ -59,7 +59,7 @@ def one_input_is_no_batch(hooks):
     hooks.bodies.append(one)
 
 
-@faulty_server("TW-BAT-005", "batch.items_end_one_by_one")
+@faulty_server("TW-BAT-005", "batch.items_end_independently")
 def items_end_together(hooks):
     """Items do not end before the last item has ended."""
 
@@ -71,8 +71,8 @@ def items_end_together(hooks):
     hooks.frames.append(hold)
 
 
-@faulty_server("TW-BAT-002", "batch.an_endpoint_without_batches_takes_none")
-def a_batch_is_not_declared(hooks):
+@faulty_server("TW-BAT-002", "batch.inputs_return_422_without_batch_support")
+def batch_support_not_declared(hooks):
     """An endpoint accepts `inputs`, but its description does not declare batches."""
 
     def hide(exchange, status, body):
@@ -85,8 +85,8 @@ def a_batch_is_not_declared(hooks):
     hooks.bodies.append(hide)
 
 
-@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
-def shared_overrules_an_input(hooks):
+@faulty_server("TW-BAT-008", "batch.shared_members_fill_in_missing_members")
+def shared_overrides_input_members(hooks):
     """`shared` overrides members that an input has."""
 
     def overrule(exchange):
@@ -98,14 +98,14 @@ def shared_overrules_an_input(hooks):
     hooks.requests.append(overrule)
 
 
-@faulty_server("TW-BAT-009", "batch.shared_members_complete_each_input")
-def a_fault_of_shared_is_laid_on_an_input(hooks):
+@faulty_server("TW-BAT-009", "batch.shared_members_fill_in_missing_members")
+def pointer_names_input_instead_of_shared(hooks):
     """The pointer to a wrong member of `shared` names an input instead."""
     rewrite_body(hooks, b'"pointer":"/shared', b'"pointer":"/inputs/1')
 
 
-@faulty_server("TW-BAT-003", "batch.too_many_inputs_are_refused")
-def too_many_inputs_are_left_out(hooks):
+@faulty_server("TW-BAT-003", "batch.too_many_inputs_return_422")
+def excess_inputs_dropped(hooks):
     """Inputs beyond the limit are dropped silently."""
 
     def cut(exchange):
@@ -119,8 +119,8 @@ def too_many_inputs_are_left_out(hooks):
     hooks.requests.append(cut)
 
 
-@faulty_server("TW-JOB-082", "batch.a_cancel_of_one_item_leaves_the_others")
-def an_index_twice_is_refused(hooks):
+@faulty_server("TW-JOB-082", "batch.item_cancel_does_not_affect_others")
+def cancel_with_duplicate_index_refused(hooks):
     """A cancel that lists an index twice is refused."""
 
     def refuse(exchange):
@@ -135,17 +135,15 @@ def an_index_twice_is_refused(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server(
-    "TW-BAT-017", "batch.the_size_of_a_batch_counts_its_rows", "batch.the_company_of_an_item_changes_nothing"
-)
-def rows_from_one(hooks):
+@faulty_server("TW-BAT-017", "batch.row_is_less_than_batch_size", "batch.results_do_not_depend_on_batching")
+def batch_rows_start_at_1(hooks):
     """Row numbers of a batch start at 1."""
     more = lambda found: b'"row":%d' % (int(found[1]) + 1)  # noqa: E731
     rewrite_body(hooks, rb'"row":(\d+)', more)
 
 
-@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
-def bodies_are_not_read(hooks):
+@faulty_server("TW-BAT-001", "batch.items_follow_input_order")
+def submit_body_ignored(hooks):
     """The body of a submit is ignored; every submit runs an empty script."""
 
     def empty(exchange):
@@ -155,28 +153,28 @@ def bodies_are_not_read(hooks):
     hooks.requests.append(empty)
 
 
-@faulty_server("TW-JOB-016", "batch.a_wrong_input_is_named_by_its_place")
-def the_pointer_leads_to_the_first_input(hooks):
+@faulty_server("TW-JOB-016", "batch.invalid_input_is_reported_with_pointer")
+def pointer_always_names_first_input(hooks):
     """The pointer to a wrong input of a batch always names the first input."""
     rewrite_body(hooks, rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0')
 
 
-@faulty_server("TW-FRM-066", "batch.progress_of_each_item_is_told")
-def all_progress_is_that_of_the_first_item(hooks):
+@faulty_server("TW-FRM-066", "batch.progress_is_sent_for_each_running_item")
+def progress_always_names_first_item(hooks):
     """`progress` always names the first item."""
     rewrite_events(hooks, rb'"item":\d+', b'"item":0', within=b"event:progress")
 
 
-@faulty_server("TW-FRM-067", "batch.progress_of_each_item_is_told")
-def progress_of_one_item_is_told_again(hooks):
+@faulty_server("TW-FRM-067", "batch.progress_is_sent_for_each_running_item")
+def only_one_item_progress_repeated(hooks):
     """A new connection gets the progress of only one item."""
     hooks.frames.append(
         lambda exchange, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame
     )
 
 
-@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
-def shared_is_led_in_deeply(hooks):
+@faulty_server("TW-BAT-008", "batch.shared_members_fill_in_missing_members")
+def shared_merged_recursively(hooks):
     """`shared` is merged recursively into the members of an input."""
 
     def lead(input_value, name, value):
@@ -197,8 +195,8 @@ def shared_is_led_in_deeply(hooks):
     change_submits(hooks, deeply)
 
 
-@faulty_server("TW-JOB-014", "batch.shared_members_complete_each_input")
-def shared_is_for_lists_alone(hooks):
+@faulty_server("TW-JOB-014", "batch.shared_members_fill_in_missing_members")
+def shared_ignored_with_single_input(hooks):
     """`shared` is ignored if the submit has `input` instead of `inputs`."""
     change_submits(
         hooks,
@@ -208,8 +206,8 @@ def shared_is_for_lists_alone(hooks):
     )
 
 
-@faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
-def rows_of_a_batch_are_mixed_up(hooks):
+@faulty_server("TW-BAT-012", "batch.results_do_not_depend_on_batching")
+def all_rows_get_first_value(hooks):
     """Every row of a batch gets the value of the first row."""
     first = re.compile(rb'"value":"([^"]*)"')
 
@@ -220,8 +218,8 @@ def rows_of_a_batch_are_mixed_up(hooks):
     hooks.bodies.append(mix)
 
 
-@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
-def items_are_sorted_by_their_names(hooks):
+@faulty_server("TW-BAT-001", "batch.items_follow_input_order")
+def items_sorted_by_index_as_string(hooks):
     """Items are sorted by their indexes as strings, so `10` comes before `2`."""
 
     def sort(body):
@@ -232,8 +230,8 @@ def items_are_sorted_by_their_names(hooks):
     change_submits(hooks, sort)
 
 
-@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
-def shared_takes_the_place_of_nothing(hooks):
+@faulty_server("TW-BAT-008", "batch.shared_members_fill_in_missing_members")
+def shared_overrides_falsy_members(hooks):
     """`shared` overrides null, 0, false and empty members of an input, as `own or shared` does."""
 
     def lead(body):

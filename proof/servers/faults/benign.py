@@ -11,13 +11,13 @@ from proof.servers.faults.slow_readers import merge_text_and_check
 
 
 @benign_variant
-def crlf(hooks):
+def crlf_line_ends(hooks):
     """Lines end in CR LF."""
     rewrite_events(hooks, b"\n", b"\r\n")
 
 
 @benign_variant
-def cr(hooks):
+def cr_line_ends(hooks):
     """Lines end in CR."""
     rewrite_events(hooks, b"\n", b"\r")
 
@@ -29,7 +29,7 @@ def comments_between_events(hooks):
 
 
 @benign_variant
-def a_space_after_the_colon(hooks):
+def space_after_colon(hooks):
     """Each colon of a field is followed by a space."""
     hooks.frames.append(
         lambda exchange, frame: re.sub(rb"^(id|event|retry|data):", rb"\1: ", frame, flags=re.MULTILINE)
@@ -37,7 +37,7 @@ def a_space_after_the_colon(hooks):
 
 
 @benign_variant
-def one_leading_mark(hooks):
+def leading_byte_order_mark(hooks):
     """A stream starts with a byte order mark."""
 
     def mark(exchange, frame):
@@ -75,7 +75,7 @@ def unknown_members_everywhere(hooks):
 
 
 @benign_variant
-def other_white_space(hooks):
+def other_white_space_and_member_order(hooks):
     """JSON has other white space and another order of members."""
 
     def spread(exchange, status, body):
@@ -92,7 +92,7 @@ def other_white_space(hooks):
 
 
 @benign_variant
-def ops_in_place_of_bare_strings(hooks):
+def ops_instead_of_bare_strings(hooks):
     """Every append names its path instead of using a bare string."""
 
     def name(exchange, frame):
@@ -109,19 +109,19 @@ def ops_in_place_of_bare_strings(hooks):
 
 
 @benign_variant
-def every_token_an_event(hooks):
+def diffs_never_merged(hooks):
     """Diffs are never merged."""
     hooks.settings["merge_window"] = 0.0
 
 
 @benign_variant
-def much_is_merged(hooks):
+def diffs_merged_over_100_ms(hooks):
     """Diffs are merged over 100 ms."""
     hooks.settings["merge_window"] = 0.1
 
 
 @benign_variant
-def every_answer_is_late(hooks):
+def responses_delayed_by_300_ms(hooks):
     """Every response is delayed by 300 ms."""
 
     async def late(exchange):
@@ -131,7 +131,7 @@ def every_answer_is_late(hooks):
 
 
 @benign_variant
-def one_429(hooks):
+def every_seventh_request_gets_429(hooks):
     """Every seventh request is answered with 429."""
 
     def busy(exchange):
@@ -146,13 +146,13 @@ def one_429(hooks):
 
 
 @benign_variant
-def hello_in_two_blocks(hooks):
+def retry_in_separate_block(hooks):
     """`retry` is sent in its own block before `hello`."""
     rewrite_events(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
 
 
 @benign_variant
-def fields_in_another_order(hooks):
+def fields_in_reverse_order(hooks):
     """The fields of an event are sent in reverse order, with the id last."""
 
     def turn(exchange, frame):
@@ -163,32 +163,32 @@ def fields_in_another_order(hooks):
 
 
 @benign_variant
-def without_the_script(hooks):
+def no_script_endpoint(hooks):
     """The server has a durable log but no `tidewire.script`, so checks rely on the examples."""
     hooks.has_script = False
     hooks.has_durable_log = True
 
 
 @benign_variant
-def with_a_log_that_lasts(hooks):
+def log_in_a_file(hooks):
     """The log is a file, and the server declares a higher durability than `process`."""
     hooks.has_durable_log = True
 
 
 @benign_variant
-def one_byte_a_chunk(hooks):
+def one_byte_chunks(hooks):
     """Each chunk of a body has one byte."""
     hooks.piece = 1
 
 
 @benign_variant
-def http_1_0(hooks):
+def http_1_0_responses(hooks):
     """Responses use HTTP/1.0; the end of the connection ends the body."""
     hooks.speaks_http_1_0 = True
 
 
 @benign_variant
-def snapshots_in_place_of_diffs(hooks):
+def snapshots_instead_of_diffs(hooks):
     """Every diff is logged as a snapshot."""
     from tidewire.protocol.cursor import Cursor
     from tidewire_server.log_writer.log_writer import Block, LogWriter, snapshot_frame
@@ -206,7 +206,7 @@ def snapshots_in_place_of_diffs(hooks):
 
 
 @benign_variant
-def no_capability_at_all(hooks):
+def no_capabilities(hooks):
     """The server declares none of the capabilities of section 2.3."""
     hooks.instead.append(_without_capabilities)
     hooks.bodies.append(_declares_none)
@@ -238,13 +238,13 @@ def _declares_none(exchange, status, body):
 
 
 @benign_variant
-def samples_of_one_input(hooks):
+def samples_become_batch_items(hooks):
     """`n` samples of one input become the items of a batch."""
     hooks.requests.append(take_samples)
 
 
 @benign_variant
-def json_in_ascii(hooks):
+def json_escaped_to_ascii(hooks):
     """JSON escapes all non-ASCII characters and some ASCII characters."""
 
     def escape(text):
@@ -262,7 +262,7 @@ def json_in_ascii(hooks):
 
 
 @benign_variant
-def times_in_nanoseconds(hooks):
+def times_with_nine_fractional_digits(hooks):
     """Times have nine fractional digits."""
     longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
     pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
@@ -271,13 +271,13 @@ def times_in_nanoseconds(hooks):
 
 
 @benign_variant
-def merged_at_each_resume(hooks):
+def merged_diff_at_each_resume(hooks):
     """A resumed stream begins with a diff that merges several events."""
     merge_text_and_check(hooks, lambda data: None)
 
 
 @benign_variant
-def comments_in_place_of_pings(hooks):
+def comments_instead_of_pings(hooks):
     """A comment is sent before each heartbeat, so no ping is due."""
     replace_events(hooks, PING, lambda frame: b":awake\n\n")
     longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731

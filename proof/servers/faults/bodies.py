@@ -9,14 +9,14 @@ from proof.servers.server_process import MIB
 from tidewire_conformance.wire import strict_json
 
 
-@faulty_server("TW-SEC-019", "bodies.what_a_client_sends_stays_data")
-def prototypes_are_dropped(hooks):
+@faulty_server("TW-SEC-019", "bodies.markup_and_line_ends_are_returned_unchanged")
+def proto_member_dropped(hooks):
     """A member `__proto__` is dropped, as by JavaScript objects."""
     rewrite_body(hooks, rb'"__proto__":\{[^}]*\},?', b"")
 
 
-@faulty_server("TW-OVR-008", "bodies.a_body_that_breaks_json_is_refused")
-def json_is_read_kindly(hooks):
+@faulty_server("TW-OVR-008", "bodies.invalid_json_is_rejected")
+def lenient_json_parser(hooks):
     """Request bodies are parsed leniently: NaN and duplicate names are accepted."""
 
     def kind(exchange):
@@ -26,14 +26,14 @@ def json_is_read_kindly(hooks):
     hooks.requests.append(kind)
 
 
-@faulty_server("TW-JOB-009", "bodies.a_body_of_another_media_type_is_refused")
-def codings_are_ignored(hooks):
+@faulty_server("TW-JOB-009", "bodies.unsupported_media_type_returns_415")
+def request_content_encoding_ignored(hooks):
     """The `Content-Encoding` of a request body is ignored."""
     set_request_header(hooks, "content-encoding", None)
 
 
-@faulty_server("TW-JOB-008", "bodies.both_framings_of_a_body_are_taken")
-def a_body_needs_its_length(hooks):
+@faulty_server("TW-JOB-008", "bodies.chunked_bodies_are_accepted")
+def chunked_request_refused(hooks):
     """A request body with chunked transfer encoding is refused."""
     refuse(
         hooks,
@@ -43,38 +43,38 @@ def a_body_needs_its_length(hooks):
     )
 
 
-@faulty_server("TW-OVR-001", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def a_mark_before_a_body_is_dropped(hooks):
+@faulty_server("TW-OVR-001", "bodies.json_limits_are_exact")
+def request_byte_order_mark_accepted(hooks):
     """A byte order mark before a request body is accepted."""
     rewrite_request_body(hooks, rb"^\xef\xbb\xbf", b"")
 
 
-@faulty_server("TW-OVR-001", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def bodies_are_decoded_kindly(hooks):
+@faulty_server("TW-OVR-001", "bodies.json_limits_are_exact")
+def invalid_utf8_in_request_replaced(hooks):
     """Invalid UTF-8 in a request body is replaced by U+FFFD."""
     rewrite_request_body(hooks, rb"\xed\xa0\x80|\xc0\xaf", "\ufffd".encode())
 
 
-@faulty_server("TW-OVR-004", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def names_are_compared_as_they_are_spelt(hooks):
+@faulty_server("TW-OVR-004", "bodies.json_limits_are_exact")
+def escaped_duplicate_names_accepted(hooks):
     """Duplicate names are not detected if one of them is escaped."""
     rewrite_request_body(hooks, rb'"\\u0061"', b'"another"')
 
 
-@faulty_server("TW-OVR-004", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def only_the_first_level_is_looked_at_for_twins(hooks):
+@faulty_server("TW-OVR-004", "bodies.json_limits_are_exact")
+def nested_duplicate_names_accepted(hooks):
     """Duplicate names are refused only at the top level."""
     rewrite_request_body(hooks, rb'"a": 1, "a": 1', b'"a": 1')
 
 
-@faulty_server("TW-OVR-005", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def only_the_first_half_of_a_pair_is_looked_at(hooks):
+@faulty_server("TW-OVR-005", "bodies.json_limits_are_exact")
+def lone_low_surrogate_accepted(hooks):
     """A lone low surrogate is accepted."""
     rewrite_request_body(hooks, rb'x\\udc00"', b'x"')
 
 
-@faulty_server("TW-OVR-008", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def what_follows_a_body_is_not_read(hooks):
+@faulty_server("TW-OVR-008", "bodies.json_limits_are_exact")
+def data_after_json_ignored(hooks):
     """Data after the JSON value of a request body is ignored."""
 
     def cut(exchange):
@@ -85,38 +85,38 @@ def what_follows_a_body_is_not_read(hooks):
     hooks.requests.append(cut)
 
 
-@faulty_server("TW-OVR-003", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def the_greatest_integer_is_2_to_53_minus_1(hooks):
+@faulty_server("TW-OVR-003", "bodies.json_limits_are_exact")
+def integer_2_to_53_refused(hooks):
     """The integer 2^53 is refused, as by `Number.isSafeInteger`."""
     refuse(hooks, lambda exchange: b"9007199254740992" in exchange.body, 400, "malformed_body")
 
 
-@faulty_server("TW-DSC-004", "bodies.the_rules_of_json_hold_up_to_their_bounds")
-def half_the_depth_is_enough(hooks):
+@faulty_server("TW-DSC-004", "bodies.json_limits_are_exact")
+def max_depth_is_32(hooks):
     """Request bodies may be only 32 levels deep."""
     refuse(hooks, lambda exchange: b"[" * 32 in exchange.body, 400, "malformed_body")
 
 
-@faulty_server("TW-DSC-004", "bodies.a_limit_is_reached_before_it_is_passed")
-def a_body_of_the_limit_is_too_large(hooks):
+@faulty_server("TW-DSC-004", "bodies.requests_at_the_limits_are_accepted")
+def body_of_maximum_size_refused(hooks):
     """A request body of exactly `max_body_bytes` is refused."""
     refuse(hooks, lambda exchange: len(exchange.body) == MIB, 413, "body_too_large")
 
 
-@faulty_server("TW-DSC-004", "bodies.a_limit_is_reached_before_it_is_passed")
-def inputs_of_the_limit_are_too_many(hooks):
+@faulty_server("TW-DSC-004", "bodies.requests_at_the_limits_are_accepted")
+def maximum_number_of_inputs_refused(hooks):
     """A job with exactly `max_inputs` inputs is refused."""
     refuse(hooks, lambda exchange: len(exchange.inputs) == 32, 422, "batch_too_large", pointer="/inputs")
 
 
-@faulty_server("TW-JOB-079", "bodies.a_cancel_of_another_shape_cancels_nothing")
-def a_cancel_of_null_is_one_of_all(hooks):
+@faulty_server("TW-JOB-079", "bodies.invalid_cancel_is_rejected")
+def cancel_with_null_items_cancels_all(hooks):
     """A cancel with `items: null` cancels all items."""
     rewrite_request_body(hooks, rb'\{"items": ?null\}', b"{}")
 
 
-@faulty_server("TW-JOB-077", "bodies.a_cancel_of_another_shape_cancels_nothing")
-def a_cancel_that_is_no_object_is_one_of_none(hooks):
+@faulty_server("TW-JOB-077", "bodies.invalid_cancel_is_rejected")
+def cancel_with_non_object_body_accepted(hooks):
     """A cancel whose body is not an object is accepted and cancels nothing."""
 
     def none(exchange):
@@ -130,15 +130,15 @@ def a_cancel_that_is_no_object_is_one_of_none(hooks):
     hooks.requests.append(none)
 
 
-@faulty_server("TW-JOB-010", "bodies.a_cancel_of_another_shape_cancels_nothing")
-def a_cancel_of_any_media_type(hooks):
+@faulty_server("TW-JOB-010", "bodies.invalid_cancel_is_rejected")
+def cancel_media_type_not_checked(hooks):
     """The media type of a cancel is not checked."""
     set_request_header(
         hooks, "content-type", "application/json", lambda exchange: exchange.path.endswith("/cancel")
     )
 
 
-@faulty_server("TW-JOB-009", "bodies.a_cancel_of_another_shape_cancels_nothing")
-def a_cancel_of_any_coding(hooks):
+@faulty_server("TW-JOB-009", "bodies.invalid_cancel_is_rejected")
+def cancel_content_encoding_not_checked(hooks):
     """The `Content-Encoding` of a cancel is not checked."""
     set_request_header(hooks, "content-encoding", None, lambda exchange: exchange.path.endswith("/cancel"))

@@ -27,14 +27,14 @@ def refuse_purged_jobs(hooks, holds):
     refuse(hooks, lambda exchange: exchange.path in hooks.shared and holds(exchange), 410, "job_expired")
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
 def errors_without_cors(hooks):
     """Error responses lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", range(400, 600))
 
 
-@faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
-def every_origin_is_allowed(hooks):
+@faulty_server("TW-BRW-006", "browser.other_origins_cannot_read_responses")
+def every_origin_allowed(hooks):
     """Every origin is allowed."""
 
     def name(exchange, status, headers):
@@ -44,8 +44,8 @@ def every_origin_is_allowed(hooks):
     hooks.heads.append(name)
 
 
-@faulty_server("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
-def a_stream_token_opens_any_job(hooks):
+@faulty_server("TW-BRW-013", "browser.stream_token_is_limited_to_its_stream")
+def stream_token_opens_any_job(hooks):
     """A stream token opens the stream of every job."""
 
     def redirect(exchange):
@@ -63,14 +63,14 @@ def a_stream_token_opens_any_job(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-ERR-015", "browser.a_problem_comes_in_band_where_the_url_says_so")
-def a_fatal_problem_without_an_id(hooks):
+@faulty_server("TW-ERR-015", "browser.errors_inband_returns_problem_events")
+def fatal_inband_problem_without_id(hooks):
     """A fatal in-band problem has no id, so an EventSource reconnects forever."""
     rewrite_events(hooks, b"id:0-1\n", b"")
 
 
-@faulty_server("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
-def a_preflight_forgets_the_cursor(hooks):
+@faulty_server("TW-BRW-008", "browser.preflight_allows_protocol_headers")
+def preflight_without_last_event_id(hooks):
     """A preflight response does not allow `Last-Event-ID`."""
 
     def forget(exchange, status, headers):
@@ -82,20 +82,20 @@ def a_preflight_forgets_the_cursor(hooks):
     hooks.heads.append(forget)
 
 
-@faulty_server("TW-BRW-010", "browser.a_preflight_allows_what_a_page_needs")
-def a_preflight_for_five_seconds(hooks):
+@faulty_server("TW-BRW-010", "browser.preflight_allows_protocol_headers")
+def preflight_max_age_of_five_seconds(hooks):
     """A preflight response may be cached for only five seconds."""
     set_header(hooks, "access-control-max-age", "5")
 
 
-@faulty_server("TW-BRW-020", "browser.a_stream_token_opens_its_stream")
-def tokens_stand_in_referrers(hooks):
+@faulty_server("TW-BRW-020", "browser.stream_token_opens_its_stream")
+def token_urls_without_referrer_policy(hooks):
     """Responses to URLs with a token lack `Referrer-Policy`."""
     drop_header(hooks, "referrer-policy")
 
 
-@faulty_server("TW-BRW-017", "browser.a_stream_token_opens_its_stream")
-def tokens_without_problems_in_band(hooks):
+@faulty_server("TW-BRW-017", "browser.stream_token_opens_its_stream")
+def token_stream_errors_not_inband(hooks):
     """Errors of streams with a token are reported by status instead of in-band."""
 
     def plain(exchange):
@@ -112,10 +112,10 @@ def tokens_without_problems_in_band(hooks):
 
 @faulty_server(
     "TW-ERR-019",
-    "browser.problems_come_in_band_only_where_asked_for",
-    "resume.a_cursor_that_is_no_id_is_refused",
+    "browser.problem_events_are_sent_only_on_request",
+    "resume.malformed_cursor_returns_400",
 )
-def problems_are_always_in_band(hooks):
+def errors_always_inband(hooks):
     """Every error of a stream request is reported in-band."""
 
     def ask(exchange):
@@ -125,8 +125,8 @@ def problems_are_always_in_band(hooks):
     hooks.requests.append(ask)
 
 
-@faulty_server("TW-ERR-017", "browser.the_cursor_0_1_is_answered_with_204")
-def the_cursor_0_1_needs_credentials(hooks):
+@faulty_server("TW-ERR-017", "browser.cursor_0_1_returns_204")
+def cursor_0_1_needs_credentials(hooks):
     """The cursor `0-1` is answered with 204 only for authorized callers."""
     refuse(
         hooks,
@@ -136,32 +136,32 @@ def the_cursor_0_1_needs_credentials(hooks):
     )
 
 
-@faulty_server("TW-BRW-011", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def no_vary(hooks):
+@faulty_server("TW-BRW-011", "browser.allowed_origins_can_read_every_response")
+def responses_without_vary_origin(hooks):
     """Responses that name an origin lack `Vary: Origin`."""
     drop_header(hooks, "vary")
 
 
-@faulty_server("TW-BRW-009", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def location_is_not_exposed(hooks):
+@faulty_server("TW-BRW-009", "browser.allowed_origins_can_read_every_response")
+def location_header_not_exposed(hooks):
     """`Location` is not exposed to pages."""
     set_header(hooks, "access-control-expose-headers", "Retry-After, Idempotency-Replayed")
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def no_origin_where_credentials_are_wrong(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_401(hooks):
     """Responses with status 401 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [401])
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def no_origin_where_there_is_nothing(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_204(hooks):
     """Responses with status 204 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [204])
 
 
-@faulty_server("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
-def a_stream_token_reads_the_job(hooks):
+@faulty_server("TW-BRW-013", "browser.stream_token_is_limited_to_its_stream")
+def stream_token_opens_job_and_cancel(hooks):
     """A stream token also opens the job resource and its cancel."""
 
     def note(exchange, status, body):
@@ -177,8 +177,8 @@ def a_stream_token_reads_the_job(hooks):
     hooks.requests.append(let)
 
 
-@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
-def who_may_not_read_is_told_by_the_status(hooks):
+@faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
+def missing_credentials_not_inband(hooks):
     """Missing credentials are answered with status 401 despite `errors=inband`."""
 
     def refuse(exchange):
@@ -188,20 +188,20 @@ def who_may_not_read_is_told_by_the_status(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def no_origin_where_an_input_is_wrong(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_422(hooks):
     """Responses with status 422 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [422])
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def no_origin_where_the_method_is_wrong(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_405(hooks):
     """Responses with status 405 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [405])
 
 
-@faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
-def a_preflight_names_no_origin(hooks):
+@faulty_server("TW-BRW-005", "browser.preflight_allows_protocol_headers")
+def preflight_without_allow_origin(hooks):
     """A preflight response lacks `Access-Control-Allow-Origin`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
@@ -212,8 +212,8 @@ def a_preflight_names_no_origin(hooks):
     )
 
 
-@faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
-def origins_are_compared_by_how_they_begin(hooks):
+@faulty_server("TW-BRW-006", "browser.other_origins_cannot_read_responses")
+def origins_compared_by_prefix(hooks):
     """An origin with an allowed origin as its prefix is allowed."""
 
     def rewrite(exchange):
@@ -229,47 +229,47 @@ def origins_are_compared_by_how_they_begin(hooks):
     hooks.heads.append(name)
 
 
-@faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
-def the_origin_null_is_allowed(hooks):
+@faulty_server("TW-BRW-006", "browser.other_origins_cannot_read_responses")
+def origin_null_allowed(hooks):
     """The origin `null`, as of a sandboxed page, is allowed."""
     bare = lambda exchange, status: exchange.header("origin") == "null"  # noqa: E731
     set_header(hooks, "access-control-allow-origin", "null", bare)
 
 
-@faulty_server("TW-BRW-015", "browser.a_stream_token_opens_its_stream")
-def a_token_lives_for_years(hooks):
+@faulty_server("TW-BRW-015", "browser.stream_token_opens_its_stream")
+def stream_token_valid_for_years(hooks):
     """A stream token is valid for years."""
     rewrite_body(hooks, rb'("expires_at":")\d{4}', rb"\g<1>2999", at=".*/stream-token")
 
 
-@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
-def what_is_gone_is_told_by_the_status(hooks):
+@faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
+def purged_job_not_inband(hooks):
     """A purged job is answered with status 410 despite `errors=inband`."""
     refuse_purged_jobs(hooks, lambda exchange: True)
 
 
-@faulty_server("TW-ERR-017", "browser.a_problem_comes_in_band_where_the_url_says_so")
-def the_cursor_0_1_is_looked_at_after_the_job(hooks):
+@faulty_server("TW-ERR-017", "browser.errors_inband_returns_problem_events")
+def cursor_0_1_of_purged_job_gets_410(hooks):
     """The cursor `0-1` of a purged job is answered with 410 instead of 204."""
     refuse_purged_jobs(hooks, lambda exchange: exchange.cursor == "0-1")
 
 
-@faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
-def a_preflight_needs_credentials(hooks):
+@faulty_server("TW-BRW-005", "browser.preflight_allows_protocol_headers")
+def preflight_needs_credentials(hooks):
     """A preflight request without credentials is refused."""
     bare = lambda exchange: exchange.method == "OPTIONS" and not exchange.header("authorization")  # noqa: E731
     refuse(hooks, bare, 401, "unauthorized")
 
 
-@faulty_server("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
-def a_preflight_of_a_purge_is_refused(hooks):
+@faulty_server("TW-BRW-008", "browser.preflight_allows_protocol_headers")
+def preflight_for_delete_refused(hooks):
     """A preflight request for `DELETE` is refused."""
     purge = lambda exchange: exchange.header("access-control-request-method") == "DELETE"  # noqa: E731
     refuse(hooks, purge, 405, "method_not_allowed")
 
 
-@faulty_server("TW-BRW-007", "browser.a_preflight_allows_what_a_page_needs")
-def all_pages_with_credentials(hooks):
+@faulty_server("TW-BRW-007", "browser.preflight_allows_protocol_headers")
+def preflight_allows_all_origins_with_credentials(hooks):
     """A preflight response allows every origin with credentials."""
 
     def allow(exchange, status, headers):
@@ -280,20 +280,20 @@ def all_pages_with_credentials(hooks):
     hooks.heads.append(allow)
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def what_is_gone_is_for_no_page(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_410(hooks):
     """Responses with status 410 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", {410})
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def what_is_too_large_is_for_no_page(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_413(hooks):
     """Responses with status 413 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", {413})
 
 
-@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
-def a_stream_of_a_submit_is_for_no_page(hooks):
+@faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
+def no_cors_headers_on_submit_stream(hooks):
     """A stream that answers a submit lacks `Access-Control-Allow-Origin`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
@@ -304,14 +304,14 @@ def a_stream_of_a_submit_is_for_no_page(hooks):
     )
 
 
-@faulty_server("TW-BRW-018", "browser.a_stream_token_opens_nothing_else")
-def a_stream_token_is_compared_as_far_as_it_goes(hooks):
+@faulty_server("TW-BRW-018", "browser.stream_token_is_limited_to_its_stream")
+def stream_token_compared_by_prefix(hooks):
     """Characters after a valid stream token are ignored."""
     rewrite_query(hooks, rb"(token=[\w-]{43})A", rb"\1")
 
 
-@faulty_server("TW-BRW-014", "browser.a_stream_token_opens_its_stream")
-def a_token_begins_anew(hooks):
+@faulty_server("TW-BRW-014", "browser.stream_token_opens_its_stream")
+def token_stream_ignores_last_event_id(hooks):
     """`Last-Event-ID` is ignored for streams with a token."""
     hooks.requests.append(
         lambda exchange: (
@@ -322,15 +322,15 @@ def a_token_begins_anew(hooks):
     )
 
 
-@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
-def a_wrong_header_is_refused_by_its_status(hooks):
+@faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
+def invalid_last_event_id_not_inband(hooks):
     """An invalid `Last-Event-ID` is answered with status 400 despite `errors=inband`."""
     wrong = lambda exchange: exchange.cursor == "x" and b"errors=inband" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_cursor")
 
 
-@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
-def a_wrong_parameter_is_refused_by_its_status(hooks):
+@faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
+def invalid_parameter_not_inband(hooks):
     """An invalid parameter is answered with status 400 despite `errors=inband`."""
     wrong = lambda exchange: b"errors=inband&diffs=7" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_parameter")

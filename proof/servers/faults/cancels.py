@@ -7,8 +7,8 @@ from proof.servers.fault_proxy import problem
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-JOB-050", "cancels.a_cancel_ends_the_job")
-def cancel_answers_and_runs_on(hooks):
+@faulty_server("TW-JOB-050", "cancels.cancel_ends_the_job")
+def cancelled_job_continues(hooks):
     """A cancel is answered with 202, but the job continues."""
     body = json.dumps({"items": []}).encode()
 
@@ -20,7 +20,7 @@ def cancel_answers_and_runs_on(hooks):
     hooks.requests.append(none)
 
 
-@faulty_server("TW-JOB-051", "cancels.a_cancel_ends_the_job")
+@faulty_server("TW-JOB-051", "cancels.cancel_ends_the_job")
 def cancel_is_not_idempotent(hooks):
     """A second cancel is refused."""
 
@@ -33,20 +33,20 @@ def cancel_is_not_idempotent(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
-def cancel_of_any_index(hooks):
+@faulty_server("TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect")
+def cancel_with_unknown_index_accepted(hooks):
     """A cancel that names an unknown item cancels the known items."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
 
 
-@faulty_server("TW-JOB-057", "cancels.a_cancel_ends_the_job")
-def cancel_drops_the_value(hooks):
+@faulty_server("TW-JOB-057", "cancels.cancel_ends_the_job")
+def cancelled_job_loses_its_value(hooks):
     """A cancelled job loses its value."""
     rewrite_body(hooks, rb'("status":"cancelled","value":)"[^"]*"', rb'\1""')
 
 
-@faulty_server("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
-def a_late_cancel_wins(hooks):
+@faulty_server("TW-JOB-055", "cancels.cancel_of_ended_job_has_no_effect")
+def late_cancel_changes_status(hooks):
     """A cancel after the end changes the status to cancelled."""
 
     def cancelled(exchange, status, body):
@@ -56,7 +56,7 @@ def a_late_cancel_wins(hooks):
     hooks.bodies.append(cancelled)
 
 
-@faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
-def false_is_the_first_item(hooks):
+@faulty_server("TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect")
+def cancel_reads_false_as_item_0(hooks):
     """A cancel with `items: [false]` cancels item 0, as in Python."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')

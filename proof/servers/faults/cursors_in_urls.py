@@ -7,20 +7,20 @@ from proof.servers.fault_proxy import HANG
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-RES-009", "cursors_in_urls.a_cursor_in_the_url_is_as_good_as_a_header")
-def after_is_not_decoded(hooks):
+@faulty_server("TW-RES-009", "cursors_in_urls.after_works_like_last_event_id")
+def after_not_percent_decoded(hooks):
     """The query parameter `after` is not percent-decoded."""
     refuse(hooks, lambda exchange: re.search(rb"after=[^&]*%(2D|31)", exchange.query), 400, "bad_cursor")
 
 
-@faulty_server("TW-RES-012", "cursors_in_urls.a_cursor_in_the_url_is_as_good_as_a_header")
-def the_cursor_0_1_is_known_in_the_header_alone(hooks):
+@faulty_server("TW-RES-012", "cursors_in_urls.after_works_like_last_event_id")
+def cursor_0_1_refused_in_url(hooks):
     """`after=0-1` is refused as an invalid cursor."""
     refuse(hooks, lambda exchange: b"after=0-1" in exchange.query, 400, "bad_cursor")
 
 
-@faulty_server("TW-RES-047", "cursors_in_urls.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true")
-def a_cursor_past_the_head_waits(hooks):
+@faulty_server("TW-RES-047", "cursors_in_urls.unknown_cursor_of_running_job_returns_rewound_snapshot")
+def cursor_past_head_waits(hooks):
     """A stream with a cursor past the head of a running job waits for that event."""
 
     def wait(exchange, frame):

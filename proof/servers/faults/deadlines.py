@@ -16,26 +16,26 @@ def replace_deadline(hooks, holds):
     hooks.requests.append(drop)
 
 
-@faulty_server("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
-def deadlines_are_ignored(hooks):
+@faulty_server("TW-JOB-069", "deadlines.deadline_fails_unfinished_items")
+def deadline_fails_with_code_internal(hooks):
     """An item that exceeds its deadline fails with the code `internal`."""
     rewrite_body(hooks, b"deadline_exceeded", b"internal")
 
 
-@faulty_server("TW-JOB-069", "deadlines.a_deadline_leaves_what_has_ended")
-def a_batch_has_no_deadline(hooks):
+@faulty_server("TW-JOB-069", "deadlines.deadline_keeps_ended_items")
+def batch_deadline_ignored(hooks):
     """The deadline of a batch job is ignored."""
     replace_deadline(hooks, lambda exchange: exchange.inputs and "deadline_ms" in exchange.json)
 
 
-@faulty_server("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
-def a_stream_has_no_deadline(hooks):
+@faulty_server("TW-JOB-069", "deadlines.deadline_fails_unfinished_items")
+def stream_submit_deadline_ignored(hooks):
     """The deadline of a submit that asks for a stream is ignored."""
     asks = lambda exchange: "deadline_ms" in exchange.json and "event-stream" in exchange.header("accept")  # noqa: E731
     replace_deadline(hooks, asks)
 
 
-@faulty_server("TW-JOB-065", "deadlines.a_reader_may_be_away_for_a_minute")
-def a_grace_of_nothing_is_taken(hooks):
+@faulty_server("TW-JOB-065", "deadlines.job_runs_60_s_without_a_reader")
+def grace_below_a_minute_accepted(hooks):
     """`grace_ms` may be shorter than a minute, and the job is cancelled when its reader leaves."""
     hooks.settings["min_grace"] = 0.0

@@ -6,19 +6,19 @@ from proof.servers.fault_helpers import change_data, refuse, rewrite_body, rewri
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-DSC-023", "discovery.text_is_not_taken_back_where_it_cannot_be", "state.texts_are_counted_in_code_points",
-        "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
-def rollback_is_kept_secret(hooks):
+@faulty_server("TW-DSC-023", "discovery.text_is_never_retracted_without_rollback", "state.text_lengths_count_code_points",
+        "jobs.submit_returns_the_job")  # fmt: skip
+def rollback_not_declared(hooks):
     """An endpoint that retracts text declares that it does not."""
     rewrite_body(hooks, b'"rollback":true', b'"rollback":false')
 
 
 @faulty_server(
     "TW-DSC-024",
-    "discovery.a_value_comes_once_where_nothing_streams",
-    "batch.the_company_of_an_item_changes_nothing",
+    "discovery.value_is_set_once_without_streaming",
+    "batch.results_do_not_depend_on_batching",
 )
-def a_value_comes_early(hooks):
+def non_streaming_value_set_early(hooks):
     """An endpoint that does not stream sets a value when it starts."""
 
     def early(exchange, kind, data):
@@ -38,49 +38,49 @@ def a_value_comes_early(hooks):
     change_data(hooks, early)
 
 
-@faulty_server("TW-OVR-012", "discovery.discovery_fits_its_schema")
-def times_in_seconds_with_a_fraction(hooks):
+@faulty_server("TW-OVR-012", "discovery.discovery_document_is_valid")
+def fractional_milliseconds(hooks):
     """Durations in milliseconds have a fraction."""
     rewrite_body(hooks, rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1")
 
 
 @faulty_server(
     "TW-RES-026",
-    "discovery.a_state_is_kept_as_long_as_discovery_says",
-    "jobs.a_job_that_has_ended_tells_its_end",
+    "discovery.expires_at_respects_state_ttl_s",
+    "jobs.ended_job_includes_done",
 )
-def a_clock_that_is_an_hour_slow(hooks):
+def expires_at_contradicts_ended_at(hooks):
     """`expires_at` contradicts `ended_at` and `state_ttl_s`."""
     hooks.settings["state_ttl"] = 60.0
     rewrite_body(hooks, b'"state_ttl_s":60,', b'"state_ttl_s":3600,', at="/v1")
 
 
-@faulty_server("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
-def a_capability_is_kept_secret(hooks):
+@faulty_server("TW-DSC-003", "discovery.capabilities_match_discovery")
+def capability_not_declared(hooks):
     """Discovery omits a capability that the server has."""
     rewrite_body(hooks, b'"delete",', b"", at="/v1")
 
 
-@faulty_server("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
-def a_capability_is_made_up(hooks):
+@faulty_server("TW-DSC-003", "discovery.capabilities_match_discovery")
+def missing_capability_declared(hooks):
     """Discovery declares a capability that the server lacks."""
     refuse(hooks, lambda exchange: exchange.path.endswith("/stream-token"), 404, "not_found")
 
 
-@faulty_server("TW-DSC-001", "discovery.discovery_fits_its_schema")
-def a_limit_is_missing(hooks):
+@faulty_server("TW-DSC-001", "discovery.discovery_document_is_valid")
+def limit_missing_in_discovery(hooks):
     """Discovery omits a limit."""
     rewrite_body(hooks, b'"max_depth"', b'"depth"', at="/v1")
 
 
-@faulty_server("TW-DSC-019", "discovery.examples_are_taken")
-def an_example_that_does_not_fit(hooks):
+@faulty_server("TW-DSC-019", "discovery.examples_are_accepted")
+def example_violates_input_schema(hooks):
     """An example does not match the input schema of its endpoint."""
     rewrite_body(hooks, b'{"words":8}', b'{"words":"8"}')
 
 
-@faulty_server("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
-def the_schema_tells_another_type(hooks):
+@faulty_server("TW-DSC-020", "discovery.values_match_value_schema", "jobs.ended_job_includes_done")
+def values_violate_value_schema(hooks):
     """Values do not match `value_schema`."""
     describes = b"/v1/endpoints/"
 
@@ -95,7 +95,7 @@ def the_schema_tells_another_type(hooks):
     hooks.bodies.append(replace_schema)
 
 
-@faulty_server("TW-DSC-005", "discovery.discovery_stays")
+@faulty_server("TW-DSC-005", "discovery.discovery_document_does_not_change")
 def discovery_changes(hooks):
     """Discovery returns something else each time."""
 
@@ -108,8 +108,8 @@ def discovery_changes(hooks):
     hooks.bodies.append(count)
 
 
-@faulty_server("TW-SEC-014", "discovery.a_body_that_is_too_large_is_refused")
-def a_large_body_in_chunks_is_taken(hooks):
+@faulty_server("TW-SEC-014", "discovery.oversized_body_returns_413")
+def chunked_body_size_not_limited(hooks):
     """The size limit of bodies is checked only against `Content-Length`."""
 
     def cut(exchange):
@@ -119,29 +119,29 @@ def a_large_body_in_chunks_is_taken(hooks):
     hooks.requests.append(cut)
 
 
-@faulty_server("TW-DSC-022", "discovery.endpoints_describe_themselves")
-def a_schema_that_has_to_be_fetched(hooks):
+@faulty_server("TW-DSC-022", "discovery.endpoint_descriptions_are_valid")
+def schema_with_remote_ref(hooks):
     """A schema has a `$ref` to a remote document."""
     elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
     rewrite_body(hooks, b'"value_schema":{"type":"integer"}', elsewhere, at=".*square.*")
 
 
-@faulty_server("TW-DSC-017", "discovery.endpoints_describe_themselves")
-def a_schema_that_is_none(hooks):
+@faulty_server("TW-DSC-017", "discovery.endpoint_descriptions_are_valid")
+def schema_with_unknown_type(hooks):
     """A schema uses a type that JSON Schema does not define."""
     rewrite_body(hooks, b'{"type":"integer"}', b'{"type":"int"}', at=".*square.*")
 
 
-@faulty_server("TW-RES-026", "discovery.a_state_is_kept_as_long_as_discovery_says")
-def done_tells_another_end_of_its_state(hooks):
+@faulty_server("TW-RES-026", "discovery.expires_at_respects_state_ttl_s")
+def done_expires_in_the_past(hooks):
     """`expires_at` of `done` lies in the past."""
     past = rb'("expires_at":")\d{4}'
     rewrite_events(hooks, past, rb"\g<1>2001")
     rewrite_body(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")
 
 
-@faulty_server("TW-DSC-017", "discovery.endpoints_describe_themselves")
-def schemas_of_another_draft(hooks):
+@faulty_server("TW-DSC-017", "discovery.endpoint_descriptions_are_valid")
+def schema_of_older_draft(hooks):
     """A `value_schema` declares an older JSON Schema draft."""
     of_old = b'"value_schema":{"$schema":"http://json-schema.org/draft-04/schema#",'
     rewrite_body(hooks, rb'"value_schema":\{', of_old, at="/v1/endpoints/square")

@@ -24,28 +24,28 @@ def change_requests_after_a_restart(hooks, change):
         hooks.requests.append(change)
 
 
-@faulty_server("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
-def memory_is_called_a_host(hooks):
+@faulty_server("TW-DSC-010", "durable.sent_events_survive_a_restart")
+def memory_log_declared_as_host(hooks):
     """A log in memory is declared with durability `host`."""
     rewrite_body(hooks, b'"durability":"process"', b'"durability":"host"', at="/v1")
 
 
-@faulty_server("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
-def a_restart_loses_a_sent_event(hooks):
+@faulty_server("TW-OVR-023", "durable.sent_events_survive_a_restart")
+def restart_loses_a_sent_event(hooks):
     """A restart loses an event that was already sent."""
     after_a_restart(hooks, lambda exchange, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
 
 
-@faulty_server("TW-BRW-014", "durable.what_was_sent_survives_a_restart")
-def a_restart_ends_stream_tokens(hooks):
+@faulty_server("TW-BRW-014", "durable.sent_events_survive_a_restart")
+def restart_invalidates_stream_tokens(hooks):
     """A restart invalidates stream tokens."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         refuse(hooks, lambda exchange: b"token=" in exchange.query, 401, "unauthorized")
 
 
-@faulty_server("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
-def a_restart_loses_what_runs(hooks):
+@faulty_server("TW-OVR-024", "durable.sent_events_survive_a_restart")
+def restart_loses_running_jobs(hooks):
     """A restart loses jobs that have not ended."""
     hooks.has_durable_log = True
 
@@ -56,30 +56,30 @@ def a_restart_loses_what_runs(hooks):
     hooks.bodies.append(forget)
 
 
-@faulty_server("TW-RES-034", "durable.what_was_sent_survives_a_restart")
-def a_diff_across_an_epoch(hooks):
+@faulty_server("TW-RES-034", "durable.sent_events_survive_a_restart")
+def new_epoch_begins_with_a_diff(hooks):
     """A new epoch begins with a diff on the old epoch's state instead of a snapshot."""
     after_a_restart(
         hooks, lambda exchange, frame: b"" if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame
     )
 
 
-@faulty_server("TW-RES-033", "durable.what_was_sent_survives_a_restart")
-def an_epoch_is_used_twice(hooks):
+@faulty_server("TW-RES-033", "durable.sent_events_survive_a_restart")
+def epoch_reused_after_restart(hooks):
     """A new attempt after a restart reuses the old epoch."""
     after_a_restart(hooks, lambda exchange, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame))
 
 
-@faulty_server("TW-RES-035", "durable.what_was_sent_survives_a_restart")
-def a_new_attempt_is_called_compacted(hooks):
+@faulty_server("TW-RES-035", "durable.sent_events_survive_a_restart")
+def new_attempt_has_reason_compacted(hooks):
     """The snapshot of a new attempt has the reason `compacted` instead of `restart`."""
     after_a_restart(
         hooks, lambda exchange, frame: frame.replace(b'"reason":"restart"', b'"reason":"compacted"')
     )
 
 
-@faulty_server("TW-RES-036", "durable.what_was_sent_survives_a_restart")
-def a_new_attempt_keeps_old_values(hooks):
+@faulty_server("TW-RES-036", "durable.sent_events_survive_a_restart")
+def new_attempt_keeps_old_values(hooks):
     """A new attempt begins with running items and their old values."""
     old = b'{"status":"running","value":"Hel"}'
     after_a_restart(
@@ -92,17 +92,17 @@ def a_new_attempt_keeps_old_values(hooks):
     )
 
 
-@faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
-def attempts_are_not_counted(hooks):
+@faulty_server("TW-RES-037", "durable.sent_events_survive_a_restart")
+def attempt_always_1(hooks):
     """`attempt` is always 1."""
     hooks.has_durable_log = True
     rewrite_body(hooks, rb'"attempt":\d+', b'"attempt":1')
 
 
 @faulty_server(
-    "TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart"
+    "TW-RES-038", "durable.new_epoch_begins_with_a_snapshot", "durable.sent_events_survive_a_restart"
 )
-def an_epoch_after_done(hooks):
+def new_epoch_after_done(hooks):
     """A restart opens a new epoch for a job that has ended."""
 
     def again(exchange, frame):
@@ -113,21 +113,21 @@ def an_epoch_after_done(hooks):
     after_a_restart(hooks, again)
 
 
-@faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
-def an_expired_job_is_unknown(hooks):
+@faulty_server("TW-RES-028", "durable.expired_job_returns_410")
+def expired_job_gets_404(hooks):
     """An expired job is answered with 404 instead of 410."""
     gone_is_unknown(hooks)
 
 
-@faulty_server("TW-RES-045", "durable.any_replica_answers_for_any_job")
-def a_lagging_replica_rewinds(hooks):
+@faulty_server("TW-RES-045", "durable.any_replica_serves_any_job")
+def lagging_replica_rewinds(hooks):
     """A replica rewinds a cursor past its own copy instead of checking the primary copy."""
     past = lambda exchange: exchange.is_to_the_replica and exchange.cursor not in {"", "0-0"}  # noqa: E731
     set_request_header(hooks, "last-event-id", "40000-2", past)
 
 
-@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
-def a_replica_knows_its_own_jobs_alone(hooks):
+@faulty_server("TW-DEP-006", "durable.any_replica_serves_any_job")
+def replica_serves_only_its_own_jobs(hooks):
     """A replica knows only the jobs that were submitted to it."""
     refuse(
         hooks,
@@ -137,8 +137,8 @@ def a_replica_knows_its_own_jobs_alone(hooks):
     )
 
 
-@faulty_server("TW-RES-007", "durable.any_replica_answers_for_any_job")
-def a_replica_numbers_by_itself(hooks):
+@faulty_server("TW-RES-007", "durable.any_replica_serves_any_job")
+def replicas_number_events_differently(hooks):
     """Replicas number the events of a job differently."""
 
     def count(exchange, frame):
@@ -148,16 +148,16 @@ def a_replica_numbers_by_itself(hooks):
     hooks.frames.append(count)
 
 
-@faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
-def attempts_are_counted_twice(hooks):
+@faulty_server("TW-RES-037", "durable.sent_events_survive_a_restart")
+def attempts_counted_twice(hooks):
     """Each further attempt counts twice."""
     hooks.has_durable_log = True
     twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
     rewrite_body(hooks, rb'"attempt":(\d+)', twice)
 
 
-@faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
-def ids_of_the_old_epoch_are_rewound(hooks):
+@faulty_server("TW-RES-012", "durable.sent_events_survive_a_restart")
+def old_epoch_cursors_rewound(hooks):
     """After a restart, every cursor of the old epoch is treated as unknown."""
     change_requests_after_a_restart(
         hooks,
@@ -167,15 +167,15 @@ def ids_of_the_old_epoch_are_rewound(hooks):
     )
 
 
-@faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
-def only_seqs_are_compared(hooks):
+@faulty_server("TW-RES-012", "durable.sent_events_survive_a_restart")
+def old_epoch_cursor_compared_by_seq(hooks):
     """After a restart, a cursor past the end of the old epoch is compared by sequence number only."""
     past = lambda exchange, frame: exchange.cursor.startswith("1-") and b'"reason":"rewound"' in frame  # noqa: E731
     after_a_restart(hooks, lambda exchange, frame: b"" if past(exchange, frame) else frame)
 
 
-@faulty_server("TW-FRM-060", "durable.what_was_sent_survives_a_restart")
-def hello_knows_the_first_life_alone(hooks):
+@faulty_server("TW-FRM-060", "durable.sent_events_survive_a_restart")
+def hello_head_is_first_id_after_restart(hooks):
     """After a restart, `head` of `hello` is the first id of the job."""
     after_a_restart(
         hooks,
@@ -185,8 +185,8 @@ def hello_knows_the_first_life_alone(hooks):
     )
 
 
-@faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
-def keys_are_forgotten_at_a_restart(hooks):
+@faulty_server("TW-OVR-024", "durable.ended_items_keys_and_purges_survive_a_restart")
+def restart_loses_idempotency_keys(hooks):
     """A restart loses idempotency keys."""
     change_requests_after_a_restart(
         hooks,
@@ -197,8 +197,8 @@ def keys_are_forgotten_at_a_restart(hooks):
     )
 
 
-@faulty_server("TW-JOB-062", "durable.what_had_ended_stays_so_after_a_restart")
-def tombstones_are_forgotten_at_a_restart(hooks):
+@faulty_server("TW-JOB-062", "durable.ended_items_keys_and_purges_survive_a_restart")
+def restart_loses_tombstones(hooks):
     """A restart loses tombstones of purged jobs."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
@@ -207,8 +207,8 @@ def tombstones_are_forgotten_at_a_restart(hooks):
         )
 
 
-@faulty_server("TW-RES-036", "durable.what_had_ended_stays_so_after_a_restart")
-def a_new_attempt_runs_all_items(hooks):
+@faulty_server("TW-RES-036", "durable.ended_items_keys_and_purges_survive_a_restart")
+def new_attempt_restarts_succeeded_items(hooks):
     """A new attempt also restarts items that had succeeded."""
 
     def again(exchange, frame):
@@ -219,8 +219,8 @@ def a_new_attempt_runs_all_items(hooks):
     after_a_restart(hooks, again)
 
 
-@faulty_server("TW-JOB-033", "durable.an_expired_job_is_gone")
-def an_expiry_frees_the_key(hooks):
+@faulty_server("TW-JOB-033", "durable.expired_job_returns_410")
+def expired_job_frees_its_key(hooks):
     """The idempotency key of an expired job can be used again."""
 
     def note(exchange, status, body):
@@ -235,14 +235,14 @@ def an_expiry_frees_the_key(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
-def a_cancel_of_an_expired_job_finds_nothing(hooks):
+@faulty_server("TW-RES-028", "durable.expired_job_returns_410")
+def cancel_of_expired_job_gets_404(hooks):
     """A cancel of an expired job is answered with 404 instead of 410."""
     gone_is_unknown(hooks, at=".*/cancel")
 
 
-@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
-def a_cancel_reaches_its_replica_alone(hooks):
+@faulty_server("TW-DEP-006", "durable.any_replica_serves_any_job")
+def cancel_at_another_replica_has_no_effect(hooks):
     """A cancel at another replica is answered but has no effect."""
 
     def read(exchange):
@@ -252,8 +252,8 @@ def a_cancel_reaches_its_replica_alone(hooks):
     hooks.requests.append(read)
 
 
-@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
-def a_replica_lists_its_own_jobs(hooks):
+@faulty_server("TW-DEP-006", "durable.any_replica_serves_any_job")
+def replica_lists_only_its_own_jobs(hooks):
     """The job list of a replica has only its own jobs."""
     hooks.bodies.append(
         lambda exchange, status, body: (
@@ -262,8 +262,8 @@ def a_replica_lists_its_own_jobs(hooks):
     )
 
 
-@faulty_server("TW-JOB-028", "durable.any_replica_answers_for_any_job")
-def keys_are_of_one_replica(hooks):
+@faulty_server("TW-JOB-028", "durable.any_replica_serves_any_job")
+def replicas_do_not_share_keys(hooks):
     """Replicas do not share idempotency keys."""
     hooks.requests.append(
         lambda exchange: (
@@ -274,8 +274,8 @@ def keys_are_of_one_replica(hooks):
     )
 
 
-@faulty_server("TW-BRW-014", "durable.any_replica_answers_for_any_job")
-def stream_tokens_are_of_one_replica(hooks):
+@faulty_server("TW-BRW-014", "durable.any_replica_serves_any_job")
+def replicas_do_not_share_stream_tokens(hooks):
     """Replicas do not accept each other's stream tokens."""
 
     def forget(exchange):
@@ -285,8 +285,8 @@ def stream_tokens_are_of_one_replica(hooks):
     hooks.requests.append(forget)
 
 
-@faulty_server("TW-JOB-062", "durable.any_replica_answers_for_any_job")
-def a_replica_reads_from_its_cache(hooks):
+@faulty_server("TW-JOB-062", "durable.any_replica_serves_any_job")
+def replica_serves_purged_job_from_cache(hooks):
     """A replica still serves a purged job from its cache."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
 
@@ -308,8 +308,8 @@ def a_replica_reads_from_its_cache(hooks):
     hooks.instead.append(recall)
 
 
-@faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
-def the_list_is_of_this_life(hooks):
+@faulty_server("TW-OVR-024", "durable.ended_items_keys_and_purges_survive_a_restart")
+def job_list_empty_after_restart(hooks):
     """The job list is empty after a restart."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:

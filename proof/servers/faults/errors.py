@@ -9,9 +9,9 @@ from proof.servers.faults import faulty_server
 
 
 @faulty_server(
-    "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
+    "TW-ERR-006", "errors.retryable_errors_have_retry_after", "idempotency.concurrent_submits_start_one_job"
 )
-def in_flight_without_retry_after(hooks):
+def status_409_without_retry_after(hooks):
     """A response with status 409 lacks `Retry-After`."""
 
     def busy(exchange):
@@ -25,10 +25,8 @@ def in_flight_without_retry_after(hooks):
     hooks.instead.append(busy)
 
 
-@faulty_server(
-    "TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job"
-)
-def two_waits_that_differ(hooks):
+@faulty_server("TW-ERR-007", "errors.retryable_errors_have_retry_after", "jobs.submit_returns_the_job")
+def retry_after_ms_exceeds_retry_after(hooks):
     """`retry_after_ms` is longer than `Retry-After`."""
 
     def busy(exchange):
@@ -40,9 +38,9 @@ def two_waits_that_differ(hooks):
 
 
 @faulty_server(
-    "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
+    "TW-ERR-006", "errors.retryable_errors_have_retry_after", "idempotency.concurrent_submits_start_one_job"
 )
-def retry_after_as_a_date(hooks):
+def retry_after_is_a_date(hooks):
     """`Retry-After` is a date instead of a number of seconds."""
 
     def busy(exchange):
@@ -56,17 +54,17 @@ def retry_after_as_a_date(hooks):
 
 
 @faulty_server(
-    "TW-ERR-001", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+    "TW-ERR-001", "errors.errors_are_valid_problem_documents", "errors.unknown_resources_return_404"
 )
-def errors_in_plain_text(hooks):
+def errors_as_plain_text(hooks):
     """The body of an error is plain text."""
     hooks.bodies.append(lambda exchange, status, body: (status, b"error") if status >= 400 else None)
 
 
 @faulty_server(
-    "TW-ERR-002", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+    "TW-ERR-002", "errors.errors_are_valid_problem_documents", "errors.unknown_resources_return_404"
 )
-def errors_as_json(hooks):
+def errors_as_application_json(hooks):
     """Problems have the media type `application/json`."""
 
     def head(exchange, status, headers):
@@ -76,7 +74,7 @@ def errors_as_json(hooks):
     hooks.heads.append(head)
 
 
-@faulty_server("TW-ERR-008", "errors.nothing_of_the_insides_gets_out", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-ERR-008", "errors.errors_do_not_leak_internals", "errors.unknown_resources_return_404")
 def stack_trace_leaked(hooks):
     """`detail` contains a stack trace."""
 
@@ -90,9 +88,9 @@ def stack_trace_leaked(hooks):
 
 
 @faulty_server(
-    "TW-ERR-004", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+    "TW-ERR-004", "errors.errors_are_valid_problem_documents", "errors.unknown_resources_return_404"
 )
-def everything_is_400(hooks):
+def every_client_error_is_400(hooks):
     """Every client error has status 400."""
 
     def flatten(exchange, status, body):
@@ -103,24 +101,24 @@ def everything_is_400(hooks):
 
 @faulty_server(
     "TW-ERR-003",
-    "errors.errors_are_problems_of_the_registry",
-    "refused_submits.a_submit_of_another_shape_is_refused",
+    "errors.errors_are_valid_problem_documents",
+    "refused_submits.invalid_submit_body_returns_422",
 )
-def the_body_names_another_status(hooks):
+def problem_status_differs_from_response(hooks):
     """The `status` of a problem differs from the response status."""
     hooks.heads.append(lambda exchange, status, headers: 400 if status == 422 else status)
 
 
 @faulty_server(
-    "TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+    "TW-ERR-020", "errors.errors_are_valid_problem_documents", "errors.unknown_resources_return_404"
 )
-def a_code_of_its_own(hooks):
+def unregistered_problem_code(hooks):
     """A problem has a code that is neither registered nor contains a dot."""
     rewrite_body(hooks, b'"not_found"', b'"nothing_here"')
 
 
-@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
-def unknown_job_is_empty(hooks):
+@faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
+def unknown_job_returns_empty_object(hooks):
     """An unknown job is answered with 200 and an empty object."""
     hooks.bodies.append(
         lambda exchange, status, body: (
@@ -129,28 +127,28 @@ def unknown_job_is_empty(hooks):
     )
 
 
-@faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-013", "errors.unknown_resources_return_404")
 def unknown_endpoint_is_500(hooks):
     """A submit to an unknown endpoint is answered with 500."""
     refuse(hooks, lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal")
 
 
-@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
-def no_allow(hooks):
+@faulty_server("TW-JOB-003", "errors.unknown_resources_return_404")
+def status_405_without_allow(hooks):
     """A response with status 405 lacks `Allow`."""
     drop_header(hooks, "allow")
 
 
-@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
-def allow_names_what_was_asked(hooks):
+@faulty_server("TW-JOB-003", "errors.unknown_resources_return_404")
+def allow_lists_the_refused_method(hooks):
     """`Allow` lists the refused method."""
     hooks.heads.append(
         lambda exchange, status, headers: headers.update(allow=exchange.method) if status == 405 else None
     )
 
 
-@faulty_server("TW-JOB-002", "errors.what_there_is_not_is_refused")
-def below_a_job_all_is_about_the_job(hooks):
+@faulty_server("TW-JOB-002", "errors.unknown_resources_return_404")
+def unknown_url_below_job_is_job_not_found(hooks):
     """An unknown URL below a job is answered with the problem `job_not_found`."""
     hooks.bodies.append(
         lambda exchange, status, body: (
@@ -161,8 +159,8 @@ def below_a_job_all_is_about_the_job(hooks):
     )
 
 
-@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
-def an_unknown_job_is_purged_all_the_same(hooks):
+@faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
+def delete_of_unknown_job_gets_204(hooks):
     """`DELETE` of an unknown job is answered with 204."""
 
     def gone(exchange):
@@ -172,8 +170,8 @@ def an_unknown_job_is_purged_all_the_same(hooks):
     hooks.instead.append(gone)
 
 
-@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
-def anything_gets_a_stream_token(hooks):
+@faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
+def stream_token_for_unknown_job(hooks):
     """A stream token for an unknown job is issued."""
     token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
 
@@ -185,15 +183,15 @@ def anything_gets_a_stream_token(hooks):
     hooks.instead.append(sign)
 
 
-@faulty_server("TW-JOB-005", "errors.json_is_called_json")
-def a_cancel_is_answered_in_plain_text(hooks):
+@faulty_server("TW-JOB-005", "errors.successful_responses_are_application_json")
+def cancel_response_is_plain_text(hooks):
     """The response to a cancel has the media type `text/plain`."""
     taken = lambda exchange, status: exchange.path.endswith("/cancel") and status < 300  # noqa: E731
     set_header(hooks, "content-type", "text/plain", taken)
 
 
-@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
-def ids_are_known_in_any_case(hooks):
+@faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
+def job_ids_case_insensitive(hooks):
     """Job ids are compared case-insensitively, as by a database collation."""
     known = hooks.shared.setdefault("ids", {})
 
@@ -209,29 +207,29 @@ def ids_are_known_in_any_case(hooks):
     hooks.requests.append(find)
 
 
-@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
-def an_id_breaks_the_query(hooks):
+@faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
+def job_id_with_nul_gets_500(hooks):
     """A job id with U+0000 is answered with 500."""
     refuse(hooks, lambda exchange: "\0" in exchange.path, 500, "internal")
 
 
-@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
-def an_id_of_another_length_is_a_bad_one(hooks):
+@faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
+def short_job_id_gets_400(hooks):
     """A job id that is too short is answered with 400 instead of 404."""
     is_short = lambda exchange: re.fullmatch("/v1/jobs/[^/]{1,21}", exchange.path)  # noqa: E731
     refuse(hooks, is_short, 400, "bad_parameter")
 
 
-@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
-def allow_names_all_there_is(hooks):
+@faulty_server("TW-JOB-003", "errors.unknown_resources_return_404")
+def allow_lists_every_method(hooks):
     """`Allow` lists every method, including the refused one."""
     set_header(
         hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda exchange, status: status == 405
     )
 
 
-@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
-def a_stream_that_is_deleted_is_not_found(hooks):
+@faulty_server("TW-JOB-003", "errors.unknown_resources_return_404")
+def wrong_method_on_stream_gets_404(hooks):
     """A wrong method at an event stream URL is answered with 404 instead of 405."""
     refuse(
         hooks,
@@ -241,8 +239,8 @@ def a_stream_that_is_deleted_is_not_found(hooks):
     )
 
 
-@faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
-def endpoints_are_known_in_any_case(hooks):
+@faulty_server("TW-JOB-013", "errors.unknown_resources_return_404")
+def endpoint_names_case_insensitive(hooks):
     """Endpoint names are compared case-insensitively."""
 
     def lower(exchange):

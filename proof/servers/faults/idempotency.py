@@ -8,14 +8,14 @@ from proof.servers.fault_proxy import problem
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
-def the_same_key_runs_twice(hooks):
+@faulty_server("TW-JOB-028", "idempotency.repeated_submit_returns_the_same_job")
+def idempotency_key_ignored(hooks):
     """An idempotency key is ignored, so a repeated submit starts another job."""
     set_request_header(hooks, "idempotency-key", None)
 
 
-@faulty_server("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
-def a_key_takes_any_body(hooks):
+@faulty_server("TW-JOB-031", "idempotency.key_reuse_with_another_body_returns_422")
+def reused_key_with_another_body_accepted(hooks):
     """A key that is reused with another body returns the first job."""
 
     def first_body(exchange):
@@ -25,8 +25,8 @@ def a_key_takes_any_body(hooks):
     hooks.requests.append(first_body)
 
 
-@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
-def a_refused_submit_burns_its_key(hooks):
+@faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
+def refused_submit_uses_up_its_key(hooks):
     """A refused submit uses up its idempotency key."""
 
     def burn(exchange, status, body):
@@ -42,14 +42,14 @@ def a_refused_submit_burns_its_key(hooks):
     )
 
 
-@faulty_server("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
-def a_replay_is_not_told(hooks):
+@faulty_server("TW-JOB-029", "idempotency.repeated_submit_returns_the_same_job")
+def replay_without_idempotency_replayed(hooks):
     """The response to a repeated submit lacks `Idempotency-Replayed`."""
     drop_header(hooks, "idempotency-replayed")
 
 
-@faulty_server("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
-def a_purge_frees_the_key(hooks):
+@faulty_server("TW-JOB-033", "idempotency.key_of_purged_job_returns_410")
+def purge_frees_the_key(hooks):
     """The idempotency key of a purged job can be used again."""
 
     def other_key(exchange):
@@ -66,8 +66,8 @@ def a_purge_frees_the_key(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
-def a_key_ends_with_its_job(hooks):
+@faulty_server("TW-JOB-028", "idempotency.repeated_submit_returns_the_ended_job")
+def key_forgotten_when_job_ends(hooks):
     """An idempotency key is forgotten when its job ends."""
 
     def other_key(exchange):
@@ -83,8 +83,8 @@ def a_key_ends_with_its_job(hooks):
     hooks.frames.append(note)
 
 
-@faulty_server("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
-def a_replayed_stream_has_only_the_end(hooks):
+@faulty_server("TW-JOB-030", "idempotency.repeated_submit_returns_the_ended_job")
+def replayed_stream_has_only_done(hooks):
     """The stream that answers a repeated submit contains only `done`."""
     hooks.frames.append(
         lambda exchange, frame: (
@@ -93,8 +93,8 @@ def a_replayed_stream_has_only_the_end(hooks):
     )
 
 
-@faulty_server("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
-def keys_race(hooks):
+@faulty_server("TW-JOB-028", "idempotency.concurrent_submits_start_one_job")
+def concurrent_submits_start_several_jobs(hooks):
     """Concurrent submits with one key start several jobs."""
 
     async def race(exchange):
@@ -109,8 +109,8 @@ def keys_race(hooks):
     hooks.requests.append(race)
 
 
-@faulty_server("TW-JOB-025", "idempotency.a_key_has_visible_characters")
-def any_key_is_taken(hooks):
+@faulty_server("TW-JOB-025", "idempotency.invalid_key_returns_400")
+def key_with_spaces_accepted(hooks):
     """An idempotency key with spaces is accepted."""
     hooks.requests.append(
         lambda exchange: (
@@ -119,8 +119,8 @@ def any_key_is_taken(hooks):
     )
 
 
-@faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
-def keys_are_one_for_all_endpoints(hooks):
+@faulty_server("TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint")
+def keys_shared_by_all_endpoints(hooks):
     """Idempotency keys are shared by all endpoints."""
 
     def refuse(exchange):
@@ -134,8 +134,8 @@ def keys_are_one_for_all_endpoints(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
-def keys_in_any_case(hooks):
+@faulty_server("TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint")
+def keys_case_insensitive(hooks):
     """Idempotency keys are compared case-insensitively."""
     hooks.requests.append(
         lambda exchange: (
@@ -144,8 +144,8 @@ def keys_in_any_case(hooks):
     )
 
 
-@faulty_server("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
-def a_replay_does_not_tell_where_its_stream_is(hooks):
+@faulty_server("TW-JOB-019", "idempotency.repeated_submit_returns_the_ended_job")
+def replayed_stream_without_content_location(hooks):
     """The stream that answers a repeated submit lacks `Content-Location`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
@@ -154,8 +154,8 @@ def a_replay_does_not_tell_where_its_stream_is(hooks):
     )
 
 
-@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
-def a_key_is_kept_before_the_media_type_is_judged(hooks):
+@faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
+def wrong_media_type_uses_up_key(hooks):
     """A submit with a wrong media type uses up its idempotency key."""
 
     def refuse(exchange):
@@ -168,8 +168,8 @@ def a_key_is_kept_before_the_media_type_is_judged(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
-def not_acceptable_is_found_out_late(hooks):
+@faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
+def unacceptable_submit_runs_its_job(hooks):
     """A submit with an unacceptable `Accept` runs its job before it is refused."""
     late = lambda exchange: exchange.own.get("accept") == "text/html"  # noqa: E731
 

@@ -10,8 +10,8 @@ from proof.servers.faults import faulty_server
 from tidewire_server.jobs import job_service
 
 
-@faulty_server("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
-def two_statuses_that_differ(hooks):
+@faulty_server("TW-JOB-038", "jobs.submit_returns_the_job")
+def job_status_differs_from_state(hooks):
     """`status` of a job differs from the status in its state."""
     hooks.bodies.append(
         lambda exchange, status, body: (
@@ -22,8 +22,8 @@ def two_statuses_that_differ(hooks):
     )
 
 
-@faulty_server("TW-JOB-041", "jobs.a_job_that_has_ended_tells_its_end")
-def cursor_before_done(hooks):
+@faulty_server("TW-JOB-041", "jobs.ended_job_includes_done")
+def ended_job_cursor_before_done(hooks):
     """The cursor of an ended job is that of its last diff instead of `done`."""
 
     def earlier(exchange, status, body):
@@ -33,28 +33,28 @@ def cursor_before_done(hooks):
     hooks.bodies.append(earlier)
 
 
-@faulty_server("TW-JOB-018", "jobs.a_submit_is_answered_with_the_job")
-def submit_answers_200(hooks):
+@faulty_server("TW-JOB-018", "jobs.submit_returns_the_job")
+def submit_gets_200(hooks):
     """A submit is answered with 200 instead of 201."""
     hooks.heads.append(
         lambda exchange, status, headers: 200 if exchange.is_submit and status == 201 else status
     )
 
 
-@faulty_server("TW-JOB-019", "jobs.a_submit_may_be_answered_by_the_stream")
-def no_content_location(hooks):
+@faulty_server("TW-JOB-019", "jobs.submit_can_return_the_stream")
+def submit_stream_without_content_location(hooks):
     """The stream that answers a submit lacks `Content-Location`."""
     drop_header(hooks, "content-location")
 
 
-@faulty_server("TW-JOB-004", "jobs.no_answer_about_jobs_may_be_stored", "errors.what_there_is_not_is_refused")
-def errors_may_be_stored(hooks):
+@faulty_server("TW-JOB-004", "jobs.job_responses_are_not_cacheable", "errors.unknown_resources_return_404")
+def errors_without_no_store(hooks):
     """Error responses lack `Cache-Control: no-store`."""
     drop_header(hooks, "cache-control", range(400, 600))
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
-def the_list_is_oldest_first(hooks):
+def job_list_oldest_first(hooks):
     """The job list begins with the oldest job."""
 
     def reverse(exchange, status, body):
@@ -66,8 +66,8 @@ def the_list_is_oldest_first(hooks):
     hooks.bodies.append(reverse)
 
 
-@faulty_server("TW-JOB-040", "jobs.a_read_can_be_followed_from_its_cursor")
-def a_read_is_ahead_of_its_cursor(hooks):
+@faulty_server("TW-JOB-040", "jobs.stream_continues_from_a_read")
+def read_cursor_older_than_state(hooks):
     """The cursor of a job read is older than its state."""
 
     def behind(exchange, status, body):
@@ -77,14 +77,14 @@ def a_read_is_ahead_of_its_cursor(hooks):
     hooks.bodies.append(behind)
 
 
-@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name", "jobs.a_submit_is_answered_with_the_job")
-def links_of_the_inside(hooks):
+@faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources", "jobs.submit_returns_the_job")
+def links_name_internal_host(hooks):
     """Links name the internal host behind a proxy."""
     rewrite_body(hooks, b'"events":"/v1', b'"events":"http://backend.internal:8080/v1')
 
 
 @faulty_server("TW-JOB-047", "jobs.jobs_are_listed_newest_first")
-def the_last_page_leads_to_the_first(hooks):
+def job_list_always_has_next_page(hooks):
     """The job list always has a next page."""
 
     def onward(exchange, status, body):
@@ -97,12 +97,12 @@ def the_last_page_leads_to_the_first(hooks):
 
 @faulty_server(
     "TW-JOB-023",
-    "jobs.ids_of_jobs_show_no_order",
-    "refused_submits.accept_decides_the_form_of_the_answer",
-    "bodies.a_body_of_another_media_type_is_refused",
-    "bodies.both_framings_of_a_body_are_taken",
+    "jobs.job_ids_are_unpredictable",
+    "refused_submits.accept_header_selects_json_or_stream",
+    "bodies.unsupported_media_type_returns_415",
+    "bodies.chunked_bodies_are_accepted",
 )
-def ids_of_jobs_are_counted_up(hooks):
+def consecutive_job_ids(hooks):
     """Job ids are consecutive numbers."""
     count = itertools.count(2**100)
     drawn = job_service.secrets
@@ -111,33 +111,33 @@ def ids_of_jobs_are_counted_up(hooks):
     )
 
 
-@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
-def the_link_to_cancel_leads_nowhere(hooks):
+@faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
+def cancel_link_broken(hooks):
     """The link `cancel` of a job names an unknown URL."""
     rewrite_body(hooks, rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"')
 
 
-@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
-def the_link_to_events_leads_to_the_job(hooks):
+@faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
+def events_link_names_the_job(hooks):
     """The link `events` of a job names the job resource."""
     rewrite_body(hooks, rb'("events":"[^"]*)/events"', rb'\1"', at="/v1/jobs.*")
 
 
-@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
-def the_link_to_jobs_leads_nowhere(hooks):
+@faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
+def jobs_link_broken(hooks):
     """The link `jobs` of an endpoint names an unknown URL."""
     rewrite_body(hooks, rb'("jobs":"[^"]*)/jobs"', rb'\1/run"', at="/v1/endpoints.*")
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
-def the_list_tells_of_the_beginning(hooks):
+def job_list_shows_all_as_queued(hooks):
     """The job list shows every job as queued."""
     first = rb'("endpoint":"[^"]*","status":)"succeeded"'
     rewrite_body(hooks, first, rb'\1"queued"', at="/v1/jobs")
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
-def what_failed_is_not_listed(hooks):
+def job_list_omits_failed_jobs(hooks):
     """The job list omits failed jobs."""
 
     def leave_out(exchange, status, body):

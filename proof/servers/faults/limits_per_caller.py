@@ -16,20 +16,20 @@ def declare_only(hooks, name):
     )
 
 
-@faulty_server("TW-SEC-024", "limits_per_caller.a_stream_too_many_is_refused")
-def streams_without_a_limit(hooks):
+@faulty_server("TW-SEC-024", "limits_per_caller.stream_above_the_limit_returns_429")
+def streams_not_limited(hooks):
     """The number of streams per caller is not limited."""
     declare_only(hooks, "max_streams_per_principal")
 
 
-@faulty_server("TW-DSC-012", "limits_per_caller.a_job_too_many_is_refused")
-def jobs_without_a_limit(hooks):
+@faulty_server("TW-DSC-012", "limits_per_caller.job_above_the_limit_returns_429")
+def jobs_not_limited(hooks):
     """The number of jobs per caller is not limited."""
     declare_only(hooks, "max_jobs_per_principal")
 
 
-@faulty_server("TW-DSC-013", "limits_per_caller.a_stream_too_many_is_refused")
-def the_oldest_stream_makes_room(hooks):
+@faulty_server("TW-DSC-013", "limits_per_caller.stream_above_the_limit_returns_429")
+def oldest_stream_closed_at_the_limit(hooks):
     """When a stream beyond the limit is refused, the oldest stream is closed."""
 
     def cut(exchange, frame):
@@ -42,8 +42,8 @@ def the_oldest_stream_makes_room(hooks):
     )
 
 
-@faulty_server("TW-SEC-024", "limits_per_caller.a_job_too_many_is_refused")
-def all_callers_share_a_limit(hooks):
+@faulty_server("TW-SEC-024", "limits_per_caller.job_above_the_limit_returns_429")
+def job_limit_shared_by_all_callers(hooks):
     """The jobs of all callers count against one limit."""
 
     def refuse(exchange):
@@ -58,14 +58,14 @@ def all_callers_share_a_limit(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-ERR-016", "limits_per_caller.a_stream_too_many_is_refused")
-def a_problem_that_passes_ends_an_event_source(hooks):
+@faulty_server("TW-ERR-016", "limits_per_caller.stream_above_the_limit_returns_429")
+def retryable_inband_problem_has_id(hooks):
     """A retryable in-band problem has an id, so an EventSource does not reconnect."""
     rewrite_events(hooks, b"event:problem", b"id:0-1\nevent:problem")
 
 
-@faulty_server("TW-ERR-016", "limits_per_caller.a_stream_too_many_is_refused")
-def a_problem_names_its_wait_for_people_alone(hooks):
+@faulty_server("TW-ERR-016", "limits_per_caller.stream_above_the_limit_returns_429")
+def retryable_inband_problem_has_default_retry(hooks):
     """A retryable in-band problem has the default `retry` of a stream."""
     hooks.frames.append(
         lambda exchange, frame: (
@@ -74,8 +74,8 @@ def a_problem_names_its_wait_for_people_alone(hooks):
     )
 
 
-@faulty_server("TW-FRM-068", "limits_per_caller.a_job_too_many_is_refused")
-def no_ping_in_the_queue(hooks):
+@faulty_server("TW-FRM-068", "limits_per_caller.job_above_the_limit_returns_429")
+def queued_job_gets_no_pings(hooks):
     """A stream of a queued job gets no pings."""
 
     def silent(exchange, frame):
@@ -86,20 +86,20 @@ def no_ping_in_the_queue(hooks):
     hooks.frames.append(silent)
 
 
-@faulty_server("TW-FRM-067", "limits_per_caller.a_job_too_many_is_refused")
-def a_place_is_told_once(hooks):
+@faulty_server("TW-FRM-067", "limits_per_caller.job_above_the_limit_returns_429")
+def queue_position_not_repeated_on_resume(hooks):
     """A resumed stream does not get the position in the queue."""
     hooks.frames.append(lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)
 
 
-@faulty_server("TW-BRW-005", "limits_per_caller.a_job_too_many_is_refused")
-def what_has_to_wait_is_for_no_page(hooks):
+@faulty_server("TW-BRW-005", "limits_per_caller.job_above_the_limit_returns_429")
+def no_cors_headers_on_429(hooks):
     """Responses with status 429 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", {429})
 
 
-@faulty_server("TW-FRM-063", "limits_per_caller.a_job_too_many_is_refused")
-def a_place_never_changes(hooks):
+@faulty_server("TW-FRM-063", "limits_per_caller.job_above_the_limit_returns_429")
+def queue_position_sent_once(hooks):
     """A stream gets the position in the queue only once."""
 
     def once(exchange, frame):

@@ -27,52 +27,48 @@ def change_delta(hooks, name, change):
     hooks.deltas.append(hook)
 
 
-@faulty_server(
-    "TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
-)
+@faulty_server("TW-GEN-030", "logprobs.token_columns_stay_aligned", "logprobs.candidates_match_chosen_tokens")
 def candidates_ascending(hooks):
     """Candidate tokens are sorted by ascending probability."""
     change_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
 
 
-@faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
-def probabilities_for_logs(hooks):
+@faulty_server("TW-GEN-022", "logprobs.candidates_match_chosen_tokens")
+def probabilities_instead_of_logprobs(hooks):
     """Candidates have probabilities instead of log-probabilities."""
     change_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
 
 
-@faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
-def a_candidate_too_few(hooks):
+@faulty_server("TW-GEN-031", "logprobs.candidates_match_chosen_tokens")
+def candidate_missing(hooks):
     """One candidate is missing."""
     change_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
 
 
-@faulty_server(
-    "TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
-)
-def probabilities_above_one(hooks):
+@faulty_server("TW-GEN-029", "logprobs.token_columns_stay_aligned", "logprobs.candidates_match_chosen_tokens")
+def probabilities_sum_above_1(hooks):
     """The probabilities of a position add up to more than 1, as without normalization."""
     change_candidates(
         hooks, lambda ids, found: (ids, [round(each + 3, 6) if each < -3 else -0.001 for each in found])
     )
 
 
-@faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
-def base_two(hooks):
+@faulty_server("TW-GEN-022", "logprobs.candidates_match_chosen_tokens")
+def logprobs_in_base_2(hooks):
     """The chosen token's log-probability has base 2."""
     hooks.deltas.append(
         lambda delta, request: setattr(delta, "logprobs", [each / math.log(2) for each in delta.logprobs])
     )
 
 
-@faulty_server("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
-def ranks_from_zero(hooks):
+@faulty_server("TW-GEN-033", "logprobs.candidates_match_chosen_tokens")
+def ranks_one_too_high(hooks):
     """Ranks are one too high."""
     hooks.deltas.append(lambda delta, request: setattr(delta, "ranks", [each + 1 for each in delta.ranks]))
 
 
-@faulty_server("TW-GEN-010", "logprobs.what_was_not_asked_for_is_not_there")
-def logprobs_unasked(hooks):
+@faulty_server("TW-GEN-010", "logprobs.logprobs_are_sent_only_on_request")
+def unrequested_logprobs_sent(hooks):
     """Log-probabilities are sent without being requested."""
 
     def more(exchange):
@@ -84,16 +80,16 @@ def logprobs_unasked(hooks):
     hooks.requests.append(more)
 
 
-@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
-def not_rounded(hooks):
+@faulty_server("TW-GEN-024", "logprobs.candidates_match_chosen_tokens")
+def logprobs_not_rounded(hooks):
     """Log-probabilities are not rounded."""
     hooks.deltas.append(
         lambda delta, request: setattr(delta, "logprobs", [each - 1e-9 / 3 for each in delta.logprobs])
     )
 
 
-@faulty_server("TW-GEN-038", "logprobs.the_vocabulary_spells_the_tokens")
-def the_vocabulary_is_shifted(hooks):
+@faulty_server("TW-GEN-038", "logprobs.vocabulary_decodes_the_tokens")
+def vocabulary_shifted_by_one(hooks):
     """The vocabulary is shifted by one token."""
 
     def shift(exchange, status, body):
@@ -106,8 +102,8 @@ def the_vocabulary_is_shifted(hooks):
     hooks.bodies.append(shift)
 
 
-@faulty_server("TW-GEN-022", "logprobs.the_distribution_is_that_of_the_whole_vocabulary")
-def the_candidates_are_the_vocabulary(hooks):
+@faulty_server("TW-GEN-022", "logprobs.logprobs_are_normalized_over_the_vocabulary")
+def logprobs_normalized_over_candidates(hooks):
     """Log-probabilities are normalized over the candidates instead of the whole vocabulary."""
 
     def alone(ids, found):
@@ -117,8 +113,8 @@ def the_candidates_are_the_vocabulary(hooks):
     change_candidates(hooks, alone)
 
 
-@faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
-def raw_after_the_temperature(hooks):
+@faulty_server("TW-GEN-025", "logprobs.only_processed_logprobs_depend_on_sampling_options")
+def raw_logprobs_after_temperature(hooks):
     """Raw log-probabilities include the temperature."""
     inner = table_engine.scored
 
@@ -128,8 +124,8 @@ def raw_after_the_temperature(hooks):
     table_engine.scored = scored
 
 
-@faulty_server("TW-GEN-026", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
-def processed_before_the_temperature(hooks):
+@faulty_server("TW-GEN-026", "logprobs.only_processed_logprobs_depend_on_sampling_options")
+def processed_logprobs_before_temperature(hooks):
     """Processed log-probabilities ignore the temperature."""
     inner = table_engine.scored
     table_engine.scored = lambda token, request: inner(
@@ -137,8 +133,8 @@ def processed_before_the_temperature(hooks):
     )
 
 
-@faulty_server("TW-GEN-020", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
-def the_first_token_of_the_prompt_is_sure(hooks):
+@faulty_server("TW-GEN-020", "logprobs.first_prompt_token_has_no_logprob")
+def first_prompt_token_has_logprob_0(hooks):
     """The first prompt token has log-probability 0 instead of null."""
     inner = table_engine.prompt_columns
 
@@ -149,8 +145,8 @@ def the_first_token_of_the_prompt_is_sure(hooks):
     table_engine.prompt_columns = columns
 
 
-@faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
-def the_chosen_token_is_no_candidate(hooks):
+@faulty_server("TW-GEN-031", "logprobs.candidates_match_chosen_tokens")
+def chosen_token_missing_from_candidates(hooks):
     """The chosen token is missing from the candidates."""
 
     def leave_out(delta, request):
@@ -164,60 +160,58 @@ def the_chosen_token_is_no_candidate(hooks):
     hooks.deltas.append(leave_out)
 
 
-@faulty_server(
-    "TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
-)
-def a_rollback_leaves_its_logprobs(hooks):
+@faulty_server("TW-GEN-013", "logprobs.token_columns_stay_aligned", "logprobs.candidates_match_chosen_tokens")
+def rollback_keeps_logprobs(hooks):
     """A rollback truncates the text but not the tokens and log-probabilities."""
     rewrite_events(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
 
 
-@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
-def four_decimals_whatever_is_asked_for(hooks):
+@faulty_server("TW-GEN-024", "logprobs.candidates_match_chosen_tokens")
+def logprob_decimals_ignored(hooks):
     """`logprob_decimals` is ignored, and log-probabilities have four decimals."""
     change_delta(hooks, "logprobs", lambda each, request: round(each, 4))
     change_delta(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
 
 
-@faulty_server("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
-def ranks_end_after_a_few(hooks):
+@faulty_server("TW-GEN-033", "logprobs.ranks_match_candidate_positions")
+def ranks_capped_at_6(hooks):
     """Ranks are never greater than 6."""
     change_delta(hooks, "ranks", lambda rank, request: min(rank, 6))
 
 
-@faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
-def raw_after_what_was_cut(hooks):
+@faulty_server("TW-GEN-025", "logprobs.only_processed_logprobs_depend_on_sampling_options")
+def raw_logprobs_after_top_k(hooks):
     """Raw log-probabilities include only the tokens that `top_k` leaves."""
     left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
     change_delta(hooks, "top_logprobs", left)
 
 
-@faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
-def any_tag_fits(hooks):
+@faulty_server("TW-GEN-041", "logprobs.vocabulary_decodes_the_tokens")
+def any_if_none_match_gets_304(hooks):
     """Every `If-None-Match` is answered with 304."""
     asks = lambda exchange: exchange.path.endswith("/vocabulary") and exchange.header("if-none-match")  # noqa: E731
     hooks.heads.append(lambda exchange, status, headers: 304 if asks(exchange) else None)
     hooks.bodies.append(lambda exchange, status, body: (304, b"") if asks(exchange) else None)
 
 
-@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
-def no_decimals_are_the_default(hooks):
+@faulty_server("TW-GEN-024", "logprobs.candidates_match_chosen_tokens")
+def logprob_decimals_0_treated_as_default(hooks):
     """`logprob_decimals: 0` is treated as the default, as `value or 4` does."""
     change_input(
         hooks, "logprob_decimals", change=lambda input_value, name: input_value[name] or input_value.pop(name)
     )
 
 
-@faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
-def one_tag_alone_is_read(hooks):
+@faulty_server("TW-GEN-041", "logprobs.vocabulary_decodes_the_tokens")
+def if_none_match_with_several_tags_ignored(hooks):
     """`If-None-Match` with several tags never matches."""
     set_request_header(
         hooks, "if-none-match", '"x"', lambda exchange: "," in exchange.header("if-none-match")
     )
 
 
-@faulty_server("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
-def two_candidates_for_one(hooks):
+@faulty_server("TW-GEN-034", "logprobs.candidates_match_chosen_tokens")
+def two_candidates_instead_of_one(hooks):
     """Two candidates are sent if one was requested."""
 
     def two(delta, request):
@@ -228,16 +222,16 @@ def two_candidates_for_one(hooks):
     hooks.deltas.append(two)
 
 
-@faulty_server("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
-def no_temperature_is_the_default(hooks):
+@faulty_server("TW-GEN-001", "logprobs.candidates_match_chosen_tokens")
+def temperature_0_treated_as_default(hooks):
     """`temperature: 0` is treated as the default, as `value or 1` does."""
     change_input(
         hooks, "temperature", change=lambda input_value, name: input_value[name] or input_value.pop(name)
     )
 
 
-@faulty_server("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
-def candidates_of_a_prompt_ascending(hooks):
+@faulty_server("TW-GEN-030", "logprobs.first_prompt_token_has_no_logprob")
+def prompt_candidates_ascending(hooks):
     """Candidates of prompt tokens are sorted by ascending probability."""
     inner = table_engine.prompt_columns
 

@@ -13,8 +13,8 @@ def is_known(exchange):
     return re.match("Bearer (alice|bob)-", exchange.header("authorization"))
 
 
-@faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
-def anybody_may_read(hooks):
+@faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
+def any_caller_can_read_any_job(hooks):
     """Every caller may read every job whose id they know."""
 
     def borrow(exchange):
@@ -30,8 +30,8 @@ def anybody_may_read(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
-def another_principal_is_told_forbidden(hooks):
+@faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
+def other_principals_job_gets_403(hooks):
     """Another principal's job is answered with 403, which reveals that it exists."""
     hooks.shared["jobs"] = set()
 
@@ -44,14 +44,14 @@ def another_principal_is_told_forbidden(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
-def no_www_authenticate(hooks):
+@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
+def status_401_without_www_authenticate(hooks):
     """A response with status 401 lacks `WWW-Authenticate`."""
     drop_header(hooks, "www-authenticate")
 
 
-@faulty_server("TW-JOB-046", "ownership.a_list_has_the_callers_jobs_alone")
-def the_list_is_everybodys(hooks):
+@faulty_server("TW-JOB-046", "ownership.list_contains_only_the_callers_jobs")
+def job_list_contains_other_callers_jobs(hooks):
     """The job list contains the jobs of other callers."""
 
     def borrow(exchange):
@@ -64,8 +64,8 @@ def the_list_is_everybodys(hooks):
     hooks.requests.append(borrow)
 
 
-@faulty_server("TW-SEC-011", "ownership.a_credential_in_the_url_opens_nothing")
-def a_token_in_the_url_is_taken(hooks):
+@faulty_server("TW-SEC-011", "ownership.credentials_in_the_url_are_not_accepted")
+def credentials_accepted_in_url(hooks):
     """A caller's credentials are accepted in the URL."""
 
     def take(exchange):
@@ -76,8 +76,8 @@ def a_token_in_the_url_is_taken(hooks):
     hooks.requests.append(take)
 
 
-@faulty_server("TW-SEC-001", "ownership.a_job_of_another_principal_is_an_unknown_one")
-def anybody_gets_a_stream_token(hooks):
+@faulty_server("TW-SEC-001", "ownership.other_principals_jobs_look_unknown")
+def any_caller_gets_a_stream_token(hooks):
     """Every caller gets a stream token for every job whose id they know."""
 
     def note(exchange, status, body):
@@ -94,15 +94,15 @@ def anybody_gets_a_stream_token(hooks):
     )
 
 
-@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
-def anybody_may_submit(hooks):
+@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
+def submit_without_credentials(hooks):
     """A submit needs no credentials."""
     unauthenticated = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
     set_request_header(hooks, "authorization", f"Bearer {ALICE}", unauthenticated)
 
 
-@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
-def a_stranger_has_an_empty_list(hooks):
+@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
+def unauthorized_list_is_empty(hooks):
     """A caller without valid credentials gets an empty job list."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
     hooks.instead.append(
@@ -112,8 +112,8 @@ def a_stranger_has_an_empty_list(hooks):
     )
 
 
-@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
-def the_begin_of_a_token_is_compared(hooks):
+@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
+def bearer_token_compared_by_prefix(hooks):
     """Characters after a valid bearer token are ignored."""
     right = f"Bearer {ALICE}"
     set_request_header(
@@ -121,15 +121,15 @@ def the_begin_of_a_token_is_compared(hooks):
     )
 
 
-@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
-def the_scheme_is_not_looked_at(hooks):
+@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
+def authentication_scheme_not_checked(hooks):
     """The authentication scheme is not checked."""
     right = lambda exchange: exchange.header("authorization").endswith(f" {ALICE}")  # noqa: E731
     set_request_header(hooks, "authorization", f"Bearer {ALICE}", right)
 
 
-@faulty_server("TW-SEC-008", "ownership.a_job_of_another_principal_takes_no_longer")
-def another_job_is_read_before_its_owner_is(hooks):
+@faulty_server("TW-SEC-008", "ownership.response_time_does_not_reveal_other_jobs")
+def slow_refusal_of_other_principals_job(hooks):
     """Access to another principal's job is refused measurably later than to an unknown job."""
 
     async def read(exchange):
@@ -139,8 +139,8 @@ def another_job_is_read_before_its_owner_is(hooks):
     hooks.requests.append(read)
 
 
-@faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
-def a_detail_betrays_a_job(hooks):
+@faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
+def problem_detail_reveals_job(hooks):
     """`detail` differs between another principal's job and an unknown job."""
 
     def change_detail(exchange, status, body):

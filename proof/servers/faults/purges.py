@@ -4,8 +4,8 @@ from proof.servers.fault_helpers import gone_is_unknown, replace_events
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-JOB-062", "purges.a_purged_job_is_gone")
-def purge_answers_404(hooks):
+@faulty_server("TW-JOB-062", "purges.purged_job_returns_410")
+def purged_job_gets_404(hooks):
     """A purged job is answered with 404 instead of 410."""
 
     def forget(exchange, status, body):
@@ -18,13 +18,13 @@ def purge_answers_404(hooks):
     hooks.bodies.append(forget)
 
 
-@faulty_server("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
-def purge_without_done(hooks):
+@faulty_server("TW-JOB-060", "purges.purge_sends_done_to_readers")
+def purged_stream_ends_without_done(hooks):
     """Streams of a purged job end without `done`."""
     replace_events(hooks, b'"status":"cancelled","usage"', lambda frame: b":gone\n\n")
 
 
-@faulty_server("TW-JOB-062", "purges.a_purged_job_is_gone")
-def a_token_of_a_purged_job_is_looked_for_elsewhere(hooks):
+@faulty_server("TW-JOB-062", "purges.purged_job_returns_410")
+def stream_token_of_purged_job_gets_404(hooks):
     """A stream token for a purged job is answered with 404 instead of 410."""
     gone_is_unknown(hooks, at=".*/stream-token")

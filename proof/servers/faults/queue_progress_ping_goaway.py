@@ -9,22 +9,22 @@ def drop_pings(hooks, holds):
     hooks.frames.append(lambda exchange, frame: b"" if PING in frame and holds(exchange) else frame)
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def no_ping(hooks):
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def no_pings(hooks):
     """No pings are sent."""
     replace_events(hooks, b"event:ping", lambda frame: b"")
 
 
-@faulty_server("TW-FRM-069", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def ping_of_a_head_that_never_comes(hooks):
+@faulty_server("TW-FRM-069", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def ping_names_a_head_never_sent(hooks):
     """A ping names a head that is never sent."""
     rewrite_events(hooks, rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping")
 
 
 @faulty_server(
     "TW-FRM-073",
-    "queue_progress_ping_goaway.goaway_says_its_wait_twice",
-    "parameters.parameters_and_members_are_read_as_said",
+    "queue_progress_ping_goaway.goaway_retry_equals_retry_ms",
+    "parameters.invalid_parameters_return_400",
 )
 def goaway_without_retry(hooks):
     """`goaway` lacks the `retry` field."""
@@ -36,10 +36,10 @@ def goaway_without_retry(hooks):
 
 @faulty_server(
     "TW-FRM-072",
-    "queue_progress_ping_goaway.no_stream_is_closed_without_a_word",
-    "parameters.parameters_and_members_are_read_as_said",
+    "queue_progress_ping_goaway.stream_ends_with_a_closing_event",
+    "parameters.invalid_parameters_return_400",
 )
-def streams_end_without_a_word(hooks):
+def stream_ends_without_closing_event(hooks):
     """A stream ends without `done` and without `goaway`."""
     hooks.frames.append(
         lambda exchange, frame: b"" if DONE in frame and b"colour" in exchange.query else frame
@@ -48,33 +48,33 @@ def streams_end_without_a_word(hooks):
 
 @faulty_server(
     "TW-FRM-066",
-    "queue_progress_ping_goaway.progress_of_a_batch_names_its_item",
-    "generation.a_seed_gives_the_same_tokens_again",
+    "queue_progress_ping_goaway.batch_progress_names_its_item",
+    "generation.seeded_generation_is_reproducible",
 )
-def progress_without_its_item(hooks):
+def batch_progress_without_item(hooks):
     """`progress` of a batch lacks `item`."""
     rewrite_events(hooks, rb',"item":\d+', b"", within=b"event:progress")
 
 
-@faulty_server("TW-DIF-004", "queue_progress_ping_goaway.ephemeral_events_hold_nothing_of_a_result")
-def text_in_progress(hooks):
+@faulty_server("TW-DIF-004", "queue_progress_ping_goaway.ephemeral_events_carry_no_results")
+def progress_contains_result(hooks):
     """`progress` contains a part of the result."""
     rewrite_events(hooks, b'{"current"', b'{"text":"so far","current"')
 
 
 @faulty_server(
     "TW-FRM-064",
-    "queue_progress_ping_goaway.places_are_counted_from_1",
-    "jobs.a_submit_may_be_answered_by_the_stream",
+    "queue_progress_ping_goaway.queue_positions_start_at_1",
+    "jobs.submit_can_return_the_stream",
 )
-def places_from_zero(hooks):
+def queue_positions_start_at_0(hooks):
     """The first position in the queue is 0."""
     place = b'event:queue\ndata:{"position":0}\n\n'
     replace_events(hooks, b"event:hello", lambda frame: frame + place)
 
 
-@faulty_server("TW-FRM-067", "queue_progress_ping_goaway.progress_is_told_again_on_each_connection")
-def progress_is_told_once(hooks):
+@faulty_server("TW-FRM-067", "queue_progress_ping_goaway.progress_is_repeated_on_each_connection")
+def progress_not_repeated_on_new_connection(hooks):
     """A new connection does not get the current progress."""
 
     def once(exchange, frame):
@@ -88,17 +88,17 @@ def progress_is_told_once(hooks):
 
 @faulty_server(
     "TW-FRM-063",
-    "queue_progress_ping_goaway.places_are_counted_from_1",
-    "jobs.a_submit_may_be_answered_by_the_stream",
+    "queue_progress_ping_goaway.queue_positions_start_at_1",
+    "jobs.submit_can_return_the_stream",
 )
-def a_place_is_told_again_and_again(hooks):
+def queue_position_sent_twice(hooks):
     """`queue` is sent twice with the same position."""
     place = b'event:queue\ndata:{"position":3}\n\n'
     replace_events(hooks, b"event:hello", lambda frame: frame + 2 * place)
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def only_the_first_silence_is_broken(hooks):
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def only_one_ping_per_connection(hooks):
     """Only one ping is sent on each connection."""
 
     def later(exchange):
@@ -108,26 +108,26 @@ def only_the_first_silence_is_broken(hooks):
     drop_pings(hooks, later)
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def no_ping_after_a_resume(hooks):
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def no_pings_after_resume(hooks):
     """A resumed stream gets no pings."""
     drop_pings(hooks, lambda exchange: exchange.cursor)
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def no_ping_where_a_submit_is_answered(hooks):
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def no_pings_on_submit_stream(hooks):
     """A stream that answers a submit gets no pings."""
     drop_pings(hooks, lambda exchange: exchange.is_submit)
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def no_ping_without_diffs(hooks):
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def no_pings_on_snapshot_stream(hooks):
     """A stream of snapshots gets no pings."""
     drop_pings(hooks, lambda exchange: b"diffs=0" in exchange.query)
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
-def hello_promises_a_quicker_heartbeat(hooks):
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
+def hello_declares_shorter_heartbeat(hooks):
     """`hello` declares a shorter heartbeat than the server keeps."""
     hooks.settings["heartbeat"] = 5.0
     rewrite_events(hooks, rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100')
@@ -135,10 +135,10 @@ def hello_promises_a_quicker_heartbeat(hooks):
 
 @faulty_server(
     "TW-FRM-063",
-    "queue_progress_ping_goaway.places_are_counted_from_1",
-    "jobs.a_submit_may_be_answered_by_the_stream",
+    "queue_progress_ping_goaway.queue_positions_start_at_1",
+    "jobs.submit_can_return_the_stream",
 )
-def a_job_that_runs_has_a_place(hooks):
+def queue_position_of_running_job(hooks):
     """`queue` is sent after the job has started."""
     place = b'event:queue\ndata:{"position":1}\n\n'
     replace_events(hooks, b'"/status","running"', lambda frame: frame + place)

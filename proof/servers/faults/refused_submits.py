@@ -14,8 +14,8 @@ def _fits(input_value):
     )
 
 
-@faulty_server("TW-JOB-014", "refused_submits.an_input_that_does_not_fit_is_refused")
-def invalid_input_is_taken(hooks):
+@faulty_server("TW-JOB-014", "refused_submits.input_violating_its_schema_returns_422")
+def invalid_input_accepted(hooks):
     """An input that does not match its schema is accepted and fails later."""
     good = {"input": {"script": [{"fail": "a wrong input"}]}}
 
@@ -32,8 +32,8 @@ def invalid_input_is_taken(hooks):
     hooks.requests.append(rewrite)
 
 
-@faulty_server("TW-JOB-017", "refused_submits.accept_decides_the_form_of_the_answer")
-def accept_is_searched_for_a_word(hooks):
+@faulty_server("TW-JOB-017", "refused_submits.accept_header_selects_json_or_stream")
+def accept_weights_ignored(hooks):
     """`Accept` is searched for `text/event-stream` without regard to weights."""
 
     def search(exchange):
@@ -43,8 +43,8 @@ def accept_is_searched_for_a_word(hooks):
     hooks.requests.append(search)
 
 
-@faulty_server("TW-JOB-016", "refused_submits.a_submit_of_another_shape_is_refused")
-def no_pointer(hooks):
+@faulty_server("TW-JOB-016", "refused_submits.invalid_submit_body_returns_422")
+def status_422_without_pointer(hooks):
     """A response with status 422 lacks `pointer`."""
 
     def drop(exchange, status, body):
@@ -58,58 +58,58 @@ def no_pointer(hooks):
     hooks.bodies.append(drop)
 
 
-@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
-def a_deadline_of_nothing(hooks):
+@faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
+def deadline_0_means_no_deadline(hooks):
     """A deadline of 0 or less is treated as no deadline."""
     drop_member(hooks, "deadline_ms", lambda value: isinstance(value, int) and value <= 0)
 
 
-@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
-def any_word_on_disconnect(hooks):
+@faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
+def any_on_disconnect_accepted(hooks):
     """Any value of `on_disconnect` is accepted."""
     drop_member(
         hooks, "on_disconnect", lambda value: value is not None and value not in {"continue", "cancel"}
     )
 
 
-@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
-def a_deadline_with_a_fraction(hooks):
+@faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
+def fractional_deadline_accepted(hooks):
     """A fractional deadline is accepted."""
     rewrite_request_body(hooks, rb'("deadline_ms": ?600000)\.5', rb"\1")
 
 
-@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
-def a_deadline_of_true(hooks):
+@faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
+def deadline_true_read_as_1(hooks):
     """`deadline_ms: true` is treated as 1, as in Python."""
     rewrite_request_body(hooks, rb'("deadline_ms": ?)true', rb"\g<1>1")
 
 
-@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
-def a_grace_in_words(hooks):
+@faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
+def grace_ms_string_accepted(hooks):
     """`grace_ms` may be a string of digits."""
     rewrite_request_body(hooks, rb'("grace_ms": ?)"60000"', rb"\g<1>60000")
 
 
-@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
-def a_grace_with_a_fraction(hooks):
+@faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
+def fractional_grace_ms_accepted(hooks):
     """A fractional `grace_ms` is accepted."""
     rewrite_request_body(hooks, rb'("grace_ms": ?60000)\.5', rb"\1")
 
 
-@faulty_server("TW-JOB-079", "refused_submits.a_submit_of_another_shape_is_refused")
-def inputs_of_null_are_none(hooks):
+@faulty_server("TW-JOB-079", "refused_submits.invalid_submit_body_returns_422")
+def null_inputs_accepted(hooks):
     """`inputs: null` next to `input` is accepted."""
     drop_member(hooks, "inputs", lambda inputs: inputs is None)
 
 
-@faulty_server("TW-JOB-079", "refused_submits.a_submit_of_another_shape_is_refused")
-def shared_of_null_is_none(hooks):
+@faulty_server("TW-JOB-079", "refused_submits.invalid_submit_body_returns_422")
+def null_shared_accepted(hooks):
     """`shared: null` is accepted."""
     drop_member(hooks, "shared", lambda shared: shared is None)
 
 
-@faulty_server("TW-JOB-016", "refused_submits.an_input_that_does_not_fit_is_refused")
-def a_pointer_is_escaped_like_a_url(hooks):
+@faulty_server("TW-JOB-016", "refused_submits.input_violating_its_schema_returns_422")
+def pointer_escaped_like_a_url(hooks):
     """A slash in a pointer is escaped as `%2F` instead of `~1`."""
     hooks.bodies.append(
         lambda exchange, status, body: (status, body.replace(b"~1", b"%2F")) if status == 422 else None

@@ -24,26 +24,26 @@ def shift_cursor(hooks, by):
     hooks.requests.append(move)
 
 
-@faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-019", "resume.ended_job_resumes_from_every_id")
 def cursor_ignored(hooks):
     """`Last-Event-ID` is ignored, and the whole log is replayed."""
     set_request_header(hooks, "last-event-id", "0-0", lambda exchange: exchange.cursor)
 
 
-@faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def replays_the_event_of_the_cursor(hooks):
+@faulty_server("TW-RES-019", "resume.ended_job_resumes_from_every_id")
+def cursor_event_sent_again(hooks):
     """The event of the cursor is sent again."""
     shift_cursor(hooks, -1)
 
 
-@faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def skips_the_event_after_the_cursor(hooks):
+@faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id")
+def event_after_cursor_skipped(hooks):
     """The event after the cursor is skipped."""
     shift_cursor(hooks, +1)
 
 
-@faulty_server("TW-RES-020", "resume.a_running_job_resumes_after_each_cut")
-def skips_an_event_of_a_running_job(hooks):
+@faulty_server("TW-RES-020", "resume.running_job_resumes_after_each_disconnect")
+def running_job_resume_skips_an_event(hooks):
     """A resumed stream of a running job skips an event."""
 
     def skip(exchange, frame):
@@ -54,14 +54,14 @@ def skips_an_event_of_a_running_job(hooks):
     hooks.frames.append(skip)
 
 
-@faulty_server("TW-RES-009", "resume.the_header_is_younger_than_the_url")
-def the_url_overrules_the_header(hooks):
+@faulty_server("TW-RES-009", "resume.last_event_id_takes_precedence_over_after")
+def after_overrides_last_event_id(hooks):
     """`after` takes precedence over `Last-Event-ID`."""
     set_request_header(hooks, "last-event-id", None, lambda exchange: b"after=" in exchange.query)
 
 
-@faulty_server("TW-RES-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
-def an_empty_cursor_is_the_beginning(hooks):
+@faulty_server("TW-RES-010", "resume.ended_job_without_cursor_returns_snapshot_and_done")
+def empty_after_read_as_cursor(hooks):
     """An empty `after` is treated as a cursor."""
 
     def begin(exchange):
@@ -71,9 +71,7 @@ def an_empty_cursor_is_the_beginning(hooks):
     hooks.requests.append(begin)
 
 
-@faulty_server(
-    "TW-RES-006", "resume.ids_go_up_without_a_gap", "resume.a_history_begins_at_1_1_and_has_no_gap"
-)
+@faulty_server("TW-RES-006", "resume.ids_are_consecutive", "resume.log_begins_at_1_1_without_gaps")
 def replay_reordered(hooks):
     """A replay swaps two events."""
 
@@ -86,8 +84,8 @@ def replay_reordered(hooks):
     hooks.frames.append(swap)
 
 
-@faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def replay_renders_other_text(hooks):
+@faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id")
+def replay_has_other_text(hooks):
     """A replay has other text than the original stream."""
     hooks.frames.append(
         lambda exchange, frame: (
@@ -96,28 +94,28 @@ def replay_renders_other_text(hooks):
     )
 
 
-@faulty_server("TW-RES-003", "resume.ids_go_up_without_a_gap")
-def ids_skip(hooks):
+@faulty_server("TW-RES-003", "resume.ids_are_consecutive")
+def every_second_id_skipped(hooks):
     """Every second sequence number is skipped."""
     odd = lambda found: b"id:1-%d\n" % (2 * int(found[1]) - 1)  # noqa: E731
     rewrite_events(hooks, rb"^id:1-(\d+)\n", odd)
 
 
-@faulty_server("TW-RES-006", "resume.ids_go_up_without_a_gap")
-def ids_repeat(hooks):
+@faulty_server("TW-RES-006", "resume.ids_are_consecutive")
+def duplicate_ids(hooks):
     """Two events have the same id."""
     rewrite_events(hooks, rb"^id:1-4\n", b"id:1-3\n")
 
 
-@faulty_server("TW-RES-005", "resume.a_history_begins_at_1_1_and_has_no_gap")
-def ids_begin_at_two(hooks):
+@faulty_server("TW-RES-005", "resume.log_begins_at_1_1_without_gaps")
+def ids_begin_at_2(hooks):
     """Sequence numbers begin at 2."""
     more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
     rewrite_events(hooks, rb"^id:1-(\d+)\n", more)
 
 
-@faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def ids_restart_after_a_reconnect(hooks):
+@faulty_server("TW-RES-019", "resume.ended_job_resumes_from_every_id")
+def ids_restart_after_reconnect(hooks):
     """Sequence numbers begin at 1 again after a reconnect."""
 
     def renumber(exchange, frame):
@@ -129,22 +127,22 @@ def ids_restart_after_a_reconnect(hooks):
     hooks.frames.append(renumber)
 
 
-@faulty_server("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
-def unknown_cursor_starts_from_now(hooks):
+@faulty_server("TW-RES-012", "resume.unknown_cursor_returns_rewound_snapshot")
+def unknown_cursor_gets_only_new_events(hooks):
     """An unknown cursor gets only new events, without a snapshot."""
     replace_events(hooks, b'"reason":"rewound"', lambda frame: b"")
 
 
-@faulty_server("TW-RES-012", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
-def trimmed_log_gives_the_rest(hooks):
+@faulty_server("TW-RES-012", "resume.trimmed_log_resumes_with_a_snapshot")
+def trimmed_cursor_gets_no_snapshot(hooks):
     """A cursor before the trimmed log gets the remaining events without a snapshot."""
     hooks.frames.append(
         lambda exchange, frame: b"" if exchange.cursor and b'"reason":"compacted"' in frame else frame
     )
 
 
-@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
-def any_cursor_is_taken(hooks):
+@faulty_server("TW-RES-011", "resume.malformed_cursor_returns_400")
+def invalid_cursor_ignored(hooks):
     """An invalid cursor is ignored."""
 
     def rewrite(exchange):
@@ -155,16 +153,16 @@ def any_cursor_is_taken(hooks):
     hooks.requests.append(rewrite)
 
 
-@faulty_server("TW-FRM-056", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def resume_after_the_end_hangs(hooks):
+@faulty_server("TW-FRM-056", "resume.ended_job_resumes_from_every_id")
+def resume_of_ended_job_hangs(hooks):
     """A resumed stream of an ended job hangs before `done`."""
     hooks.frames.append(
         lambda exchange, frame: HANG if exchange.cursor not in {"", "0-0"} and DONE in frame else frame
     )
 
 
-@faulty_server("TW-RES-012", "resume.the_cursor_of_done_has_nothing_after_it")
-def the_cursor_of_done_gets_done_again(hooks):
+@faulty_server("TW-RES-012", "resume.cursor_of_done_returns_204")
+def cursor_of_done_gets_done_again(hooks):
     """The id of `done` as the cursor gets `done` again."""
 
     def back(exchange):
@@ -180,8 +178,8 @@ def the_cursor_of_done_gets_done_again(hooks):
     hooks.frames.append(note)
 
 
-@faulty_server("TW-DIF-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
-def done_folded_into_a_snapshot(hooks):
+@faulty_server("TW-DIF-010", "resume.ended_job_without_cursor_returns_snapshot_and_done")
+def snapshot_has_final_status(hooks):
     """The snapshot of an ended job already has the final status."""
 
     def fold(exchange, frame):
@@ -192,7 +190,7 @@ def done_folded_into_a_snapshot(hooks):
     hooks.frames.append(fold)
 
 
-@faulty_server("TW-DIF-009", "resume.ids_go_up_without_a_gap")
+@faulty_server("TW-DIF-009", "resume.ids_are_consecutive")
 def first_event_is_a_diff(hooks):
     """A new stream begins with a diff."""
     hooks.frames.append(
@@ -200,7 +198,7 @@ def first_event_is_a_diff(hooks):
     )
 
 
-@faulty_server("TW-JOB-063", "resume.a_closed_connection_leaves_the_job_alone")
+@faulty_server("TW-JOB-063", "resume.disconnect_does_not_affect_the_job")
 def disconnect_cancels(hooks):
     """A disconnect cancels the job."""
 
@@ -216,8 +214,8 @@ def disconnect_cancels(hooks):
     hooks.frames += [note, end]
 
 
-@faulty_server("TW-DIF-066", "resume.two_readers_see_the_same_history")
-def second_reader_steals_events(hooks):
+@faulty_server("TW-DIF-066", "resume.concurrent_readers_see_the_same_states")
+def readers_share_events(hooks):
     """Two readers of one job share its events between them."""
 
     def deal(exchange, frame):
@@ -230,23 +228,21 @@ def second_reader_steals_events(hooks):
     hooks.frames.append(deal)
 
 
-@faulty_server("TW-DIF-045", "resume.a_history_begins_at_1_1_and_has_no_gap")
-def logged_diffs_name_a_base(hooks):
+@faulty_server("TW-DIF-045", "resume.log_begins_at_1_1_without_gaps")
+def unmerged_diffs_have_on(hooks):
     """Unmerged diffs have `on`."""
     base = lambda found: b'id:1-%b\ndata:{"ops":%b,"on":%d}' % (found[1], found[2], int(found[1]) - 1)  # noqa: E731
     rewrite_events(hooks, rb"^id:1-(\d+)\ndata:(\[.*\])", base)
 
 
-@faulty_server("TW-RES-009", "resume.the_header_is_younger_than_the_url")
-def the_header_in_one_case_alone(hooks):
+@faulty_server("TW-RES-009", "resume.last_event_id_takes_precedence_over_after")
+def last_event_id_case_sensitive(hooks):
     """`Last-Event-ID` is recognized only in its usual capitalization."""
     hooks.raw_head = lambda head: re.sub(rb"\r\n(last-event-id|LAST-EVENT-ID):", rb"\r\nX-\1:", head)
 
 
-@faulty_server(
-    "TW-RES-043", "resume.ids_go_up_without_a_gap", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
-)
-def a_merged_diff_names_another_base(hooks):
+@faulty_server("TW-RES-043", "resume.ids_are_consecutive", "resume.ended_job_resumes_from_every_id")
+def merged_diff_has_wrong_base(hooks):
     """A merged diff names a base that its reader does not have."""
 
     def base(exchange, frame):
@@ -261,8 +257,8 @@ def a_merged_diff_names_another_base(hooks):
     hooks.frames.append(base)
 
 
-@faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def the_overlap_is_sent_as_a_diff(hooks):
+@faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id")
+def first_diff_after_resume_repeats_text(hooks):
     """The first diff after a resume repeats text that the reader has."""
 
     def twice(exchange, frame):
@@ -273,8 +269,8 @@ def the_overlap_is_sent_as_a_diff(hooks):
     hooks.frames.append(twice)
 
 
-@faulty_server("TW-RES-012", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
-def ids_are_compared_as_texts(hooks):
+@faulty_server("TW-RES-012", "resume.ended_job_resumes_from_every_id")
+def ids_compared_as_strings(hooks):
     """Ids are compared as strings, so `1-9` comes after `1-10`."""
     hooks.frames.append(
         lambda exchange, frame: (
@@ -287,8 +283,8 @@ def ids_are_compared_as_texts(hooks):
     )
 
 
-@faulty_server("TW-RES-006", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
-def a_zombie_writes_on(hooks):
+@faulty_server("TW-RES-006", "resume.ids_are_consecutive", "durable.sent_events_survive_a_restart")
+def old_epoch_writer_continues(hooks):
     """The writer of an old epoch continues after the new epoch was opened."""
     late = b'id:1-4\ndata:"late"\n\n'
     after_a_restart(
@@ -297,8 +293,8 @@ def a_zombie_writes_on(hooks):
     )
 
 
-@faulty_server("TW-RES-004", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
-def seqs_begin_anew_in_each_epoch(hooks):
+@faulty_server("TW-RES-004", "resume.ids_are_consecutive", "durable.sent_events_survive_a_restart")
+def seqs_restart_in_each_epoch(hooks):
     """Sequence numbers begin at 1 in each epoch."""
 
     def renumber(exchange, frame):
@@ -311,20 +307,20 @@ def seqs_begin_anew_in_each_epoch(hooks):
     after_a_restart(hooks, renumber)
 
 
-@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
-def zeros_before_a_seq(hooks):
+@faulty_server("TW-RES-011", "resume.malformed_cursor_returns_400")
+def cursor_with_leading_zero_accepted(hooks):
     """The cursor `1-03` is accepted as `1-3`."""
     rewrite_query(hooks, rb"after=(\d+)-0+([1-9])", rb"after=\1-\2")
 
 
-@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
-def a_seq_of_sixteen_digits(hooks):
+@faulty_server("TW-RES-011", "resume.malformed_cursor_returns_400")
+def cursor_with_sixteen_digits_accepted(hooks):
     """A cursor with a sequence number of sixteen digits is accepted."""
     rewrite_query(hooks, rb"after=(\d+)-(\d{15})\d+", rb"after=\1-\2")
 
 
-@faulty_server("TW-RES-009", "resume.the_header_is_younger_than_the_url")
-def an_empty_header_overrules_the_url(hooks):
+@faulty_server("TW-RES-009", "resume.last_event_id_takes_precedence_over_after")
+def empty_last_event_id_overrides_after(hooks):
     """An empty `Last-Event-ID` takes precedence over `after`."""
 
     def overrule(exchange):
@@ -334,8 +330,8 @@ def an_empty_header_overrules_the_url(hooks):
     hooks.requests.append(overrule)
 
 
-@faulty_server("TW-RES-018", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
-def the_oldest_snapshot_is_called_the_start(hooks):
+@faulty_server("TW-RES-018", "resume.trimmed_log_resumes_with_a_snapshot")
+def oldest_snapshot_has_reason_start(hooks):
     """The first snapshot of a trimmed log has the reason `start`."""
     hooks.frames.append(
         lambda exchange, frame: (
@@ -344,8 +340,8 @@ def the_oldest_snapshot_is_called_the_start(hooks):
     )
 
 
-@faulty_server("TW-RES-020", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
-def the_edge_of_the_log_is_off_by_one(hooks):
+@faulty_server("TW-RES-020", "resume.trimmed_log_resumes_with_a_snapshot")
+def event_after_oldest_snapshot_skipped(hooks):
     """An event after the oldest snapshot of a trimmed log is skipped."""
 
     def skip(exchange, frame):
@@ -358,25 +354,25 @@ def the_edge_of_the_log_is_off_by_one(hooks):
     hooks.frames.append(skip)
 
 
-@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
-def a_line_end_after_a_cursor(hooks):
+@faulty_server("TW-RES-011", "resume.malformed_cursor_returns_400")
+def cursor_with_line_feed_accepted(hooks):
     """A cursor with a trailing line feed is accepted, as by `$` in a regular expression."""
     rewrite_query(hooks, rb"%0A$", b"")
 
 
-@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
-def blanks_before_a_cursor(hooks):
+@faulty_server("TW-RES-011", "resume.malformed_cursor_returns_400")
+def cursor_with_spaces_accepted(hooks):
     """Spaces around a cursor are ignored."""
     rewrite_query(hooks, rb"after=%20", b"after=")
 
 
-@faulty_server("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
-def epochs_have_32_bits(hooks):
+@faulty_server("TW-RES-012", "resume.unknown_cursor_returns_rewound_snapshot")
+def epochs_limited_to_32_bits(hooks):
     """An epoch above 32 bits is refused."""
     refuse(hooks, lambda exchange: exchange.cursor.startswith("9999999999-"), 400, "bad_cursor")
 
 
-@faulty_server("TW-RES-047", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
-def seqs_have_32_bits(hooks):
+@faulty_server("TW-RES-047", "resume.unknown_cursor_returns_rewound_snapshot")
+def seqs_limited_to_32_bits(hooks):
     """A sequence number above 32 bits is answered with 500."""
     refuse(hooks, lambda exchange: exchange.cursor.endswith("-999999999999999"), 500, "internal")

@@ -29,17 +29,17 @@ def merge_text_and_check(hooks, change):
 
 @faulty_server(
     "TW-DIF-044",
-    "slow_readers.a_merged_diff_proves_what_its_parts_proved",
-    "state.texts_are_counted_in_code_points",
-    "resume.every_cut_point_of_a_job_that_has_ended_resumes",
+    "slow_readers.merged_diffs_keep_text_checks",
+    "state.text_lengths_count_code_points",
+    "resume.ended_job_resumes_from_every_id",
 )
-def a_merged_diff_has_no_checks(hooks):
+def merged_diff_without_checks(hooks):
     """A merged diff lacks the checks of its parts."""
     merge_text_and_check(hooks, lambda data: data.pop("check"))
 
 
-@faulty_server("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
-def a_slow_reader_blocks_the_others(hooks):
+@faulty_server("TW-DIF-067", "slow_readers.slow_reader_does_not_delay_others")
+def slow_reader_blocks_others(hooks):
     """A slow reader delays all other readers."""
 
     async def wait(exchange, frame):

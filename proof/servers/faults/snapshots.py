@@ -9,25 +9,25 @@ def drop_from_snapshots(hooks, pattern, by=b""):
     rewrite_events(hooks, pattern, by, within=b'"reason":"compacted"')
 
 
-@faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
-def snapshots_have_no_notes(hooks):
+@faulty_server("TW-RES-007", "snapshots.snapshots_match_the_history")
+def snapshots_without_notes(hooks):
     """Snapshots lack notes that diffs had set."""
     drop_from_snapshots(hooks, rb'"notes":\[\{.*?\}\]', b'"notes":[]')
 
 
-@faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
-def snapshots_take_stable_back(hooks):
+@faulty_server("TW-RES-007", "snapshots.snapshots_match_the_history")
+def snapshots_without_stable(hooks):
     """Snapshots lack `stable` values that diffs had set."""
     drop_from_snapshots(hooks, rb',"stable":\{[^}]*\}')
 
 
-@faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
-def snapshots_do_not_tell_of_the_batch(hooks):
+@faulty_server("TW-RES-007", "snapshots.snapshots_match_the_history")
+def snapshots_without_batch(hooks):
     """Snapshots lack the `batch` member of items."""
     drop_from_snapshots(hooks, rb',"batch":\{[^}]*\}')
 
 
-@faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
-def snapshots_tell_another_error(hooks):
+@faulty_server("TW-RES-007", "snapshots.snapshots_match_the_history")
+def snapshots_without_error_detail(hooks):
     """Snapshots lack the `detail` of an item's error."""
     drop_from_snapshots(hooks, rb',"detail":"[^"]*"')

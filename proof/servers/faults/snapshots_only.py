@@ -6,8 +6,8 @@ from proof.servers.fault_helpers import rewrite_body, set_request_header
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
-def diffs_0_is_ignored(hooks):
+@faulty_server("TW-JOB-072", "snapshots_only.diffs_0_returns_snapshots_and_done")
+def diffs_0_ignored(hooks):
     """`diffs=0` is ignored."""
 
     def ignore(exchange):
@@ -16,8 +16,8 @@ def diffs_0_is_ignored(hooks):
     hooks.requests.append(ignore)
 
 
-@faulty_server("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
-def snapshots_come_twice(hooks):
+@faulty_server("TW-JOB-075", "snapshots_only.diffs_0_returns_snapshots_and_done")
+def last_snapshot_repeated(hooks):
     """A stream of snapshots repeats the last snapshot before `done`."""
 
     def twice(exchange, frame):
@@ -29,14 +29,14 @@ def snapshots_come_twice(hooks):
     hooks.frames.append(twice)
 
 
-@faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
-def snapshots_whatever_the_cursor(hooks):
+@faulty_server("TW-JOB-081", "snapshots_only.diffs_0_validates_the_cursor")
+def snapshot_stream_ignores_cursor(hooks):
     """A stream of snapshots ignores its cursor."""
     set_request_header(hooks, "last-event-id", None, lambda exchange: b"diffs=0" in exchange.query)
 
 
-@faulty_server("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
-def snapshots_at_the_pace_of_the_job(hooks):
+@faulty_server("TW-JOB-073", "snapshots_only.diffs_0_returns_snapshots_and_done")
+def snapshot_stream_ignores_min_interval_ms(hooks):
     """A stream of snapshots ignores `min_interval_ms`."""
     hooks.settings["min_snapshot_interval"] = 0.001
 
@@ -46,15 +46,15 @@ def snapshots_at_the_pace_of_the_job(hooks):
     hooks.requests.append(forget)
 
 
-@faulty_server("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
-def an_interval_of_nothing_is_taken(hooks):
+@faulty_server("TW-JOB-074", "snapshots_only.min_interval_ms_is_raised_to_the_minimum")
+def low_min_interval_ms_not_raised(hooks):
     """A `min_interval_ms` below the minimum in discovery is not raised."""
     hooks.settings["min_snapshot_interval"] = 0.005
     rewrite_body(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
 
 
-@faulty_server("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
-def snapshots_come_at_the_end_alone(hooks):
+@faulty_server("TW-JOB-084", "snapshots_only.diffs_0_returns_snapshots_and_done")
+def no_snapshots_between_first_and_last(hooks):
     """A stream of snapshots sends nothing between its first and its last snapshot."""
 
     def hold(exchange, frame):
@@ -72,8 +72,8 @@ def snapshots_come_at_the_end_alone(hooks):
     hooks.frames.append(hold)
 
 
-@faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
-def snapshots_from_the_beginning(hooks):
+@faulty_server("TW-JOB-081", "snapshots_only.diffs_0_validates_the_cursor")
+def snapshot_stream_begins_with_first_state(hooks):
     """A stream of snapshots with the cursor `0-0` begins with the job's first state."""
     first = b'id:1-1\nevent:snapshot\ndata:{"state":{"status":"queued","items":[{"status":"queued","value":""}],"usage":{},"notes":[]},'
     rest = b'"columns":["/items/0/value"],"reason":"start"}\n\n'

@@ -24,10 +24,8 @@ def digest_by(write):
     log_writer.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
 
 
-@faulty_server(
-    "TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
-)
-def a_hole_is_merged_over(hooks):
+@faulty_server("TW-DIF-043", "state.each_id_has_one_state", "resume.ended_job_resumes_from_every_id")
+def merged_diff_omits_an_event(hooks):
     """A merged diff omits one of its events."""
 
     def over(exchange, frame):
@@ -41,13 +39,13 @@ def a_hole_is_merged_over(hooks):
     hooks.frames.append(over)
 
 
-@faulty_server("TW-DIF-047", "state.histories_fold")
+@faulty_server("TW-DIF-047", "state.diffs_apply_and_checks_hold")
 def wrong_crc(hooks):
     """Checks have a wrong CRC."""
     change_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
 
 
-@faulty_server("TW-DIF-046", "state.histories_fold")
+@faulty_server("TW-DIF-046", "state.diffs_apply_and_checks_hold")
 def lengths_in_utf16_units(hooks):
     """Lengths in checks are counted in UTF-16 code units."""
 
@@ -63,19 +61,19 @@ def lengths_in_utf16_units(hooks):
     hooks.frames.append(count)
 
 
-@faulty_server("TW-DIF-055", "state.histories_fold")
+@faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold")
 def wrong_digest(hooks):
     """The digest of `done` is wrong."""
     rewrite_events(hooks, rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"')
 
 
-@faulty_server("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
-def final_state_is_not_the_fold(hooks):
+@faulty_server("TW-JOB-039", "state.each_id_has_one_state", "jobs.ended_job_includes_done")
+def read_differs_from_stream(hooks):
     """A read of the job returns another value than its stream."""
     rewrite_body(hooks, b'"value":"Hello"', b'"value":"Hallo"')
 
 
-@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-012", "state.diffs_reconstruct_the_value")
 def ops_out_of_order(hooks):
     """The operations of a diff are in reverse order."""
 
@@ -89,14 +87,14 @@ def ops_out_of_order(hooks):
     change_data(hooks, reverse)
 
 
-@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-012", "state.diffs_reconstruct_the_value")
 def insert_off_by_one(hooks):
     """Array insertions use an index that is too low by one."""
     before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
     rewrite_events(hooks, rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before)
 
 
-@faulty_server("TW-DIF-032", "state.texts_are_counted_in_code_points")
+@faulty_server("TW-DIF-032", "state.text_lengths_count_code_points")
 def append_splits_a_surrogate_pair(hooks):
     """An append ends inside a surrogate pair."""
     replace_events(hooks, b'data:"', lambda frame: frame.replace("🎉".encode(), b"\\ud83c"))
@@ -104,8 +102,8 @@ def append_splits_a_surrogate_pair(hooks):
 
 @faulty_server(
     "TW-DIF-035",
-    "state.columns_stay_within_an_epoch",
-    "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done",
+    "state.columns_are_constant_within_an_epoch",
+    "resume.ended_job_without_cursor_returns_snapshot_and_done",
 )
 def columns_change_within_an_epoch(hooks):
     """A snapshot of the same epoch has other columns."""
@@ -116,8 +114,8 @@ def columns_change_within_an_epoch(hooks):
     )
 
 
-@faulty_server("TW-DIF-057", "state.stable_text_stays")
-def stable_is_broken(hooks):
+@faulty_server("TW-DIF-057", "state.stable_text_does_not_change")
+def stable_text_truncated(hooks):
     """Stable text is truncated."""
 
     def shrink(exchange, kind, data):
@@ -126,8 +124,8 @@ def stable_is_broken(hooks):
     change_data(hooks, shrink)
 
 
-@faulty_server("TW-DIF-058", "state.stable_text_stays")
-def more_is_stable_than_there_is(hooks):
+@faulty_server("TW-DIF-058", "state.stable_text_does_not_change")
+def stable_length_exceeds_text(hooks):
     """A `stable` length is greater than its text."""
 
     def grow(exchange, kind, data):
@@ -140,8 +138,8 @@ def more_is_stable_than_there_is(hooks):
     change_data(hooks, grow)
 
 
-@faulty_server("TW-DIF-003", "state.each_state_is_one")
-def a_diff_sets_the_end(hooks):
+@faulty_server("TW-DIF-003", "state.states_are_valid")
+def diff_sets_final_status(hooks):
     """A diff sets the final status of the job before `done`."""
 
     def end(exchange, kind, data):
@@ -153,8 +151,8 @@ def a_diff_sets_the_end(hooks):
     change_data(hooks, end)
 
 
-@faulty_server("TW-DIF-002", "state.each_state_is_one")
-def an_item_too_many(hooks):
+@faulty_server("TW-DIF-002", "state.states_are_valid")
+def item_added_while_running(hooks):
     """An item is added while the job runs."""
     item = {"status": "succeeded", "value": 0}
 
@@ -165,8 +163,8 @@ def an_item_too_many(hooks):
     change_data(hooks, add)
 
 
-@faulty_server("TW-OVR-018", "state.items_move_by_the_table")
-def an_item_succeeds_from_the_queue(hooks):
+@faulty_server("TW-OVR-018", "state.item_status_transitions_are_valid")
+def queued_item_succeeds_directly(hooks):
     """An item changes from queued to succeeded without running."""
 
     def jump(exchange, kind, data):
@@ -177,14 +175,16 @@ def an_item_succeeds_from_the_queue(hooks):
     change_data(hooks, jump)
 
 
-@faulty_server("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
-def a_failed_item_makes_a_job_that_succeeded(hooks):
+@faulty_server(
+    "TW-OVR-020", "state.item_status_transitions_are_valid", "framing.log_ends_with_exactly_one_done"
+)
+def job_with_failed_item_succeeds(hooks):
     """A job with a failed item ends as succeeded."""
     rewrite_events(hooks, b'"status":"failed","usage"', b'"status":"succeeded","usage"')
 
 
-@faulty_server("TW-OVR-018", "state.items_move_by_the_table")
-def an_item_goes_back_to_the_queue(hooks):
+@faulty_server("TW-OVR-018", "state.item_status_transitions_are_valid")
+def running_item_queued_again(hooks):
     """A running item is queued again."""
 
     def back(exchange, kind, data):
@@ -194,14 +194,14 @@ def an_item_goes_back_to_the_queue(hooks):
     change_data(hooks, back)
 
 
-@faulty_server("TW-DIF-055", "state.histories_fold", "framing.a_job_ends_by_one_done")
-def a_digest_of_members_as_they_stand(hooks):
+@faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold", "framing.log_ends_with_exactly_one_done")
+def digest_of_unsorted_members(hooks):
     """The digest is computed over JSON with unsorted members."""
     digest_by(lambda items: json.dumps(items, ensure_ascii=False, separators=(",", ":")))
 
 
-@faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
-def a_digest_of_members_by_code_points(hooks):
+@faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold", "state.diffs_reconstruct_the_value")
+def digest_sorts_by_code_points(hooks):
     """The digest sorts members by code points instead of UTF-16 code units."""
     numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
     digest_by(
@@ -209,31 +209,31 @@ def a_digest_of_members_by_code_points(hooks):
     )
 
 
-@faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
-def a_digest_of_numbers_as_python_writes_them(hooks):
+@faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold", "state.diffs_reconstruct_the_value")
+def digest_uses_python_numbers(hooks):
     """The digest writes numbers as Python does."""
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
 
 
-@faulty_server("TW-DIF-055", "state.diffs_rebuild_the_value")
-def a_digest_that_knows_a_zero_below_nothing(hooks):
+@faulty_server("TW-DIF-055", "state.diffs_reconstruct_the_value")
+def digest_keeps_negative_zero(hooks):
     """The digest keeps the sign of negative zero."""
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))
 
 
-@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
-def names_are_not_escaped_in_paths(hooks):
+@faulty_server("TW-DIF-012", "state.diffs_reconstruct_the_value")
+def path_names_not_escaped(hooks):
     """Slashes and tildes in paths are not escaped."""
     unescaped = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
     hooks.frames.append(lambda exchange, frame: unescaped(frame) if b"\nevent:" not in frame else frame)
 
 
-@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
-def a_slash_is_escaped_before_a_tilde(hooks):
+@faulty_server("TW-DIF-012", "state.diffs_reconstruct_the_value")
+def path_slash_escaped_as_01(hooks):
     """A slash in a path is escaped as `~01`."""
     hooks.frames.append(
         lambda exchange, frame: frame.replace(b"~1", b"~01") if b"\nevent:" not in frame else frame

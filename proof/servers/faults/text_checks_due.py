@@ -7,9 +7,9 @@ from proof.servers.faults import faulty_server
 
 
 @faulty_server(
-    "TW-DIF-051", "text_checks_due.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done"
+    "TW-DIF-051", "text_checks_due.required_text_checks_are_sent", "framing.log_ends_with_exactly_one_done"
 )
-def no_checks(hooks):
+def diffs_without_checks(hooks):
     """Diffs never have checks."""
 
     def drop(exchange, kind, data):
@@ -18,8 +18,8 @@ def no_checks(hooks):
     change_data(hooks, drop)
 
 
-@faulty_server("TW-DIF-051", "text_checks_due.the_64th_change_is_proved")
-def texts_are_proved_at_their_end_alone(hooks):
+@faulty_server("TW-DIF-051", "text_checks_due.text_check_is_sent_by_the_64th_change")
+def checks_only_at_item_end(hooks):
     """Checks of a growing text are sent only when its item ends."""
 
     def prove(exchange, frame):

@@ -20,7 +20,9 @@ from tidewire_conformance.clients.client_mode.choose_and_judge_client import (
     choose,
     judge_client,
 )
-from tidewire_conformance.clients.client_mode.scenario_runner import LANES as CLIENT_LANES
+from tidewire_conformance.clients.client_mode.scenario_runner import (
+    DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
+)
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import AdapterError, ScenarioError
@@ -29,7 +31,7 @@ from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, html_report, json_report, junit_report, terminal_report
-from tidewire_conformance.runner import INTERRUPTED, LANES, CheckProgress, Plan, SuiteRun, Watch
+from tidewire_conformance.runner import DEFAULT_CONCURRENCY, INTERRUPTED, CheckProgress, Plan, SuiteRun, Watch
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
@@ -41,7 +43,7 @@ all checks that they are suited for. The remaining checks need an endpoint `tide
 \b
   tidewire conformance http://127.0.0.1:8000                    all checks
   tidewire conformance URL --only resume --only TW-FRM-015      one area and one requirement
-  tidewire conformance URL --only resume.a_cursor_that_is_no_id_is_refused
+  tidewire conformance URL --only resume.malformed_cursor_returns_400
   tidewire conformance URL --header 'Authorization: Bearer a' --second-header 'Authorization: Bearer b'
   tidewire conformance URL --profile core --skip TW-FRM-068     a profile without one requirement
   tidewire conformance URL --json report.json --page report.html --junit report.xml --badge grade.svg
@@ -76,7 +78,7 @@ be reached, the client program's output cannot be parsed, the suite failed or wa
 An interrupt (Ctrl-C) ends the run, and the report shows the results so far. Unfinished checks count as untested.
 """
 
-Repeated = list[str] | None
+RepeatedOption = list[str] | None
 LINE_SECONDS: Final = 10.0
 """Interval between progress lines when the standard error is not a terminal."""
 
@@ -93,47 +95,48 @@ def conformance(
         ),
     ] = "",
     variants: Annotated[
-        Repeated,
+        RepeatedOption,
         typer.Option(
             metavar="NAME",
             help="Unusual servers that a client is also tested with: a name, `all` or `none`. By default, each of them plays a few scenarios.",
         ),
     ] = None,
     only: Annotated[
-        Repeated,
+        RepeatedOption,
         typer.Option(
             metavar="NAME",
             help="Area, requirement id or name of checks to run. A name may contain * as a wildcard.",
         ),
     ] = None,
     skip: Annotated[
-        Repeated, typer.Option(metavar="NAME", help="Area, requirement id or name of checks to leave out.")
+        RepeatedOption,
+        typer.Option(metavar="NAME", help="Area, requirement id or name of checks to leave out."),
     ] = None,
     profile: Annotated[
-        Repeated,
+        RepeatedOption,
         typer.Option(
             metavar="PROFILE",
             help="Profile whose requirements are checked. By default, all profiles are checked.",
         ),
     ] = None,
     header: Annotated[
-        Repeated, typer.Option(metavar="NAME: VALUE", help="HTTP header to send with each request.")
+        RepeatedOption, typer.Option(metavar="NAME: VALUE", help="HTTP header to send with each request.")
     ] = None,
     second_header: Annotated[
-        Repeated,
+        RepeatedOption,
         typer.Option(
             metavar="NAME: VALUE",
             help="HTTP header with the credentials of a second user, for the checks that jobs are private.",
         ),
     ] = None,
     endpoint: Annotated[
-        Repeated,
+        RepeatedOption,
         typer.Option(
             metavar="NAME", help="Endpoint whose examples are run. By default, all endpoints are used."
         ),
     ] = None,
     example: Annotated[
-        Repeated,
+        RepeatedOption,
         typer.Option(
             metavar="ENDPOINT=JSON",
             help="Input to use for an endpoint in place of the examples in its description.",
@@ -185,7 +188,7 @@ def conformance(
             min=1,
             max=64,
             metavar="NUMBER",
-            help=f"Number of checks that run concurrently. The default is {LANES}, or {CLIENT_LANES} for a client.",
+            help=f"Number of checks that run concurrently. The default is {DEFAULT_CONCURRENCY}, or {DEFAULT_CLIENT_CONCURRENCY} for a client.",
         ),
     ] = None,
     baseline: Annotated[
@@ -244,7 +247,9 @@ def conformance(
                 _fail("--client cannot be combined with a URL or with the options for a server", USAGE)
             if not client or profile:
                 _fail("--variants requires --client, and --profile requires a URL", USAGE)
-            client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
+            client_plan = ClientPlan(
+                client, seed, repeat, patience, budget, lanes or DEFAULT_CLIENT_CONCURRENCY
+            )
             report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
             _write_and_show(replace(report, part=selection), writers, console, verbose)
         chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
@@ -256,9 +261,9 @@ def conformance(
         plan = parse_option_values.plan(
             url, header=header or (), second_header=second_header or (), example=example or (),
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
-            patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or LANES,
+            patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
         )  # fmt: skip
-    except parse_option_values.NothingNamedError as error:
+    except parse_option_values.EmptySelectionError as error:
         _fail(str(error), NOTHING_RAN)
     except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
@@ -268,7 +273,7 @@ def conformance(
         found = _run(plan, chosen)
     except ProbeError as error:
         _fail(str(error), UNREACHABLE)
-    if not found.server.seen:
+    if not found.server.samples:
         typer.echo(
             "tidewire conformance: most checks were skipped, because no example of an endpoint ran to its end; "
             'pass an input that works with --example \'ENDPOINT={"its": "input"}\'',

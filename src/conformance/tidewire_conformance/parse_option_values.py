@@ -24,7 +24,7 @@ class UsageError(ValueError):
     """Raised if an option value is invalid. The message says why, and which values are valid."""
 
 
-class NothingNamedError(UsageError):
+class EmptySelectionError(UsageError):
     """Raised if a name matches no check, or if the options leave no check to run."""
 
 
@@ -84,7 +84,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
 
     Raises:
         UsageError: A profile does not exist.
-        NothingNamedError: A name matches no check, or no check is left.
+        EmptySelectionError: A name matches no check, or no check is left.
     """
     known = {requirement.profile for requirement in specification.requirements().values()} - {"client"}
     if unknown := [each for each in profiles if each not in known]:
@@ -92,7 +92,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
     checks = registry.checks()
     unknown = [each for each in [*only, *skip] if not any(check.is_named_by([each]) for check in checks)]
     if unknown:
-        raise NothingNamedError(f"no check matches {', '.join(unknown)}; --list prints all checks")
+        raise EmptySelectionError(f"no check matches {', '.join(unknown)}; --list prints all checks")
     found = [
         check
         for check in checks
@@ -101,7 +101,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
         and (not profiles or check.profiles & {*profiles})
     ]
     if not found:
-        raise NothingNamedError("the options leave no check to run; --list prints all checks")
+        raise EmptySelectionError("the options leave no check to run; --list prints all checks")
     return found
 
 

@@ -24,7 +24,7 @@ class Check:
     """Conformance check with its name, its requirements and the function that runs it."""
 
     name: str
-    """Area and function name, such as `resume.a_cursor_that_is_no_id_is_refused`."""
+    """Area and function name, such as `resume.malformed_cursor_returns_400`."""
     requirements: tuple[str, ...]
     run: Body
     about: str

@@ -11,12 +11,12 @@ from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
 from tidewire_conformance.registry import Check
-from tidewire_conformance.session import Hooks, Session, Skip, Unclear
+from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.specification import Requirement
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
-from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
-LANES = 8
+DEFAULT_CONCURRENCY = 8
 """Default number of checks that run concurrently."""
 CHECK_SECONDS = 120.0
 """Timeout of one check, in seconds. The option `--patience` multiplies it."""
@@ -40,7 +40,7 @@ class Plan:
     patience: float = 1.0
     budget: float = 300.0
     """Time, in seconds, after which no further check starts."""
-    lanes: int = LANES
+    lanes: int = DEFAULT_CONCURRENCY
     examples: tuple[tuple[str, Any], ...] = ()
     """Pairs of endpoint name and input that replace the examples in the descriptions."""
 
@@ -140,7 +140,7 @@ class CheckProgress:
         """
         try:
             self.server = await probe(self._wire, self.plan.endpoints, self.plan.examples)
-        except NoAnswerError as error:
+        except IncompleteResponseError as error:
             raise ProbeError(str(error)) from None
         for number in range(self.plan.repeat):
             await self._round(self.server, number)
@@ -202,8 +202,8 @@ class CheckProgress:
             for attempt in range(0 if self._gone else LIVENESS_TRIES):
                 await asyncio.sleep(LIVENESS_SECONDS * self.plan.patience * bool(attempt))
                 try:
-                    await self._wire.as_check(check.name).ask("GET", "/v1")
-                except NoAnswerError as error:
+                    await self._wire.as_check(check.name).request("GET", "/v1")
+                except IncompleteResponseError as error:
                     fault = str(error)
                 else:
                     return
@@ -254,7 +254,7 @@ async def _run(
             raise Skip(SkipReason.NO_OCCASION, "this run had no request to which this check applies")
     except Skip as skip:
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, skip.why, str(skip)
-    except (NoAnswerError, Unclear) as unclear:
+    except (IncompleteResponseError, Inconclusive) as unclear:
         verdict.outcome, verdict.note = Outcome.INCONCLUSIVE, str(unclear)
     except TimeoutError:
         verdict.outcome = Outcome.INCONCLUSIVE

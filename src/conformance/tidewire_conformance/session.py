@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, Server, Work
+from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
 from tidewire_conformance.wire.event_stream_decoder import Block
@@ -44,7 +44,7 @@ class Skip(Exception):  # noqa: N818 - a skip is not an error
         self.why = why
 
 
-class Unclear(Exception):  # noqa: N818 - an inconclusive check is not an error
+class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an error
     """Raised if a check cannot reach a verdict, so that it is inconclusive."""
 
 
@@ -72,7 +72,7 @@ class Job:
     """Job that the suite submitted in this run."""
 
     id: str
-    work: Work
+    sample: SampleRequest
     submit: RecordedExchange
 
     @property
@@ -129,26 +129,26 @@ class Session:
         self.assertions.append(Assertion(requirement, False, _short(wanted), _short(came), at, block))
         return False
 
-    def need(self, holds: object, what: str) -> None:
+    def skip_unless(self, holds: object, what: str) -> None:
         """Skip the rest of the check as blocked if a precondition does not hold. Other checks judge the precondition."""
         if not holds:
             raise Skip(SkipReason.BLOCKED, what)
 
-    def untested(self, reason: str) -> NoReturn:
+    def skip_untested(self, reason: str) -> NoReturn:
         """Skip the check because the suite has no way to test the requirement on this server."""
         raise Skip(SkipReason.UNTESTED, reason)
 
-    def not_declared(self, reason: str) -> NoReturn:
+    def skip_not_declared(self, reason: str) -> NoReturn:
         """Skip the check because the server does not declare the feature that it tests."""
         raise Skip(SkipReason.NOT_DECLARED, reason)
 
-    def no_occasion(self, reason: str) -> NoReturn:
+    def skip_no_occasion(self, reason: str) -> NoReturn:
         """Skip the check because this run had no situation to which the requirement applies."""
         raise Skip(SkipReason.NO_OCCASION, reason)
 
-    def unclear(self, reason: str) -> NoReturn:
+    def inconclusive(self, reason: str) -> NoReturn:
         """End the check as inconclusive."""
-        raise Unclear(reason)
+        raise Inconclusive(reason)
 
     def histories(self) -> Histories:
         """Return the state histories of all streams recorded so far."""
@@ -171,56 +171,58 @@ class Session:
 
     # ---- sample requests, which skip the check as untested if none is suitable --------------------------------------
 
-    def some_work(self) -> Work:
+    def any_sample(self) -> SampleRequest:
         """Return a sample request for a job that succeeds, or skip the check."""
-        return self.server.any_work() or self.untested("no example of an endpoint succeeded")
+        return self.server.any_sample() or self.skip_untested("no example of an endpoint succeeded")
 
-    def growing(self) -> Work:
+    def growing_sample(self) -> SampleRequest:
         """Return a sample request for a job whose stream can be cut between events, or skip the check."""
-        return self.server.growing() or self.untested(
+        return self.server.growing_sample() or self.skip_untested(
             "no example starts a job whose value grows in several events; add the endpoint tidewire.script to run this check"
         )
 
-    def lasting(self, seconds: float = 0.5) -> Work:
+    def long_running_sample(self, seconds: float = 0.5) -> SampleRequest:
         """Return a sample request for a job that runs long enough to be observed and cancelled, or skip the check."""
-        return self.server.lasting(seconds) or self.untested(
+        return self.server.long_running_sample(seconds) or self.skip_untested(
             "no example starts a job that grows for long enough; add the endpoint tidewire.script to run this check"
         )
 
-    def batching(self) -> Work:
+    def batch_sample(self) -> SampleRequest:
         """Return a sample request for an endpoint that accepts several inputs, or skip the check."""
-        return self.server.batching() or self.untested(
+        return self.server.batch_sample() or self.skip_untested(
             "no example of an endpoint that declares `batch` succeeded"
         )
 
-    def scripted(self, *steps: dict[str, Any], **members: Any) -> Work:
+    def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest:
         """Return a request for the test endpoint `tidewire.script` with these steps, or skip the check."""
-        return self.server.script(*steps, **members) or self.untested("needs the endpoint tidewire.script")
+        return self.server.script_sample(*steps, **members) or self.skip_untested(
+            "needs the endpoint tidewire.script"
+        )
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
-    async def submit(self, work: Work, *, wire: Wire | None = None, **more: Any) -> Job:
+    async def submit(self, sample: SampleRequest, *, wire: Wire | None = None, **more: Any) -> Job:
         """Submit a job and request a JSON response to that request.
 
         Args:
-            work: Sample request to submit.
+            sample: Sample request to submit.
             wire: HTTP client to use. By default, the client of the session is used.
             **more: Further members of the request body.
         """
-        sent = {**work.body, **more}
-        answer = await (wire or self.wire).ask(
-            "POST", work.submit_to, json=sent, header={"Accept": "application/json"}
+        sent = {**sample.body, **more}
+        answer = await (wire or self.wire).request(
+            "POST", sample.submit_to, json=sent, header={"Accept": "application/json"}
         )
         body = answer.json if isinstance(answer.json, dict) else {}
-        self.need(
+        self.skip_unless(
             answer.status == 201 and isinstance(body.get("id"), str),
             f"{answer} returned {answer.status} {answer.code}",
         )
-        return Job(body["id"], work, answer)
+        return Job(body["id"], sample, answer)
 
     async def read(self, job: Job, wire: Wire | None = None) -> RecordedExchange:
         """Read the job resource with a GET request."""
-        return await (wire or self.wire).ask("GET", job.path)
+        return await (wire or self.wire).request("GET", job.path)
 
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
         """Read the job resource repeatedly until a condition holds for the response."""
@@ -231,17 +233,17 @@ class Session:
             await asyncio.sleep(READ_INTERVAL * self.wire.patience)
             answer = await self.read(job)
         else:
-            self.unclear(
+            self.inconclusive(
                 f"{answer} did not show the expected state within {MAX_READS * READ_INTERVAL * self.wire.patience:g} s"
             )
         return answer
 
-    async def expect_accepted(self, requirement: str, work: Work, why: str) -> None:
+    async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
         """Assert that the server accepts a valid request.
 
         This is the control for a check that sends invalid ones.
         """
-        answer = await self.wire.ask("POST", work.submit_to, json=work.body)
+        answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
         self.expect(
             requirement, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
         )
@@ -268,22 +270,22 @@ class Session:
         """Read the event stream of a job until `done` or the end of the response."""
         async with self.follow(job, cursor, **options) as stream:
             ends = await stream.until(
-                lambda now: now.ended or now.of_type("done"), JOB_SECONDS + job.work.seconds
+                lambda now: now.ended or now.of_type("done"), JOB_SECONDS + job.sample.seconds
             )
             return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
 
     async def history(self, job: Job) -> RecordedExchange:
         """Read the complete log of a job, that is the stream from the cursor `0-0` until `done`."""
         exchange = await self.stream(job, "0-0")
-        self.need(
+        self.skip_unless(
             exchange.is_stream and exchange.of_type("done"),
             f"{exchange} with the cursor 0-0 returned {exchange.status} without `done` ({exchange.ended or 'open'})",
         )
         return exchange
 
-    async def ended(self, work: Work, **more: Any) -> tuple[Job, RecordedExchange]:
+    async def run_to_end(self, sample: SampleRequest, **more: Any) -> tuple[Job, RecordedExchange]:
         """Submit a job and read its complete log."""
-        job = await self.submit(work, **more)
+        job = await self.submit(sample, **more)
         return job, await self.history(job)
 
 

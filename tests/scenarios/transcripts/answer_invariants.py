@@ -21,7 +21,7 @@ def _depth(value: Any) -> int:
 
 
 @judges("TW-OVR-007")
-def values_are_no_deeper_than_56(run):
+def values_have_at_most_56_levels(run):
     for step in run.steps:
         for item in (step.after or {"items": []})["items"]:
             if _depth(item["value"]) > 56:
@@ -29,7 +29,7 @@ def values_are_no_deeper_than_56(run):
 
 
 @judges("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", "TW-DIF-032")
-def all_json_is_what_the_overview_allows(run):
+def all_json_is_valid(run):
     """Finite numbers, exact integers, unique members, whole code points, bounded depth."""
     for talk in run.talks:
         texts = [event.fields["data"] for event in talk.events]
@@ -60,7 +60,7 @@ def _nulls(value: Any, at: str = "") -> Iterator[str]:
 
 
 @judges("TW-OVR-026")
-def null_stands_only_where_a_table_says_so(run):
+def null_is_used_only_where_allowed(run):
     for talk in run.talks:
         if "/vocabulary" in talk.path:
             continue
@@ -88,7 +88,7 @@ _SCHEMAS = {
 @judges(
     "TW-DSC-001", "TW-DSC-016", "TW-JOB-018", "TW-JOB-038", "TW-JOB-045", "TW-JOB-051", "TW-BRW-012", "TW-GEN-037"
 )  # fmt: skip
-def bodies_fit_their_schemas(run):
+def bodies_match_their_schemas(run):
     for talk in (talk for talk in run.talks if talk.status < 300 and talk.json is not None):
         name = next(name for path, name in _SCHEMAS.items() if re.fullmatch(path, talk.path))
         for breach in breaches(name, talk.json):
@@ -96,14 +96,14 @@ def bodies_fit_their_schemas(run):
 
 
 @judges("TW-JOB-004", "TW-FRM-002")
-def no_answer_about_jobs_may_be_stored(run):
+def job_responses_are_not_cacheable(run):
     for talk in run.talks:
         if talk.is_of_jobs and "no-store" not in talk.headers.get("cache-control", ""):
             yield f"{talk.where}: Cache-Control is {talk.headers.get('cache-control')!r}"
 
 
 @judges("TW-FRM-001", "TW-FRM-003", "TW-FRM-004")
-def streams_have_their_header(run):
+def streams_have_required_headers(run):
     for talk in (talk for talk in run.talks if talk.is_stream):
         media = talk.headers["content-type"].lower().replace(" ", "")
         if media not in {"text/event-stream", "text/event-stream;charset=utf-8"}:
@@ -122,7 +122,7 @@ REGISTRY = _registry()
 
 
 @judges("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020")
-def errors_are_problems_of_the_registry(run):
+def errors_are_valid_problem_documents(run):
     for talk in run.talks:
         problems = [event.data for event in talk.events if event.type == "problem"]
         if talk.status >= 400:
@@ -150,7 +150,7 @@ def items_of(talk: Talk) -> Iterator[Any]:
 
 
 @judges("TW-ERR-006", "TW-ERR-007")
-def who_has_to_wait_is_told_how_long(run):
+def retryable_errors_have_retry_after(run):
     for talk in (talk for talk in run.talks if talk.status in {409, 429, 503}):
         seconds, wait = talk.headers.get("retry-after", ""), (talk.json or {}).get("retry_after_ms")
         if not re.fullmatch(r"[1-9][0-9]*", seconds) or type(wait) is not int or wait > 1000 * int(seconds):
@@ -161,7 +161,7 @@ _INSIDES = re.compile(r'Traceback|File \\?"|site-packages|\.py\b|/(?:home|usr|ro
 
 
 @judges("TW-ERR-008")
-def nothing_of_the_insides_gets_out(run):
+def errors_do_not_leak_internals(run):
     """No stack trace and no path of the server's file system in a problem."""
     for talk in run.talks:
         texts = [json.dumps(event.data) for event in talk.events if event.type == "problem"]
@@ -173,14 +173,14 @@ def nothing_of_the_insides_gets_out(run):
 
 
 @judges("TW-SEC-003")
-def who_is_unknown_is_told_how_to_introduce_himself(run):
+def unauthorized_responses_have_www_authenticate(run):
     for talk in (talk for talk in run.talks if talk.status == 401):
         if "www-authenticate" not in talk.headers:
             yield f"{talk.where}: no WWW-Authenticate"
 
 
 @judges("TW-BRW-005", "TW-BRW-006", "TW-BRW-007", "TW-BRW-009", "TW-BRW-011")
-def pages_of_the_allowed_origins_may_read_every_answer(run):
+def allowed_origins_can_read_every_response(run):
     """…errors included, and those of no other."""
     for talk in run.talks:
         origin, allowed = talk.asked.get("origin"), talk.headers.get("access-control-allow-origin")
@@ -201,7 +201,7 @@ def _exposed(talk: Talk) -> str:
 
 
 @judges("TW-OVR-013", "TW-OVR-014")
-def links_lead_to_the_protocol(run):
+def links_point_to_protocol_urls(run):
     """Resolved against the URL of their answer they stay at its origin, below one root, and have no raw space."""
     roots = set()
     for talk in run.talks:
@@ -227,7 +227,7 @@ def links_lead_to_the_protocol(run):
 
 
 @judges("TW-DSC-005")
-def discovery_stays(run):
+def discovery_document_does_not_change(run):
     told = [talk.json for talk in run.talks if is_discovery(talk) and "colour" not in talk.url]
     for one in told[1:]:
         if {**one, "endpoints": 0} != {**told[0], "endpoints": 0}:
@@ -235,7 +235,7 @@ def discovery_stays(run):
 
 
 @judges("TW-DSC-014", "TW-DSC-015")
-def limits_leave_room(run):
+def limits_meet_their_minimum(run):
     limits = (run.discovery or {}).get("limits")
     if limits is not None and (
         limits["max_depth"] != 64 or min(limits["max_event_bytes"], limits["max_state_bytes"]) < 1024
@@ -262,7 +262,7 @@ def _used(talk: Talk) -> Iterator[tuple[str, bool]]:
 
 
 @judges("TW-DSC-003", "TW-DSC-011")
-def capabilities_are_those_that_are_named(run):
+def capabilities_match_discovery(run):
     """What is used with success is named; what is named is not refused as if it were not there."""
     named = (run.discovery or {}).get("capabilities")
     if named is None:
@@ -277,7 +277,7 @@ def capabilities_are_those_that_are_named(run):
 
 
 @judges("TW-RES-026", "TW-RES-028")
-def a_job_is_gone_only_when_it_was_purged_or_its_time_is_over(run):
+def jobs_are_kept_until_purged_or_expired(run):
     """410 needs a DELETE, or a time after `expires_at`; `expires_at` is `state_ttl_s` after the end at least."""
     ttl = (run.discovery or {}).get("limits", {}).get("state_ttl_s", 0)
     purged: set[str] = set()

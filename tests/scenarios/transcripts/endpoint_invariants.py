@@ -12,7 +12,7 @@ from scenarios.transcripts.record import ENDS, Run, Step, job_bodies, judges, te
 
 
 @judges("TW-DSC-020")
-def values_fit_their_schema(run):
+def values_match_value_schema(run):
     for talk in run.talks:
         for body in job_bodies(talk):
             endpoint = run.endpoints.get(body.get("endpoint", ""))
@@ -30,7 +30,7 @@ def _steps_of_endpoints(run: Run) -> Iterator[tuple[Step, Any]]:
 
 
 @judges("TW-DSC-023")
-def text_is_not_taken_back_where_it_cannot_be(run):
+def text_is_never_retracted_without_rollback(run):
     for step, can in _steps_of_endpoints(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
         for old, new in pairs if not can.get("rollback") else ():
@@ -41,7 +41,7 @@ def text_is_not_taken_back_where_it_cannot_be(run):
 
 
 @judges("TW-DSC-024", "TW-BAT-006")
-def a_value_comes_at_once_where_it_does_not_stream(run):
+def value_is_set_once_without_streaming(run):
     """One event sets value, status and error."""
     for step, can in _steps_of_endpoints(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
@@ -65,7 +65,7 @@ _PER_TOKEN = (
 
 
 @judges("TW-GEN-011", "TW-GEN-029", "TW-GEN-030")
-def columns_of_tokens_fit_each_other(run):
+def token_columns_stay_aligned(run):
     """Equal lengths after each logged event; candidates in their order, and of at most 1 in all."""
     for step in run.steps:
         for item in (step.after or {"items": []})["items"]:
@@ -82,7 +82,7 @@ def columns_of_tokens_fit_each_other(run):
 
 
 @judges("TW-GEN-014", "TW-GEN-015", "TW-GEN-038", "TW-GEN-039", "TW-GEN-042")
-def text_is_that_of_its_tokens(run):
+def text_matches_its_tokens(run):
     """The bytes of the tokens by the vocabulary, without the special ones; each by itself is its `token_text`."""
     known = run.endpoints.get("generate", {}).get("vocabulary", {"tokens": [], "special": []})
     tokens = [base64.b64decode(token, validate=True) for token in known["tokens"]]
@@ -105,7 +105,7 @@ def text_is_that_of_its_tokens(run):
 
 
 @judges("TW-DIF-004")
-def ephemeral_events_hold_nothing_of_a_result(run):
+def ephemeral_events_carry_no_results(run):
     """No member beyond those of their tables: what belongs to a result stands in the state."""
     known = {
         "queue": {"position", "eta_ms"},

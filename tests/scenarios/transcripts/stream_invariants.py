@@ -12,7 +12,7 @@ _FIELDS = {"id", "event", "data", "retry"}
 
 
 @judges("TW-FRM-009", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016")
-def streams_are_framed_as_written(run):
+def streams_follow_the_grammar(run):
     """UTF-8, LF, no byte order mark, one data line of JSON, no empty id, an empty line after each event."""
     for talk in (talk for talk in run.talks if talk.is_stream):
         try:
@@ -35,7 +35,7 @@ def streams_are_framed_as_written(run):
 
 
 @judges("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044")
-def events_are_those_of_the_table(run):
+def events_match_their_schemas(run):
     """Known types, data by its schema, an id for the logged ones alone."""
     for talk in run.talks:
         for event in talk.events:
@@ -53,7 +53,7 @@ _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}")
 
 
 @judges("TW-RES-001", "TW-RES-003", "TW-RES-006", "TW-RES-008")
-def ids_go_up_without_a_gap(run):
+def ids_are_consecutive(run):
     """Within an epoch by one, or as far as the base that a merged diff names; a snapshot may pass over some."""
     for talk in run.talks:
         last = None
@@ -73,7 +73,7 @@ def ids_go_up_without_a_gap(run):
 
 
 @judges("TW-FRM-007", "TW-FRM-054", "TW-FRM-055", "TW-RES-023")
-def what_ends_a_stream_is_its_last_event(run):
+def closing_event_is_last(run):
     """Nothing after `done`, `goaway` or `problem`, and no end of the answer without one of them."""
     ends = {"done", "goaway", "problem"}
     for talk in (talk for talk in run.talks if talk.is_stream):
@@ -100,7 +100,7 @@ def streams_begin_with_hello(run):
 
 
 @judges("TW-FRM-069")
-def pings_name_what_was_sent(run):
+def ping_heads_were_sent_before(run):
     """The head of a ping is no id that a stream that came to its end did not send."""
     for talk in (talk for talk in run.talks if talk.is_stream and talk.ended):
         sent = [key_of(event.id) for event in talk.events if event.is_logged]
@@ -111,7 +111,7 @@ def pings_name_what_was_sent(run):
 
 
 @judges("TW-FRM-047", "TW-FRM-048", "TW-FRM-049")
-def events_are_no_longer_than_discovery_says(run):
+def events_stay_within_size_limits(run):
     """A snapshot up to `max_state_bytes`, all else up to `max_event_bytes`."""
     limits = (run.discovery or {}).get("limits", {})
     for talk in run.talks:
@@ -126,7 +126,7 @@ def events_are_no_longer_than_discovery_says(run):
 
 
 @judges("TW-DIF-001", "TW-DIF-012", "TW-DIF-048", "TW-DIF-049", "TW-DIF-055", "TW-DIF-057")
-def histories_fold(run):
+def diffs_apply_and_checks_hold(run):
     """Each diff applies, its checks hold, `stable` is kept, the digest is right, and what comes of it is a state."""
     for step in run.steps:
         if step.why:
@@ -136,7 +136,7 @@ def histories_fold(run):
 
 
 @judges("TW-RES-007", "TW-DIF-043", "TW-DIF-066", "TW-JOB-039")
-def an_id_has_one_state(run):
+def each_id_has_one_state(run):
     """Whoever reads it, merged or not, as a snapshot or by diffs, from the stream or from the job."""
     found: dict[tuple[str, str], Any] = {}
     for step in run.steps:
@@ -150,7 +150,7 @@ def an_id_has_one_state(run):
 
 
 @judges("TW-DIF-058", "TW-DIF-059")
-def stable_goes_up_within_its_text(run):
+def stable_never_decreases_or_exceeds_its_text(run):
     """A number in `stable` is no greater than its text, and is neither lowered nor deleted within an epoch."""
     for talk, steps in run.folded:
         held: dict[tuple[int, int, str], int] = {}
@@ -166,7 +166,7 @@ def stable_goes_up_within_its_text(run):
 
 
 @judges("TW-DIF-002", "TW-DIF-035")
-def columns_and_items_stay(run):
+def columns_and_item_count_are_constant(run):
     """The number of items, and the columns of an epoch, wherever they are told."""
     items: dict[str, int] = {}
     columns: dict[tuple[str, int], Any] = {}
@@ -193,7 +193,7 @@ _MOVES = {
 
 
 @judges("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", "TW-DIF-005")
-def items_move_by_the_table(run):
+def item_status_transitions_are_valid(run):
     """Along its rows, never out of an end; a job ends as its items say; who failed has an error."""
     for step in run.steps:
         before, after = step.before, step.after
@@ -222,7 +222,7 @@ def end_of(items: list[str]) -> str:
 
 
 @judges("TW-RES-004", "TW-RES-033", "TW-RES-034", "TW-RES-035", "TW-RES-036", "TW-RES-037", "TW-RES-038")
-def an_epoch_opens_with_its_snapshot(run):
+def new_epoch_begins_with_a_snapshot(run):
     """Restart or rewound, by 1 to 10000, with a greater seq; what had ended stays; `attempt` goes up with a restart;
     nothing follows `done`.
     """

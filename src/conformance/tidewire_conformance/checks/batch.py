@@ -7,7 +7,7 @@ from jsonschema import Draft202012Validator
 
 from tidewire_conformance.checks.jobs import has_started
 from tidewire_conformance.checks.refused_submits import unfit
-from tidewire_conformance.judging.server_probe import Work
+from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.judging.state_history import Histories, job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -15,16 +15,16 @@ from tidewire_conformance.session import Session
 BATCHES = ["batches"]
 
 
-def _batch(s: Session, *values: Any, **more: Any) -> Work:
+def _batch(s: Session, *values: Any, **more: Any) -> SampleRequest:
     """Build a request to submit a job with several inputs.
 
     The inputs are `values` if the server has the endpoint `tidewire.script`. Otherwise they are copies of an example
     input of an endpoint.
     """
-    work = s.batching()
+    sample = s.batch_sample()
     if s.server.has_script and values:
-        return work.with_inputs(values, **more)
-    return work.with_inputs([work.inputs[0]] * max(2, len(values)))
+        return sample.with_inputs(values, **more)
+    return sample.with_inputs([sample.inputs[0]] * max(2, len(values)))
 
 
 def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
@@ -33,24 +33,30 @@ def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
 
 
 @check("TW-BAT-001", "TW-BAT-007", "TW-DIF-002", needs=BATCHES)
-async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
+async def items_follow_input_order(s: Session) -> None:
     """A job that is submitted with `inputs` has `"batch": true` and one item for each input, in the order of the inputs."""
     # Use more than ten inputs, so that a server that sorts indexes as strings (`10` before `2`) fails.
-    count = max(2, min(11, s.server.limits_of_batch(s.batching())))
+    count = max(2, min(11, s.server.max_inputs(s.batch_sample())))
     texts = [f"item {n}" for n in range(count)]
-    work = _batch(s, *(script_input(text, {"sleep_ms": 20 * max(0, 5 - n)}) for n, text in enumerate(texts)))
-    job, history = await s.ended(work)
+    sample = _batch(
+        s, *(script_input(text, {"sleep_ms": 20 * max(0, 5 - n)}) for n, text in enumerate(texts))
+    )
+    job, history = await s.run_to_end(sample)
     read = await s.read(job)
     items = read.json["state"]["items"]
-    s.expect("TW-BAT-001", len(items) == len(work.inputs), f"{len(work.inputs)} items", len(items), at=read)
-    s.expect("TW-DIF-002", len(items) == len(work.inputs), f"{len(work.inputs)} items", len(items), at=read)
+    s.expect(
+        "TW-BAT-001", len(items) == len(sample.inputs), f"{len(sample.inputs)} items", len(items), at=read
+    )
+    s.expect(
+        "TW-DIF-002", len(items) == len(sample.inputs), f"{len(sample.inputs)} items", len(items), at=read
+    )
     if s.server.has_script:
         values = [item["value"] for item in items]
         s.expect("TW-BAT-001", values == texts, f"{texts}", values, at=history)
     s.expect("TW-BAT-007", read.json.get("batch") is True, '"batch": true', read.json.get("batch"), at=read)
-    one = await s.submit(work.with_inputs(work.inputs[:1]))
+    one = await s.submit(sample.with_inputs(sample.inputs[:1]))
     s.expect("TW-BAT-007", one.submit.json.get("batch") is True, '"batch": true for one input', at=one.submit)
-    plain = await s.submit(work.with_input(work.inputs[0]))
+    plain = await s.submit(sample.with_input(sample.inputs[0]))
     s.expect(
         "TW-BAT-007",
         plain.submit.json.get("batch") is False,
@@ -60,11 +66,11 @@ async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
 
 
 @check("TW-BAT-004", "TW-OVR-020", "TW-DIF-005", needs=BATCHES)
-async def an_item_fails_alone(s: Session) -> None:
+async def failed_item_does_not_affect_others(s: Session) -> None:
     """If one item of a job fails, the other items still succeed, and the job ends as `partially_failed`."""
     if not s.server.has_script:
-        s.untested("needs the endpoint tidewire.script")
-    job, history = await s.ended(
+        s.skip_untested("needs the endpoint tidewire.script")
+    job, history = await s.run_to_end(
         _batch(
             s,
             script_input("a"),
@@ -99,12 +105,12 @@ async def an_item_fails_alone(s: Session) -> None:
 
 
 @check("TW-BAT-005", needs=BATCHES, slow=True)
-async def items_end_one_by_one(s: Session) -> None:
+async def items_end_independently(s: Session) -> None:
     """An item of a job ends as soon as its own result is complete, even if other items are still running."""
-    work = s.server.uneven() or s.untested(
+    sample = s.server.uneven_batch_sample() or s.skip_untested(
         "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
-    _, history = await s.ended(work)
+    _, history = await s.run_to_end(sample)
     steps = Histories([history]).streams[0][1]
     seen = [[item["status"] for item in step.after.value["items"]] for step in steps if step.after]
     alone = [ends for ends in seen if ends in (["succeeded", "queued"], ["succeeded", "running"])]
@@ -118,18 +124,20 @@ async def items_end_one_by_one(s: Session) -> None:
 
 
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
-async def too_many_inputs_are_refused(s: Session) -> None:
+async def too_many_inputs_return_422(s: Session) -> None:
     """A job with one input more than the limit gets 422 `batch_too_large` at `/inputs`, and a job with two inputs is accepted."""
-    work = s.batching()
-    limit = s.server.limits_of_batch(work)
-    if limit * len(str(work.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
-        s.untested(f"{limit} inputs exceed max_body_bytes")
-    answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * (limit + 1)})
+    sample = s.batch_sample()
+    limit = s.server.max_inputs(sample)
+    if limit * len(str(sample.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
+        s.skip_untested(f"{limit} inputs exceed max_body_bytes")
+    answer = await s.wire.request("POST", sample.submit_to, json={"inputs": [sample.inputs[0]] * (limit + 1)})
     for requirement in ("TW-BAT-003", "TW-DSC-012"):
         s.expect_refused(requirement, answer, 422, "batch_too_large", f"{limit + 1} inputs")
     pointer = answer.json.get("pointer") if answer.status == 422 else ""
     s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
-    control = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
+    control = await s.wire.request(
+        "POST", sample.submit_to, json={"inputs": [sample.inputs[0]] * min(2, limit)}
+    )
     s.expect(
         "TW-BAT-003",
         control.status == 201,
@@ -140,26 +148,28 @@ async def too_many_inputs_are_refused(s: Session) -> None:
 
 
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
-async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
+async def invalid_input_is_reported_with_pointer(s: Session) -> None:
     """If one of several inputs violates the schema, the server rejects the whole request with a pointer to that input."""
-    work = s.batching()
-    bad = next(iter(unfit(s, work)), s)
+    sample = s.batch_sample()
+    bad = next(iter(unfit(s, sample)), s)
     if bad is s:
-        s.untested(f"null, a number, a list and unknown members are all valid inputs of {work.endpoint}")
-    good = work.inputs[0]
-    answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [good, bad]})
+        s.skip_untested(
+            f"null, a number, a list and unknown members are all valid inputs of {sample.endpoint}"
+        )
+    good = sample.inputs[0]
+    answer = await s.wire.request("POST", sample.submit_to, json={"inputs": [good, bad]})
     s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", "one invalid input of two")
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     s.expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer, at=answer)
 
 
 @check("TW-BAT-002", needs=BATCHES)
-async def an_endpoint_without_batches_takes_none(s: Session) -> None:
+async def inputs_return_422_without_batch_support(s: Session) -> None:
     """An endpoint that does not declare `batch` answers `inputs` with 422 `invalid_input` at `/inputs`."""
     plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
     if plain is None:
-        s.no_occasion("each endpoint declares `batch`")
-    answer = await s.wire.ask("POST", plain.submit_to, json={"inputs": [{}]})
+        s.skip_no_occasion("each endpoint declares `batch`")
+    answer = await s.wire.request("POST", plain.submit_to, json={"inputs": [{}]})
     s.expect_refused("TW-BAT-002", answer, 422, "invalid_input")
     s.expect(
         "TW-BAT-002",
@@ -171,14 +181,16 @@ async def an_endpoint_without_batches_takes_none(s: Session) -> None:
 
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
-async def shared_members_complete_each_input(s: Session) -> None:
+async def shared_members_fill_in_missing_members(s: Session) -> None:
     """`shared` supplies the members that an input lacks, and an invalid member gets 422 with a pointer into `shared`."""
-    work = s.batching()
-    example = work.inputs[0]
+    sample = s.batch_sample()
+    example = sample.inputs[0]
     if not s.server.has_script:
         if not isinstance(example, dict) or not example:
-            s.untested("needs the endpoint tidewire.script, or an example that is an object with members")
-        _, history = await s.ended(work.with_inputs([{}, example], shared=example))
+            s.skip_untested(
+                "needs the endpoint tidewire.script, or an example that is an object with members"
+            )
+        _, history = await s.run_to_end(sample.with_inputs([{}, example], shared=example))
         status = history.of_type("done")[0].json.get("status")
         for requirement in ("TW-BAT-008", "TW-JOB-014"):
             s.expect(
@@ -191,22 +203,22 @@ async def shared_members_complete_each_input(s: Session) -> None:
         return
     shared = {"script": [{"append": "shared"}]}
     whole = _batch(s, script_input("own"), {}, shared=shared)
-    answer = await s.wire.ask("POST", whole.submit_to, json=whole.body)
+    answer = await s.wire.request("POST", whole.submit_to, json=whole.body)
     if not s.expect("TW-BAT-008", answer.status == 201, "201 for an input completed by `shared`",
                     f"{answer.status} {answer.code}", at=answer):  # fmt: skip
         return
-    job, _ = await s.ended(whole)
+    job, _ = await s.run_to_end(whole)
     read = await s.read(job)
     values = [item["value"] for item in read.json["state"]["items"]]
     s.expect("TW-BAT-008", values == ["own", "shared"], "the values own, shared", values, at=read)
-    answer = await s.wire.ask(
-        "POST", job.work.submit_to, json={"inputs": [script_input("own"), {}], "shared": {"script": 7}}
+    answer = await s.wire.request(
+        "POST", job.sample.submit_to, json={"inputs": [script_input("own"), {}], "shared": {"script": 7}}
     )
     s.expect_refused("TW-JOB-014", answer, 422, "invalid_input", "an invalid member of shared")
     for own in ({"a": 1}, 0, None):
         for example in ({"inputs": [{"script": [], "initial": own}]}, {"input": {"initial": own}}):
             body = {**example, "shared": {"initial": {"b": 2}, "script": []}}
-            taken = await s.wire.ask("POST", job.work.submit_to, json=body)
+            taken = await s.wire.request("POST", job.sample.submit_to, json=body)
             what = "`shared` does not override a member that the input has"
             if s.expect(
                 "TW-JOB-014", taken.status == 201, f"201 for {body}", f"{taken.status} {taken.code}", at=taken
@@ -220,19 +232,19 @@ async def shared_members_complete_each_input(s: Session) -> None:
 
 
 @check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
-async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
+async def item_cancel_does_not_affect_others(s: Session) -> None:
     """If a client cancels one item of a job, that item keeps its value so far and the other items still succeed."""
     if not s.server.has_script:
         await _cancel_generation_item(s)
         return
-    work = _batch(
+    sample = _batch(
         s, script_input("a", {"sleep_ms": 700}, {"append": "b"}), script_input("c", {"sleep_ms": 30_000})
     )
-    job = await s.submit(work)
+    job = await s.submit(sample)
     await s.read_until(job, has_started)
-    wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
+    wrong = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 2]})
     s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
-    answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
+    answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 1]})
     for requirement in ("TW-JOB-057", "TW-JOB-082"):
         s.expect(requirement, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
     read = await s.read_until(job, lambda now: now.json.get("done"))
@@ -247,62 +259,64 @@ async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
     s.expect(
         "TW-JOB-057", ends[1] == ("cancelled", "c"), "the status cancelled with the value c", ends[1], at=read
     )
-    again = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [0, 1]})
+    again = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [0, 1]})
     s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == "partially_failed",
              "200 and the final status, unchanged", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
 async def _cancel_generation_item(s: Session) -> None:
     """Cancel the item with the most tokens in a batch of text generations, and judge the result of both items."""
-    work = s.server.uneven(64) or s.untested(
+    sample = s.server.uneven_batch_sample(64) or s.skip_untested(
         "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
-    alone = (await s.read((await s.ended(work.with_input(work.inputs[0])))[0])).json["state"]["items"][0]
-    job = await s.submit(work)
+    alone = (await s.read((await s.run_to_end(sample.with_input(sample.inputs[0])))[0])).json["state"][
+        "items"
+    ][0]
+    job = await s.submit(sample)
     begun = await s.read_until(
         job, lambda now: "queued" not in [item["status"] for item in now.json["state"]["items"]]
     )
-    wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
+    wrong = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 2]})
     s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
-    answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
+    answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 1]})
     for requirement in ("TW-JOB-057", "TW-JOB-082"):
         s.expect(requirement, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
     read = await s.read_until(job, lambda now: now.json.get("done"))
     first, second = read.json["state"]["items"]
     if second["status"] == "succeeded" and answer.status == 200:
-        s.unclear("the job had ended before it was cancelled")
+        s.inconclusive("the job had ended before it was cancelled")
     s.expect("TW-JOB-056", first["status"] == alone["status"] and len(first["value"]["text"]) > 0, f"the status {alone['status']} and a text",
              first, at=read)  # fmt: skip
     held = begun.json["state"]["items"][1]["value"]["text"]
     s.expect("TW-JOB-057", second["status"] == "cancelled" and second["value"]["text"].startswith(held),
              f"the status cancelled and a text that begins with {held!r}", second, at=read)  # fmt: skip
-    again = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [0, 1]})
+    again = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [0, 1]})
     s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == read.json["status"],
              "200 and the final status, unchanged", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
-async def the_company_of_an_item_changes_nothing(s: Session) -> None:
+async def results_do_not_depend_on_batching(s: Session) -> None:
     """If an endpoint is deterministic, an input has the same result alone as in a batch with other inputs."""
     if not any(endpoint.capability("batch") for endpoint in s.server.endpoints.values()):
-        s.no_occasion("no endpoint declares `batch`")
+        s.skip_no_occasion("no endpoint declares `batch`")
     found = []
-    for work in s.server.seen:
-        if work.ended != "succeeded" or not s.server.endpoints[work.endpoint].capability("batch"):
+    for sample in s.server.samples:
+        if sample.ended != "succeeded" or not s.server.endpoints[sample.endpoint].capability("batch"):
             continue
-        example = work.inputs[0]
-        text_only = bool(s.server.endpoints[work.endpoint].capability("logprobs"))
+        example = sample.inputs[0]
+        text_only = bool(s.server.endpoints[sample.endpoint].capability("logprobs"))
         fixed = {**example, "temperature": 0, "max_tokens": 8} if text_only else example
-        alone = [(await s.read((await s.ended(work.with_input(fixed)))[0])).json for _ in range(2)]
+        alone = [(await s.read((await s.run_to_end(sample.with_input(fixed)))[0])).json for _ in range(2)]
         values = [_deterministic_part(each["state"]["items"][0]["value"], text_only) for each in alone]
         if values[0] != values[1]:
             continue
-        other = {**fixed, "max_tokens": 3} if text_only else _another_input(s, work, fixed)
-        alone = [(await s.read((await s.ended(work.with_input(other)))[0])).json for _ in range(2)]
+        other = {**fixed, "max_tokens": 3} if text_only else _another_input(s, sample, fixed)
+        alone = [(await s.read((await s.run_to_end(sample.with_input(other)))[0])).json for _ in range(2)]
         lone, again = (_deterministic_part(each["state"]["items"][0]["value"], text_only) for each in alone)
         if lone != again:
             other, lone = fixed, values[0]
-        job, history = await s.ended(work.with_inputs([fixed, other, fixed]))
+        job, history = await s.run_to_end(sample.with_inputs([fixed, other, fixed]))
         items = (await s.read(job)).json["state"]["items"]
         s.expect("TW-BAT-014", len(items) == 3, "3 items", len(items), at=history)
         s.expect(
@@ -312,19 +326,19 @@ async def the_company_of_an_item_changes_nothing(s: Session) -> None:
             items,
             at=history,
         )
-        found.append(work)
+        found.append(sample)
     if not found:
-        s.untested("no example returned the same value twice")
+        s.skip_untested("no example returned the same value twice")
 
 
-def _another_input(s: Session, work: Work, example: Any) -> Any:
+def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
     """Return a different input that the endpoint's schema accepts, so that the check notices swapped items.
 
     Returns the example itself if no variation of it fits the schema.
     """
     if not isinstance(example, dict):
         return example
-    validator = Draft202012Validator(s.server.endpoints[work.endpoint].description["input_schema"])
+    validator = Draft202012Validator(s.server.endpoints[sample.endpoint].description["input_schema"])
     tries = [
         {**example, name: value - 1 if value > 1 else value + 1}
         for name, value in example.items()
@@ -344,7 +358,7 @@ def _deterministic_part(value: Any, text_only: bool) -> Any:
 
 
 @check("TW-BAT-017", whole_run=True)
-async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
+async def row_is_less_than_batch_size(s: Session) -> None:
     """The `row` in the member `batch` of an item is at least 0 and less than the `size`."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
@@ -361,16 +375,16 @@ async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
 
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
-async def progress_of_each_item_is_told(s: Session) -> None:
+async def progress_is_sent_for_each_running_item(s: Session) -> None:
     """Each `progress` event of a batch names its item, and a new reader gets the latest one of each running item."""
     steps = [
         [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]
         for n in range(2)
     ]
-    work = s.server.batching()
-    if work is None or not s.server.has_script:
-        s.untested("needs the endpoint tidewire.script with `batch`")
-    job = await s.submit(work.with_inputs([{"script": each} for each in steps]))
+    sample = s.server.batch_sample()
+    if sample is None or not s.server.has_script:
+        s.skip_untested("needs the endpoint tidewire.script with `batch`")
+    job = await s.submit(sample.with_inputs([{"script": each} for each in steps]))
     for _ in range(2):
         async with s.follow(job) as stream:
             await stream.until(lambda now: len({block.data for block in now.of_type("progress")}) >= 2, 5)
@@ -386,4 +400,4 @@ async def progress_of_each_item_is_told(s: Session) -> None:
                     str(last),
                     at=stream.exchange,
                 )
-    await s.wire.ask("POST", f"{job.path}/cancel")
+    await s.wire.request("POST", f"{job.path}/cancel")

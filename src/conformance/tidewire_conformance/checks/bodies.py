@@ -5,9 +5,9 @@ from tidewire_conformance.session import JSON, Session
 from tidewire_conformance.wire.recording_client import Body, Header
 from tidewire_conformance.wire.strict_json import compact
 
-LARGEST_BODY = 4 * 2**20
+MAX_TESTED_BODY = 4 * 2**20
 """Largest body, in bytes, that the suite sends to test a limit."""
-MOST_INPUTS = 64
+MAX_TESTED_INPUTS = 64
 """Largest number of inputs that the suite submits to test a limit."""
 
 
@@ -31,7 +31,7 @@ MALFORMED = [
 
 In some bodies the fault is inside the member `input`, in others outside it.
 """
-BOUNDS: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
+JSON_LIMIT_CASES: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
     "TW-OVR-001": (
         {},
         {
@@ -78,28 +78,28 @@ The values are sent in an unknown member of a submit, so only the rules for JSON
 
 
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
-async def a_body_that_breaks_json_is_refused(s: Session) -> None:
+async def invalid_json_is_rejected(s: Session) -> None:
     """A body that violates the JSON rules of section 1.4 gets 400 `malformed_body`, or 422 if the fault is inside the input."""
-    work = s.some_work()
+    sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", 0)
     for why, body in MALFORMED:
         if len(body) > limit:
             continue
-        answer = await s.wire.ask("POST", work.submit_to, body=body, header=JSON)
+        answer = await s.wire.request("POST", sample.submit_to, body=body, header=JSON)
         result = answer.status, answer.code
         sound = result == (400, "malformed_body") or (
             result == (422, "invalid_input") and b'"input": ' in body
         )
         s.expect("TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    await s.expect_accepted("TW-OVR-008", work, "a valid body")
+    await s.expect_accepted("TW-OVR-008", sample, "a valid body")
 
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
-async def a_body_of_another_media_type_is_refused(s: Session) -> None:
+async def unsupported_media_type_returns_415(s: Session) -> None:
     """A body gets 415 unless its header declares JSON in UTF-8 without content coding, in any spelling of the media type."""
-    work = s.some_work()
-    body = compact(work.body)
+    sample = s.any_sample()
+    body = compact(sample.body)
     wrong: list[tuple[str, Header]] = [
         ("TW-JOB-010", {"Content-Type": "text/plain"}),
         ("TW-JOB-010", {"Content-Type": "application/x-www-form-urlencoded"}),
@@ -108,7 +108,7 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
         ("TW-JOB-080", {"Content-Type": "application/json; charset=latin-1"}),
     ]
     for requirement, header in wrong:
-        answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
+        answer = await s.wire.request("POST", sample.submit_to, body=body, header=header)
         s.expect_refused(requirement, answer, 415, "unsupported_media_type", str(header))
     right = [
         ("TW-JOB-010", "application/json"),
@@ -117,36 +117,36 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
         ("TW-JOB-080", 'Application/JSON;charset="utf-8"'),
     ]
     for requirement, media in right:
-        answer = await s.wire.ask("POST", work.submit_to, body=body, header={"Content-Type": media})
+        answer = await s.wire.request("POST", sample.submit_to, body=body, header={"Content-Type": media})
         s.expect(
             requirement, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
         )
     s.expect(
         "TW-JOB-009",
-        (await s.wire.ask("POST", work.submit_to, body=body, header=JSON)).status == 201,
+        (await s.wire.request("POST", sample.submit_to, body=body, header=JSON)).status == 201,
         "201 for a body without content coding",
     )
 
 
 @check("TW-JOB-008")
-async def both_framings_of_a_body_are_taken(s: Session) -> None:
+async def chunked_bodies_are_accepted(s: Session) -> None:
     """The server accepts a body in chunked transfer coding as well as a body with `Content-Length`."""
-    work = s.some_work()
-    body = compact(work.body)
+    sample = s.any_sample()
+    body = compact(sample.body)
     pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
     for each in pieces:
-        answer = await s.wire.ask("POST", work.submit_to, body=each, header=JSON)
+        answer = await s.wire.request("POST", sample.submit_to, body=each, header=JSON)
         s.expect("TW-JOB-008", answer.status == 201, "201", f"{answer.status} {answer.code}", at=answer)
 
 
 @check("TW-SEC-018", "TW-SEC-019")
-async def what_a_client_sends_stays_data(s: Session) -> None:
+async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
     """Line ends, markup and the name `__proto__` in a value are returned unchanged and cannot inject events into a stream."""
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
-    work = s.scripted(
+    sample = s.script_sample(
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
     )
-    job, history = await s.ended(work)
+    job, history = await s.run_to_end(sample)
     value = (await s.read(job)).json["state"]["items"][0]["value"]
     s.expect(
         "TW-SEC-019",
@@ -175,19 +175,19 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
     "TW-DSC-004",
     "TW-DSC-012",
 )
-async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
+async def json_limits_are_exact(s: Session) -> None:
     """The server accepts JSON values up to the limits of section 1.4 and answers values beyond them with 400 `malformed_body`."""
-    work = s.some_work()
-    whole = compact(work.body)
+    sample = s.any_sample()
+    whole = compact(sample.body)
 
     async def send(body: bytes) -> tuple[int, str]:
-        answer = await s.wire.ask("POST", work.submit_to, body=body, header=JSON)
+        answer = await s.wire.request("POST", sample.submit_to, body=body, header=JSON)
         return answer.status, answer.code
 
     def carrying(value: bytes) -> bytes:
         return whole[:-1] + b', "x.colour": ' + value + b"}"
 
-    for requirement, (sound, wrong) in BOUNDS.items():
+    for requirement, (sound, wrong) in JSON_LIMIT_CASES.items():
         for what, value in sound.items():
             got = await send(carrying(value))
             s.expect(requirement, got[0] == 201, f"201 for {what}", got)
@@ -205,19 +205,19 @@ async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
 
 
 @check("TW-DSC-004")
-async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
+async def requests_at_the_limits_are_accepted(s: Session) -> None:
     """The server accepts a body of exactly `max_body_bytes`, and a job with exactly the maximum number of inputs."""
-    work = s.some_work()
-    limit = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
-    if limit <= LARGEST_BODY:
-        body = compact(work.body).ljust(limit)
-        answer = await s.wire.ask("POST", work.submit_to, body=body, header=JSON)
+    sample = s.any_sample()
+    limit = s.server.limits.get("max_body_bytes", MAX_TESTED_BODY + 1)
+    if limit <= MAX_TESTED_BODY:
+        body = compact(sample.body).ljust(limit)
+        answer = await s.wire.request("POST", sample.submit_to, body=body, header=JSON)
         s.expect("TW-DSC-004", answer.status == 201, f"201 for a body of {limit} bytes", f"{answer.status} {answer.code}",
                  at=answer)  # fmt: skip
-    many = s.server.batching() if "batches" in s.server.capabilities else None
-    count = s.server.limits_of_batch(many) if many else MOST_INPUTS + 1
-    if many and count <= MOST_INPUTS:
-        answer = await s.wire.ask("POST", many.submit_to, json={"inputs": many.inputs[:1] * count})
+    many = s.server.batch_sample() if "batches" in s.server.capabilities else None
+    count = s.server.max_inputs(many) if many else MAX_TESTED_INPUTS + 1
+    if many and count <= MAX_TESTED_INPUTS:
+        answer = await s.wire.request("POST", many.submit_to, json={"inputs": many.inputs[:1] * count})
         s.expect(
             "TW-DSC-004",
             answer.status == 201,
@@ -226,16 +226,16 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
             at=answer,
         )
     if not s.assertions:
-        s.untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
+        s.skip_untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
 
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
-async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
+async def invalid_cancel_is_rejected(s: Session) -> None:
     """A request to cancel a job gets an error if its body, media type or coding is invalid, and the job continues."""
-    work = s.lasting(1.0)
-    job = await s.submit(work)
+    sample = s.long_running_sample(1.0)
+    job = await s.submit(sample)
     for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
-        answer = await s.wire.ask("POST", f"{job.path}/cancel", json=body)
+        answer = await s.wire.request("POST", f"{job.path}/cancel", json=body)
         s.expect_refused(requirement, answer, 422, "invalid_input", f"the body {body}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
         ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
@@ -243,9 +243,11 @@ async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
         ("TW-OVR-008", b"{", JSON, 400, "malformed_body"),
     ]
     for requirement, text, header, status, code in wrong:
-        answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header=header)
+        answer = await s.wire.request("POST", f"{job.path}/cancel", body=text, header=header)
         s.expect_refused(requirement, answer, status, code, f"the body {text!r} with {header}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].json.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):
-        s.expect("TW-JOB-077", ended == work.ended, f"the status {work.ended} at the end of the job", ended)
+        s.expect(
+            "TW-JOB-077", ended == sample.ended, f"the status {sample.ended} at the end of the job", ended
+        )

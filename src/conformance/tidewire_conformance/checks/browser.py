@@ -5,7 +5,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from tidewire_conformance import specification
-from tidewire_conformance.checks.bodies import LARGEST_BODY
+from tidewire_conformance.checks.bodies import MAX_TESTED_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
@@ -20,9 +20,9 @@ TOKEN_SECONDS = 300
 
 
 @check("TW-ERR-014", "TW-ERR-015", "TW-ERR-017", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
-async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
+async def errors_inband_returns_problem_events(s: Session) -> None:
     """With `errors=inband`, an error is reported as a stream with status 200, `retry`, and a final `problem` event with the id `0-1`."""
-    job, _ = await s.ended(s.some_work())
+    job, _ = await s.run_to_end(s.any_sample())
     asked = [
         (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", "job_not_found"),
         (f"{job.events}?errors=inband&after=x", "bad_cursor"),
@@ -31,7 +31,7 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
     ]
     for place, code in asked:
         wrong = {"Last-Event-ID": "x"} if place.endswith(f"{job.id}/events?errors=inband") else {}
-        answer = await s.wire.ask("GET", place, header=EVENT_STREAM | wrong)
+        answer = await s.wire.request("GET", place, header=EVENT_STREAM | wrong)
         found = answer.of_type("problem")
         s.expect("TW-ERR-014", answer.is_stream and found and found[0].json.get("code") == code, f"200 and a problem {code} in the stream",
                  f"{answer.status} {[block.json for block in found]}", at=answer)  # fmt: skip
@@ -49,8 +49,8 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
         if UNKNOWN_JOB in place:
             s.expect("TW-ERR-018", not answer.of_type("hello"), "no hello for an unknown job", at=answer)
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
-        gone, _ = await s.ended(s.some_work())
-        await s.wire.ask("DELETE", gone.path)
+        gone, _ = await s.run_to_end(s.any_sample())
+        await s.wire.request("DELETE", gone.path)
         answer = await s.stream(gone, query="?errors=inband")
         names = [block.json.get("code") for block in answer.of_type("problem")]
         s.expect(
@@ -69,7 +69,7 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
             at=ended,
         )
     if s.wire.header:
-        bare = await s.wire.ask("GET", asked[0][0], header=EVENT_STREAM | {"Authorization": None})
+        bare = await s.wire.request("GET", asked[0][0], header=EVENT_STREAM | {"Authorization": None})
         s.expect("TW-ERR-014", bare.is_stream and bare.of_type("problem"), "200 and a problem in the stream, even without credentials",
                  f"{bare.status} {bare.code}", at=bare)  # fmt: skip
     control = await s.stream(job, query="?errors=inband")
@@ -79,17 +79,17 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
 
 
 @check("TW-ERR-017", needs=INBAND)
-async def the_cursor_0_1_is_answered_with_204(s: Session) -> None:
+async def cursor_0_1_returns_204(s: Session) -> None:
     """A stream request with the cursor `0-1` gets 204 for any job, even without credentials or `errors=inband`."""
     for place in (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", f"/v1/jobs/{UNKNOWN_JOB}/events"):
-        answer = await s.wire.ask(
+        answer = await s.wire.request(
             "GET", place, header=EVENT_STREAM | {"Last-Event-ID": "0-1", "Authorization": None}
         )
         s.expect("TW-ERR-017", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
 
 
 @check("TW-ERR-019", whole_run=True)
-async def problems_come_in_band_only_where_asked_for(s: Session) -> None:
+async def problem_events_are_sent_only_on_request(s: Session) -> None:
     """A stream contains a `problem` event only if its URL has `errors=inband` or a stream token."""
     for each in (each for each in s.wire.record if each.is_stream):
         asked = each.query.get("errors") == ["inband"] or "token" in each.query
@@ -97,8 +97,8 @@ async def problems_come_in_band_only_where_asked_for(s: Session) -> None:
 
 
 async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
-    answer = await s.wire.ask("POST", f"{job.path}/stream-token")
-    s.need(
+    answer = await s.wire.request("POST", f"{job.path}/stream-token")
+    s.skip_unless(
         answer.status == 200 and isinstance(answer.json.get("url"), str),
         f"{answer} returned {answer.status} {answer.code}",
     )
@@ -106,15 +106,15 @@ async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
 
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
-async def a_stream_token_opens_its_stream(s: Session) -> None:
+async def stream_token_opens_its_stream(s: Session) -> None:
     """The URL of a stream token opens the stream without credentials, reports errors as events, and has a policy of no referrer."""
-    job, history = await s.ended(s.some_work())
-    answer = await s.wire.ask("POST", f"{job.path}/stream-token")
+    job, history = await s.run_to_end(s.any_sample())
+    answer = await s.wire.request("POST", f"{job.path}/stream-token")
     violation = specification.schema_violation("stream-token", answer.json)
     s.expect("TW-BRW-012", answer.status == 200 and not violation, "200 and a body that fits stream-token.schema.json",
              f"{answer.status} {violation}", at=answer)  # fmt: skip
     _, url = await _token(s, job)
-    opened = await s.wire.ask("GET", url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
+    opened = await s.wire.request("GET", url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
     s.expect(
         "TW-BRW-014",
         opened.of_type("done"),
@@ -124,7 +124,7 @@ async def a_stream_token_opens_its_stream(s: Session) -> None:
     )
     s.expect("TW-BRW-020", opened.response_header("referrer-policy") == "no-referrer", "Referrer-Policy: no-referrer",
              opened.response_header("referrer-policy"), at=opened)  # fmt: skip
-    wrong = await s.wire.ask("GET", f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
+    wrong = await s.wire.request("GET", f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
     s.expect(
         "TW-BRW-017",
         wrong.is_stream and wrong.of_type("problem"),
@@ -133,13 +133,15 @@ async def a_stream_token_opens_its_stream(s: Session) -> None:
         at=wrong,
     )
     ids = [block.id for block in history.logged]
-    late = await s.wire.ask("GET", f"{url}&after={ids[-2]}", header=EVENT_STREAM | {"Authorization": None})
+    late = await s.wire.request(
+        "GET", f"{url}&after={ids[-2]}", header=EVENT_STREAM | {"Authorization": None}
+    )
     s.expect(
         "TW-BRW-014", [block.id for block in late.logged] == ids[-1:], "the events after a cursor", at=late
     )
     # When an EventSource reconnects, it requests the same URL with the header Last-Event-ID.
     back = {**EVENT_STREAM, "Authorization": None, "Last-Event-ID": ids[-2]}
-    again = await s.wire.ask("GET", url, header=back)
+    again = await s.wire.request("GET", url, header=back)
     s.expect(
         "TW-BRW-014",
         [block.id for block in again.logged] == ids[-1:],
@@ -176,10 +178,10 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
 
 
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
-async def a_stream_token_opens_nothing_else(s: Session) -> None:
+async def stream_token_is_limited_to_its_stream(s: Session) -> None:
     """A stream token opens no other job and no other resource, and a modified token gets the error `unauthorized`."""
-    work = s.some_work()
-    (job, _), (other, _) = await s.ended(work), await s.ended(work)
+    sample = s.any_sample()
+    (job, _), (other, _) = await s.run_to_end(sample), await s.run_to_end(sample)
     _, url = await _token(s, job)
     token = urlsplit(url).query.partition("token=")[2].partition("&")[0]
     changed = ("A" if token[0] != "A" else "B") + token[1:]
@@ -190,7 +192,7 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
         ("TW-BRW-018", url.replace(token, f"{token}A")),
     ]
     for requirement, place in places:
-        answer = await s.wire.ask("GET", place, header=bare)
+        answer = await s.wire.request("GET", place, header=bare)
         found = answer.of_type("problem")
         code = found[0].json.get("code") if found else answer.code
         s.expect(requirement, code == "unauthorized", "unauthorized", f"{answer.status} {code}", at=answer)
@@ -207,10 +209,10 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
             ("POST", f"{job.path}/cancel"),
             ("GET", f"{other.path}/events"),
         ):
-            answer = await s.wire.ask(method, f"{place}?token={token}", header={"Authorization": None})
+            answer = await s.wire.request(method, f"{place}?token={token}", header={"Authorization": None})
             s.expect("TW-BRW-013", answer.status == 401 or answer.of_type("problem"),
                      f"401 for {method} {place} with the stream token", answer.status, at=answer)  # fmt: skip
-    control = await s.wire.ask("GET", url, header=bare)
+    control = await s.wire.request("GET", url, header=bare)
     s.expect(
         "TW-BRW-013",
         control.of_type("done"),
@@ -224,38 +226,40 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
 
 
 @check("TW-BRW-005", "TW-BRW-009", "TW-BRW-011", "TW-BRW-007")
-async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
+async def allowed_origins_can_read_every_response(s: Session) -> None:
     """Each response to an allowed origin, even an error, names the origin, varies by it, and exposes the headers that a page needs."""
-    origin = s.hooks.origin or s.no_occasion("no allowed origin; pass one with --origin")
-    job, _ = await s.ended(s.some_work())
+    origin = s.hooks.origin or s.skip_no_occasion("no allowed origin; pass one with --origin")
+    job, _ = await s.run_to_end(s.any_sample())
     header = {"Origin": origin}
     answers = [
-        await s.wire.ask("GET", "/v1", header=header),
-        await s.wire.ask("GET", job.path, header=header),
+        await s.wire.request("GET", "/v1", header=header),
+        await s.wire.request("GET", job.path, header=header),
         await s.stream(job, header=header),
-        await s.wire.ask("GET", f"/v1/jobs/{UNKNOWN_JOB}", header=header),
-        await s.wire.ask("GET", "/v1/nothing", header=header),
-        await s.wire.ask(
-            "POST", job.work.submit_to, body=b"{", header=header | {"Content-Type": "application/json"}
+        await s.wire.request("GET", f"/v1/jobs/{UNKNOWN_JOB}", header=header),
+        await s.wire.request("GET", "/v1/nothing", header=header),
+        await s.wire.request(
+            "POST", job.sample.submit_to, body=b"{", header=header | {"Content-Type": "application/json"}
         ),
         await s.stream(job, header=header | {"Accept": "text/html"}),
         await s.stream(job, "0-1", header=header),
-        await s.wire.ask("GET", job.path, header=header | {"Authorization": "Bearer not-one-of-yours"}),
-        await s.wire.ask("PUT", "/v1", header=header),
-        await s.wire.ask(
-            "POST", job.work.submit_to, body=b"{}", header=header | {"Content-Type": "text/plain"}
+        await s.wire.request("GET", job.path, header=header | {"Authorization": "Bearer not-one-of-yours"}),
+        await s.wire.request("PUT", "/v1", header=header),
+        await s.wire.request(
+            "POST", job.sample.submit_to, body=b"{}", header=header | {"Content-Type": "text/plain"}
         ),
-        await s.wire.ask("POST", job.work.submit_to, json={}, header=header),
-        await s.wire.ask("POST", job.work.submit_to, json=job.work.body, header=header),
-        await s.wire.ask("POST", job.work.submit_to, json=job.work.body, header=EVENT_STREAM | header),
-        await s.wire.ask("POST", f"{job.path}/cancel", header=header),
+        await s.wire.request("POST", job.sample.submit_to, json={}, header=header),
+        await s.wire.request("POST", job.sample.submit_to, json=job.sample.body, header=header),
+        await s.wire.request(
+            "POST", job.sample.submit_to, json=job.sample.body, header=EVENT_STREAM | header
+        ),
+        await s.wire.request("POST", f"{job.path}/cancel", header=header),
     ]
     if "delete" in s.server.capabilities:
-        answers += [await s.wire.ask(method, job.path, header=header) for method in ("DELETE", "GET")]
-    most = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
-    if most <= LARGEST_BODY:
+        answers += [await s.wire.request(method, job.path, header=header) for method in ("DELETE", "GET")]
+    most = s.server.limits.get("max_body_bytes", MAX_TESTED_BODY + 1)
+    if most <= MAX_TESTED_BODY:
         answers += [
-            await s.wire.ask("POST", job.work.submit_to, body=b" " * (most + 1), header=header | JSON)
+            await s.wire.request("POST", job.sample.submit_to, body=b" " * (most + 1), header=header | JSON)
         ]
     for answer in answers:
         allowed = answer.response_header("access-control-allow-origin")
@@ -286,40 +290,40 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
 
 
 @check("TW-BRW-006")
-async def pages_of_other_origins_may_not(s: Session) -> None:
+async def other_origins_cannot_read_responses(s: Session) -> None:
     """A response to a page of another origin has no `Access-Control-Allow-Origin` header that allows that origin."""
     for origin in (
         "https://other.invalid",
         f"{s.hooks.origin or 'https://page'}.other.invalid",
         "null",
     ):
-        answer = await s.wire.ask("GET", "/v1", header={"Origin": origin})
+        answer = await s.wire.request("GET", "/v1", header={"Origin": origin})
         allowed = answer.response_header("access-control-allow-origin")
         if s.hooks.origin and allowed == "*":
-            s.no_occasion("the server allows every origin")
+            s.skip_no_occasion("the server allows every origin")
         sound = allowed in {"", s.hooks.origin}
         s.expect("TW-BRW-006", sound, f"no Access-Control-Allow-Origin for {origin}", allowed, at=answer)
 
 
 @check("TW-BRW-005", "TW-BRW-007", "TW-BRW-008", "TW-BRW-010")
-async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
+async def preflight_allows_protocol_headers(s: Session) -> None:
     """The response to a preflight request allows the protocol's headers, and browsers may cache it for at least ten minutes."""
-    origin = s.hooks.origin or s.no_occasion("no allowed origin; pass one with --origin")
+    origin = s.hooks.origin or s.skip_no_occasion("no allowed origin; pass one with --origin")
     header = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
     # Send a preflight for each of these requests, without credentials, as browsers do.
-    work = s.some_work()
+    sample = s.any_sample()
     for method, place in (
         ("GET", "/v1"),
         ("GET", f"/v1/jobs/{UNKNOWN_JOB}/events"),
         ("DELETE", f"/v1/jobs/{UNKNOWN_JOB}"),
-        ("POST", work.submit_to),
+        ("POST", sample.submit_to),
     ):
         asked = {**header, "Access-Control-Request-Method": method, "Authorization": None}
-        answer = await s.wire.ask("OPTIONS", place, header=asked)
+        answer = await s.wire.request("OPTIONS", place, header=asked)
         _judge_preflight(s, answer, origin)
 
 

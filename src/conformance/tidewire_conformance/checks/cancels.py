@@ -7,14 +7,14 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
-async def a_cancel_ends_the_job(s: Session) -> None:
+async def cancel_ends_the_job(s: Session) -> None:
     """A request to cancel a running job gets 202 and ends the job as `cancelled` with its value so far, and a second one gets 200."""
-    work = s.lasting(30)
-    job = await s.submit(work)
+    sample = s.long_running_sample(30)
+    job = await s.submit(sample)
     started = await s.read_until(job, lambda answer: has_started(answer) or answer.json.get("done"))
     if started.json.get("done"):
-        s.unclear("the job ended before it was cancelled")
-    answer = await s.wire.ask("POST", f"{job.path}/cancel")
+        s.inconclusive("the job ended before it was cancelled")
+    answer = await s.wire.request("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status in {200, 202} and answer.json.get("id") == job.id, "202 and the job",
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
     s.expect(
@@ -27,14 +27,14 @@ async def a_cancel_ends_the_job(s: Session) -> None:
         "TW-JOB-050", ended, "done soon after the job was cancelled", "the job still runs after 10 s", at=last
     ):
         return
-    if answer.status == 200 and last.of_type("done")[0].json.get("status") == work.ended:
-        s.unclear("the job had ended before it was cancelled")
+    if answer.status == 200 and last.of_type("done")[0].json.get("status") == sample.ended:
+        s.inconclusive("the job had ended before it was cancelled")
     status = last.of_type("done")[0].json.get("status")
     s.expect("TW-JOB-050", status == "cancelled", "cancelled", status, at=last)
     item = (await s.read(job)).json["state"]["items"][0]
     s.expect("TW-JOB-057", item["status"] == "cancelled" and bool(item["value"]), "a cancelled item that keeps its value",
              item, at=last)  # fmt: skip
-    again = await s.wire.ask("POST", f"{job.path}/cancel", json={})
+    again = await s.wire.request("POST", f"{job.path}/cancel", json={})
     s.expect("TW-JOB-051", (again.status, again.json.get("status")) == (200, "cancelled"), "200 and the job as cancelled",
              f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
     s.expect(
@@ -46,27 +46,27 @@ async def a_cancel_ends_the_job(s: Session) -> None:
 
 
 @check("TW-JOB-055", "TW-JOB-051")
-async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
+async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
     """A request to cancel a job that has ended gets 200 and does not change the job."""
-    job, history = await s.ended(s.some_work())
-    answer = await s.wire.ask("POST", f"{job.path}/cancel")
+    job, history = await s.run_to_end(s.any_sample())
+    answer = await s.wire.request("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
     s.expect("TW-JOB-055", answer.json.get("status") == history.of_type("done")[0].json.get("status"),
              "the final status from before the cancel", answer.json.get("status"), at=answer)  # fmt: skip
 
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
-async def a_cancel_that_names_no_item_cancels_none(s: Session) -> None:
+async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
     """A request to cancel with an empty `items` cancels nothing, and one with an invalid index gets 422 and cancels nothing."""
-    work = s.lasting(1.5)
-    job = await s.submit(work)
-    none = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": []})
+    sample = s.long_running_sample(1.5)
+    job = await s.submit(sample)
+    none = await s.wire.request("POST", f"{job.path}/cancel", json={"items": []})
     s.expect("TW-JOB-053", none.status in {200, 202}, "202", f"{none.status} {none.code}", at=none)
     for items in ([0, 1], [-1], [0.5], ["0"], [False], 0):
-        answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": items})
+        answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": items})
         s.expect_refused("TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
         pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
         s.expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer, at=answer)
     status = (await s.stream(job)).of_type("done")[0].json.get("status")
-    s.expect("TW-JOB-054", status == work.ended, f"the status {work.ended} at the end of the job", status)
-    s.expect("TW-JOB-053", status == work.ended, f"the status {work.ended} at the end of the job", status)
+    s.expect("TW-JOB-054", status == sample.ended, f"the status {sample.ended} at the end of the job", status)
+    s.expect("TW-JOB-053", status == sample.ended, f"the status {sample.ended} at the end of the job", status)

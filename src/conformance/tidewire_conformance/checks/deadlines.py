@@ -5,14 +5,14 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
-async def a_deadline_leaves_what_has_ended(s: Session) -> None:
+async def deadline_keeps_ended_items(s: Session) -> None:
     """At the deadline of a job, ended items stay unchanged, the other items fail, and the job ends as `partially_failed`."""
     if not s.server.has_script:
-        s.untested("needs the endpoint tidewire.script")
+        s.skip_untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
-    work = s.batching()
-    job, history = await s.ended(
-        work.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1000
+    sample = s.batch_sample()
+    job, history = await s.run_to_end(
+        sample.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1000
     )
     read = (await s.read(job)).json
     items = [
@@ -33,29 +33,29 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
 
 
 @check("TW-JOB-065", "TW-JOB-063", slow=True)
-async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
+async def job_runs_60_s_without_a_reader(s: Session) -> None:
     """A job with `on_disconnect: cancel` and `grace_ms: 0` continues for at least 60 s after its last reader has disconnected."""
-    work = s.lasting(1.0)
-    body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
-    async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
+    sample = s.long_running_sample(1.0)
+    body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
+    async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.response_header("location")
-    s.need(
+    s.skip_unless(
         "/v1/jobs/" in place,
         "the response to the request that submits the job is not a stream with a Location",
     )
-    job = Job(place.rpartition("/")[2], work, stream.exchange)
+    job = Job(place.rpartition("/")[2], sample, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"the status {work.ended}, as the grace period had not passed",
+    s.expect("TW-JOB-065", ended.json.get("status") == sample.ended, f"the status {sample.ended}, as the grace period had not passed",
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
-async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
+async def deadline_fails_unfinished_items(s: Session) -> None:
     """At its deadline, an unfinished job fails with `deadline_exceeded`, while a job that ends earlier is not affected."""
-    work = s.lasting(30)
-    deadline = 300 if work.seconds >= 1 else 1
-    job, history = await s.ended(work, deadline_ms=deadline)
+    sample = s.long_running_sample(30)
+    deadline = 300 if sample.seconds >= 1 else 1
+    job, history = await s.run_to_end(sample, deadline_ms=deadline)
     done = history.of_type("done")[0].json
     code = done.get("error", {}).get("code") if isinstance(done.get("error"), dict) else None
     s.expect("TW-JOB-070", done.get("status") == "failed", "failed", done.get("status"), at=history)
@@ -68,7 +68,7 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
         at=history,
     )
     async with s.wire.open(
-        "POST", work.submit_to, json=work.body | {"deadline_ms": deadline}, header=EVENT_STREAM
+        "POST", sample.submit_to, json=sample.body | {"deadline_ms": deadline}, header=EVENT_STREAM
     ) as stream:
         ends = await stream.until(lambda now: now.of_type("done"), 10 + deadline / 1000)
         s.expect(
@@ -78,8 +78,8 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
             "none",
             at=stream.exchange,
         )
-    quick = s.some_work()
-    _, control = await s.ended(quick, deadline_ms=600_000)
+    quick = s.any_sample()
+    _, control = await s.run_to_end(quick, deadline_ms=600_000)
     status = control.of_type("done")[0].json.get("status")
     s.expect(
         "TW-JOB-069",

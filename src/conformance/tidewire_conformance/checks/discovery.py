@@ -12,7 +12,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
-REFUSALS = {
+UNDECLARED_CAPABILITY_ERRORS = {
     "list": (404, "not_found"),
     "delete": (405, "method_not_allowed"),
     "stream_tokens": (404, "not_found"),
@@ -27,9 +27,9 @@ CLOCK_TOLERANCE = timedelta(seconds=1)
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
-async def discovery_fits_its_schema(s: Session) -> None:
+async def discovery_document_is_valid(s: Session) -> None:
     """`GET /v1` gets 200 with a valid body, `max_depth` 64, and limits of at least 1024 bytes for events and states."""
-    answer = await s.wire.ask("GET", "/v1")
+    answer = await s.wire.request("GET", "/v1")
     violation = specification.schema_violation("discovery", answer.json)
     s.expect("TW-DSC-001", answer.status == 200 and not violation, "200 and a body that fits discovery.schema.json",
              f"{answer.status} {violation}", at=answer)  # fmt: skip
@@ -45,9 +45,9 @@ async def discovery_fits_its_schema(s: Session) -> None:
 
 
 @check("TW-DSC-005", whole_run=True)
-async def discovery_stays(s: Session) -> None:
+async def discovery_document_does_not_change(s: Session) -> None:
     """The discovery document does not change during the run, apart from its list of endpoints."""
-    answer = await s.wire.ask("GET", "/v1")
+    answer = await s.wire.request("GET", "/v1")
     before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
     s.expect("TW-DSC-005", before == after, f"{before}", after, at=answer)
 
@@ -56,13 +56,13 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
-async def endpoints_describe_themselves(s: Session) -> None:
+async def endpoint_descriptions_are_valid(s: Session) -> None:
     """Each listed endpoint has a valid description, with schemas for inputs and values that reference no other document."""
     listed = s.server.discovery_body.get("endpoints", [])
     if not listed:
-        s.untested("discovery lists no endpoint")
+        s.skip_untested("discovery lists no endpoint")
     for each in listed:
-        answer = await s.wire.ask("GET", resolve(s.server.discovery, each["href"]))
+        answer = await s.wire.request("GET", resolve(s.server.discovery, each["href"]))
         violation = specification.schema_violation("endpoint", answer.json)
         s.expect("TW-DSC-016", answer.status == 200 and not violation, "200 and a body that fits endpoint.schema.json",
                  f"{answer.status} {violation}", at=answer)  # fmt: skip
@@ -100,7 +100,7 @@ def _refs(schema: Any) -> list[str]:
 
 
 @check("TW-DSC-018", "TW-DSC-019")
-async def examples_are_taken(s: Session) -> None:
+async def examples_are_accepted(s: Session) -> None:
     """Each endpoint has at least one example and accepts all of its examples."""
     for endpoint in s.server.endpoints.values():
         s.expect("TW-DSC-018", endpoint.examples, f"an example of {endpoint.name}", at=endpoint.described)
@@ -109,7 +109,7 @@ async def examples_are_taken(s: Session) -> None:
             fault = next((error.message for error in validator.iter_errors(example)), "")
             s.expect("TW-DSC-019", not fault, "an example that fits the input_schema of its endpoint", fault[:200],
                      at=endpoint.described)  # fmt: skip
-    for name, refused in s.server.refused:
+    for name, refused in s.server.rejected_examples:
         s.expect(
             "TW-DSC-019",
             False,
@@ -120,7 +120,7 @@ async def examples_are_taken(s: Session) -> None:
 
 
 @check("TW-DSC-020", whole_run=True)
-async def values_fit_their_schema(s: Session) -> None:
+async def values_match_value_schema(s: Session) -> None:
     """The value of each item that succeeded fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
@@ -141,22 +141,22 @@ async def values_fit_their_schema(s: Session) -> None:
 
 
 @check("TW-DSC-003", "TW-DSC-011")
-async def capabilities_are_those_that_are_named(s: Session) -> None:
+async def capabilities_match_discovery(s: Session) -> None:
     """The server provides each capability that it declares, and rejects requests for other capabilities as section 2.3 requires."""
-    work = s.some_work()
-    job, _ = await s.ended(work)
+    sample = s.any_sample()
+    job, _ = await s.run_to_end(sample)
     asked = {
-        "list": await s.wire.ask("GET", "/v1/jobs?limit=1"),
-        "stream_tokens": await s.wire.ask("POST", f"{job.path}/stream-token"),
+        "list": await s.wire.request("GET", "/v1/jobs?limit=1"),
+        "stream_tokens": await s.wire.request("POST", f"{job.path}/stream-token"),
         "snapshots_only": await s.stream(job, query="?diffs=0"),
         "inband_problems": await s.stream(job, query="?errors=inband"),
-        "delete": await s.wire.ask("DELETE", job.path),
+        "delete": await s.wire.request("DELETE", job.path),
     }
     for name, answer in asked.items():
         _judge_capability(s, name, answer)
     if "batches" not in s.server.capabilities:
         _judge_capability(
-            s, "batches", await s.wire.ask("POST", work.submit_to, json={"inputs": work.inputs})
+            s, "batches", await s.wire.request("POST", sample.submit_to, json={"inputs": sample.inputs})
         )
 
 
@@ -178,12 +178,12 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         answer.status,
         at=answer,
     )
-    s.expect("TW-DSC-011", (answer.status, answer.code) == REFUSALS[name], f"{REFUSALS[name]} without the capability {name}",
+    s.expect("TW-DSC-011", (answer.status, answer.code) == UNDECLARED_CAPABILITY_ERRORS[name], f"{UNDECLARED_CAPABILITY_ERRORS[name]} without the capability {name}",
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-DSC-023", whole_run=True)
-async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
+async def text_is_never_retracted_without_rollback(s: Session) -> None:
     """An endpoint that declares `"rollback": false` never truncates or replaces text in the values of its items."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     without_rollback = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
@@ -201,7 +201,7 @@ async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
             s.expect("TW-DSC-023", _extends(old["value"], new["value"]), ("a value whose texts begin with the texts of", old["value"]),
                      new["value"], at=step.exchange, block=step.block)  # fmt: skip
     if not judged:
-        s.no_occasion("each endpoint declares `rollback`")
+        s.skip_no_occasion("each endpoint declares `rollback`")
 
 
 def _extends(old: Any, new: Any) -> bool:
@@ -217,7 +217,7 @@ def _extends(old: Any, new: Any) -> bool:
 
 
 @check("TW-DSC-024", "TW-BAT-006", whole_run=True)
-async def a_value_comes_once_where_nothing_streams(s: Session) -> None:
+async def value_is_set_once_without_streaming(s: Session) -> None:
     """An endpoint that declares `"streams": false` sets the value of an item only once, in the event that ends the item."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     without_streams = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
@@ -239,7 +239,7 @@ async def a_value_comes_once_where_nothing_streams(s: Session) -> None:
 
 
 @check("TW-RES-026", whole_run=True)
-async def a_state_is_kept_as_long_as_discovery_says(s: Session) -> None:
+async def expires_at_respects_state_ttl_s(s: Session) -> None:
     """The `expires_at` of a job is at least `state_ttl_s` seconds after its `ended_at`."""
     kept = timedelta(seconds=s.server.limits.get("state_ttl_s", 0))
     for exchange in s.wire.record:
@@ -259,24 +259,24 @@ def _time(expiry: Any) -> datetime | None:
 
 
 @check("TW-DSC-012", "TW-SEC-014")
-async def a_body_that_is_too_large_is_refused(s: Session) -> None:
+async def oversized_body_returns_413(s: Session) -> None:
     """A body that is one byte larger than `max_body_bytes` gets 413 `body_too_large`, with `Content-Length` or in chunks."""
-    work = s.some_work()
+    sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:
-        s.untested(f"max_body_bytes is {limit}, which is too large for the suite to test")
+        s.skip_untested(f"max_body_bytes is {limit}, which is too large for the suite to test")
     from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - imported at its single use
 
-    small = compact(work.body)
+    small = compact(sample.body)
     large = small + b" " * (limit + 1 - len(small))
     header = {"Content-Type": "application/json"}
     for body in (large, [large[:-1], large[-1:]]):
-        answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
+        answer = await s.wire.request("POST", sample.submit_to, body=body, header=header)
         for requirement in ("TW-SEC-014", "TW-DSC-012"):
             s.expect(requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
                      f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    control = await s.wire.ask(
-        "POST", work.submit_to, body=small + b" " * min(1000, limit - len(small)), header=header
+    control = await s.wire.request(
+        "POST", sample.submit_to, body=small + b" " * min(1000, limit - len(small)), header=header
     )
     s.expect(
         "TW-DSC-012", control.status == 201, "201 for a body below the limit", control.status, at=control

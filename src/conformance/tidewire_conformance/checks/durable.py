@@ -16,7 +16,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
-from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
 RESTART_SECONDS = 60.0
 """Timeout, in seconds, for a command such as `--restart-cmd`, and then for the server to answer again.
@@ -36,27 +36,27 @@ async def _run_command(s: Session, command: str) -> None:
             code = await process.wait()
     except TimeoutError:
         process.kill()
-        s.unclear(f"the command {command!r} had not ended after {RESTART_SECONDS * s.wire.patience:g} s")
+        s.inconclusive(f"the command {command!r} had not ended after {RESTART_SECONDS * s.wire.patience:g} s")
     if code:
-        s.unclear(f"the command {command!r} ended with exit code {code}")
+        s.inconclusive(f"the command {command!r} ended with exit code {code}")
 
 
 async def _wait_for_server(s: Session) -> None:
     for _ in range(int(RESTART_SECONDS * s.wire.patience / 0.2)):
         try:
-            await s.wire.ask("GET", "/v1")
-        except NoAnswerError:
+            await s.wire.request("GET", "/v1")
+        except IncompleteResponseError:
             await asyncio.sleep(0.2)
         else:
             return
-    s.unclear("the server did not answer any request after the restart")
+    s.inconclusive("the server did not answer any request after the restart")
 
 
 async def _judge_token(s: Session, token: RecordedExchange) -> None:
     url = token.json.get("url")
     if token.status == 200 and isinstance(url, str):
         header = EVENT_STREAM | {"Authorization": None, "Cookie": None}
-        opened = await s.wire.ask("GET", resolve(token, url), header=header)
+        opened = await s.wire.request("GET", resolve(token, url), header=header)
         s.expect("TW-BRW-014", opened.of_type("done"), "the stream, because the token has not expired",
                  f"{opened.status} {opened.code}", at=opened)  # fmt: skip
 
@@ -76,17 +76,19 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     "TW-BRW-014",
     serial=True,
 )
-async def what_was_sent_survives_a_restart(s: Session) -> None:
+async def sent_events_survive_a_restart(s: Session) -> None:
     """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job still ends."""
     if s.server.discovery_body.get("durability") == "process":
-        s.not_declared("`durability` is process, so the server does not promise that jobs survive a restart")
-    command = s.hooks.restart or s.untested("needs --restart-cmd")
-    ended, history = await s.ended(s.growing())
-    token = "stream_tokens" in s.server.capabilities and await s.wire.ask(
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
+    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    ended, history = await s.run_to_end(s.growing_sample())
+    token = "stream_tokens" in s.server.capabilities and await s.wire.request(
         "POST", f"{ended.path}/stream-token"
     )
-    work = s.lasting(1.5)
-    running = await s.submit(work)
+    sample = s.long_running_sample(1.5)
+    running = await s.submit(sample)
     async with s.follow(running, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 3)
         seen = list(stream.exchange.logged)
@@ -178,22 +180,24 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
 
 
 @check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
-async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
+async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, an idempotency key still finds its job, a purged job stays gone, and an ended item keeps its value."""
     if s.server.discovery_body.get("durability") == "process":
-        s.not_declared("`durability` is process, so the server does not promise that jobs survive a restart")
-    command = s.hooks.restart or s.untested("needs --restart-cmd")
-    work = s.some_work()
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
+    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    sample = s.any_sample()
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
-    first = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
-    purged, _ = await s.ended(work)
-    await s.wire.ask("DELETE", purged.path)
-    two = await s.submit(uneven) if (uneven := s.server.uneven()) else None
+    first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
+    purged, _ = await s.run_to_end(sample)
+    await s.wire.request("DELETE", purged.path)
+    two = await s.submit(uneven) if (uneven := s.server.uneven_batch_sample()) else None
     before = (await s.read_until(two, first_has_ended)).json if two else {}
     await _run_command(s, command)
     await _wait_for_server(s)
     if "list" in s.server.capabilities:
-        listed = await s.wire.ask("GET", "/v1/jobs?limit=1000")
+        listed = await s.wire.request("GET", "/v1/jobs?limit=1000")
         ids = [each["id"] for each in listed.json.get("jobs", [])]
         s.expect(
             "TW-OVR-024",
@@ -203,7 +207,7 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
             at=listed,
         )
     if header:
-        again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+        again = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
         s.expect("TW-OVR-024", again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')} for its idempotency key",
                  f"{again.status} {again.json.get('id')}", at=again)  # fmt: skip
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
@@ -237,40 +241,40 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
 
 
 @check("TW-RES-028", "TW-JOB-033", serial=True)
-async def an_expired_job_is_gone(s: Session) -> None:
+async def expired_job_returns_410(s: Session) -> None:
     """Each request for an expired job gets 410 `job_expired` until `tombstone_ttl_s` has passed."""
-    command = s.hooks.expire or s.untested("needs --expire-cmd")
-    work = s.some_work()
-    job, history = await s.ended(work)
+    command = s.hooks.expire or s.skip_untested("needs --expire-cmd")
+    sample = s.any_sample()
+    job, history = await s.run_to_end(sample)
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
-    keyed = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
-    await s.history(Job(str(keyed.json.get("id")), work, keyed))
+    keyed = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
+    await s.history(Job(str(keyed.json.get("id")), sample, keyed))
     await _run_command(s, command)
     if s.server.limits.get("tombstone_ttl_s", 0) < 1:
-        s.no_occasion("tombstone_ttl_s is 0")
+        s.skip_no_occasion("tombstone_ttl_s is 0")
     s.expect_refused("TW-RES-028", await s.read(job), 410, "job_expired")
     s.expect_refused("TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
     s.expect_refused(
         "TW-RES-028",
-        await s.wire.ask("POST", f"{job.path}/cancel"),
+        await s.wire.request("POST", f"{job.path}/cancel"),
         410,
         "job_expired",
         "a request to cancel",
     )
     if header:
-        again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+        again = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
         s.expect_refused("TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
 
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
-async def any_replica_answers_for_any_job(s: Session) -> None:
+async def any_replica_serves_any_job(s: Session) -> None:
     """Each replica reads, streams, resumes, lists, cancels and purges the jobs of other replicas, and knows their idempotency keys."""
     if s.hooks.replica is None:
-        s.no_occasion("no replica; pass one with --replica-url")
+        s.skip_no_occasion("no replica; pass one with --replica-url")
     other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began)  # fmt: skip
     other.check = s.wire.check
-    job, history = await s.ended(s.growing())
+    job, history = await s.run_to_end(s.growing_sample())
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)
     s.expect("TW-DEP-006", there.is_stream, "200 and the stream", f"{there.status} {there.code}", at=there)
@@ -286,16 +290,16 @@ async def any_replica_answers_for_any_job(s: Session) -> None:
 
 async def _judge_shared_operations(s: Session, other: Wire) -> None:
     """Judge idempotency keys, lists, cancel requests, stream tokens and purges across two replicas."""
-    work, can = s.lasting(20), s.server.capabilities
+    sample, can = s.long_running_sample(20), s.server.capabilities
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
-    first = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
-    job = Job(str(first.json.get("id")), work, first)
+    first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
+    job = Job(str(first.json.get("id")), sample, first)
     if header:
-        again = await other.ask("POST", work.submit_to, json=work.body, header=header)
+        again = await other.request("POST", sample.submit_to, json=sample.body, header=header)
         s.expect("TW-JOB-028", again.json.get("id") == job.id, f"the job {job.id} for its idempotency key", f"{again.status} {again.json.get('id')}",
                  at=again)  # fmt: skip
     if "list" in can:
-        listed = await other.ask("GET", "/v1/jobs?limit=1000")
+        listed = await other.request("GET", "/v1/jobs?limit=1000")
         ids = [each["id"] for each in listed.json.get("jobs", [])]
         s.expect(
             "TW-DEP-006",
@@ -305,15 +309,15 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
             at=listed,
         )
     async with s.follow(job, "0-0") as stream:
-        await other.ask("POST", f"{job.path}/cancel")
+        await other.request("POST", f"{job.path}/cancel")
         ended = await stream.until(lambda now: now.of_type("done"), 10)
         s.expect("TW-DEP-006", ended, "done soon after the job was cancelled at another replica", "the job still runs after 10 s",
                  at=stream.exchange)  # fmt: skip
     if "stream_tokens" in can:
-        token = await s.wire.ask("POST", f"{job.path}/stream-token")
+        token = await s.wire.request("POST", f"{job.path}/stream-token")
         place = urlsplit(resolve(token, str(token.json.get("url"))))
         bare = EVENT_STREAM | {"Authorization": None}
-        opened = await other.ask("GET", f"{job.events}?{place.query}", header=bare)
+        opened = await other.request("GET", f"{job.events}?{place.query}", header=bare)
         s.expect(
             "TW-BRW-014",
             opened.of_type("done"),
@@ -322,19 +326,19 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
             at=opened,
         )
     if "delete" in can and s.server.limits.get("tombstone_ttl_s", 0):
-        purge = await other.ask("DELETE", job.path)
+        purge = await other.request("DELETE", job.path)
         s.expect(
             "TW-DEP-006", purge.status == 204, "204 for a purge", f"{purge.status} {purge.code}", at=purge
         )
         for wire in (s.wire, other):
             s.expect_refused(
-                "TW-JOB-062", await wire.ask("GET", job.path), 410, "job_expired", "a purged job"
+                "TW-JOB-062", await wire.request("GET", job.path), 410, "job_expired", "a purged job"
             )
 
 
 async def _judge_replica_lag(s: Session, other: Wire) -> None:
     """Judge whether a cursor from one replica works at another replica at once, even if the second replica lags behind."""
-    job = await s.submit(s.growing())
+    job = await s.submit(s.growing_sample())
     async with s.follow(job, "0-0") as stream:
         while not stream.exchange.of_type("done") and await stream.next():
             cursor = stream.exchange.logged[-1].id if stream.exchange.logged else None
@@ -349,7 +353,7 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
 
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)
-async def epochs_are_opened_by_a_snapshot(s: Session) -> None:
+async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
     """If a new epoch begins in a stream, its first event is a snapshot, and no epoch begins after `done`."""
     ends: dict[str, int] = {}
     for each in s.wire.record:

@@ -17,7 +17,7 @@ UNKNOWN_JOB = "A" * 22
 
 
 @check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", whole_run=True)
-async def errors_are_problems_of_the_registry(s: Session) -> None:
+async def errors_are_valid_problem_documents(s: Session) -> None:
     """Each error is a valid problem document with the right media type, the status of the response, and a registered code."""
     codes = specification.problem_codes()
     for each in s.wire.record:
@@ -68,7 +68,7 @@ def _items(each: RecordedExchange) -> list[dict[str, Any]]:
 
 
 @check("TW-JOB-005", whole_run=True)
-async def json_is_called_json(s: Session) -> None:
+async def successful_responses_are_application_json(s: Session) -> None:
     """Each successful response with a body has the media type `application/json`, unless it is a stream."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
@@ -77,11 +77,11 @@ async def json_is_called_json(s: Session) -> None:
 
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
-async def who_has_to_wait_is_told_how_long(s: Session) -> None:
+async def retryable_errors_have_retry_after(s: Session) -> None:
     """A response with status 409, 429 or 503 has `Retry-After` in whole seconds, and a `retry_after_ms` that does not exceed it."""
     waits = [each for each in s.wire.record if each.status in {409, 429, 503} and each.is_whole]
     if not waits:
-        s.no_occasion("no response in this run was 409, 429 or 503")
+        s.skip_no_occasion("no response in this run was 409, 429 or 503")
     for each in waits:
         seconds = each.response_header("retry-after")
         whole = re.fullmatch(r"[1-9][0-9]{0,8}", seconds)
@@ -92,7 +92,7 @@ async def who_has_to_wait_is_told_how_long(s: Session) -> None:
 
 
 @check("TW-ERR-008", whole_run=True)
-async def nothing_of_the_insides_gets_out(s: Session) -> None:
+async def errors_do_not_leak_internals(s: Session) -> None:
     """Error responses contain no stack trace and no file path of the server."""
     for each in s.wire.record:
         texts = [block.data for block in each.of_type("problem")] + [
@@ -107,43 +107,43 @@ async def nothing_of_the_insides_gets_out(s: Session) -> None:
 
 
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
-async def what_there_is_not_is_refused(s: Session) -> None:
+async def unknown_resources_return_404(s: Session) -> None:
     """A request for an unknown URL, endpoint or job gets 404 with a specific code, and a wrong method gets 405 with `Allow`."""
-    s.expect_refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
+    s.expect_refused("TW-JOB-002", await s.wire.request("GET", "/v1/nothing"), 404, "not_found")
     s.expect_refused(
-        "TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
+        "TW-DSC-016", await s.wire.request("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
     )
-    answer = await s.wire.ask("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
+    answer = await s.wire.request("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
     s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found")
-    work = s.some_work()
-    if (other := work.endpoint.swapcase()) not in {*s.server.endpoints, work.endpoint}:
-        answer = await s.wire.ask("POST", f"/v1/endpoints/{other}/jobs", json=work.body)
+    sample = s.any_sample()
+    if (other := sample.endpoint.swapcase()) not in {*s.server.endpoints, sample.endpoint}:
+        answer = await s.wire.request("POST", f"/v1/endpoints/{other}/jobs", json=sample.body)
         s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("GET", "/events?after=1-1")]
     asked += [("DELETE", "")] if "delete" in s.server.capabilities else []
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
-        answer = await s.wire.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
+        answer = await s.wire.request(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
         s.expect_refused("TW-JOB-043", answer, 404, "job_not_found")
         s.expect_refused("TW-RES-029", answer, 404, "job_not_found")
-    job = await s.submit(work)
+    job = await s.submit(sample)
     for method, place, right in (
         ("POST", "/v1", "GET"),
-        ("GET", work.submit_to, "POST"),
+        ("GET", sample.submit_to, "POST"),
         ("PUT", "/v1", "GET"),
         ("DELETE", job.events, "GET"),
         ("GET", f"{job.path}/cancel", "POST"),
     ):
-        answer = await s.wire.ask(method, place)
+        answer = await s.wire.request(method, place)
         s.expect_refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
         allowed = [each.strip() for each in answer.response_header("allow").split(",")]
         s.expect("TW-JOB-003", right in allowed and method not in allowed, f"an Allow header with {right} and without {method}", answer.response_header("allow"),
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
-        s.expect_refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
+        s.expect_refused("TW-JOB-002", await s.wire.request("GET", place), 404, "not_found", place)
     # Request the job's id in swapped letter case, and names that no server can have assigned as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
-        answer = await s.wire.ask("GET", f"/v1/jobs/{name}")
+        answer = await s.wire.request("GET", f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}
         s.expect("TW-JOB-043", unknown or name == job.id, f"404 job_not_found for {name[:40]}", f"{answer.status} {answer.code}",
                  at=answer)  # fmt: skip

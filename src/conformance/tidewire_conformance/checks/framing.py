@@ -7,12 +7,12 @@ from tidewire_conformance.judging.server_probe import CLOSE_SECONDS
 from tidewire_conformance.judging.state_history import Key, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
+from tidewire_conformance.wire.event_stream_decoder import CLOSING_TYPES, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 HELLO_SECONDS = 1.0
 """Maximum delay of `hello`, in seconds (TW-FRM-005)."""
-LONGEST_RETRY_MS = 30_000
+MAX_RETRY_MS = 30_000
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
 _STRICT_BLOCK = re.compile(
     rb"(?:id:[^\n]+\n|event:[A-Za-z][A-Za-z0-9_]*\n|retry:[0-9]{1,7}\n|data:[^\n]+\n|:[\x20-\x7e]*\n)*\n"
@@ -20,7 +20,7 @@ _STRICT_BLOCK = re.compile(
 
 
 @check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", whole_run=True)
-async def streams_have_their_header(s: Session) -> None:
+async def streams_have_required_headers(s: Session) -> None:
     """Each event stream has the required media type, cache directives and `X-Accel-Buffering` header."""
     for each in s.streams():
         media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
@@ -34,20 +34,20 @@ async def streams_have_their_header(s: Session) -> None:
 
 
 @check("TW-FRM-001")
-async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
+async def stream_request_returns_an_event_stream(s: Session) -> None:
     """A request for the stream of a job gets status 200 and an event stream."""
-    work = s.some_work()
-    job = await s.submit(work)
+    sample = s.any_sample()
+    job = await s.submit(sample)
     answer = await s.stream(job)
     s.expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream",
              f"{answer.status} with {answer.response_header('content-type')!r}", at=answer)  # fmt: skip
 
 
 @check("TW-FRM-004")
-async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
+async def streams_have_no_content_coding(s: Session) -> None:
     """A stream has no content coding, even if the `Accept-Encoding` of the request allows one."""
-    work = s.some_work()
-    job = await s.submit(work)
+    sample = s.any_sample()
+    job = await s.submit(sample)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
     coding = answer.response_header("content-encoding")
     s.expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding, at=answer)
@@ -56,7 +56,7 @@ async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
 
 
 @check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", whole_run=True)
-async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
+async def streams_follow_the_grammar(s: Session) -> None:
     """Streams are UTF-8, with one line of JSON in each event, an empty line after each event, and no empty `id` field."""
     for each in s.streams():
         _judge_text(s, each)
@@ -97,7 +97,7 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
 
 
 @check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", whole_run=True)
-async def events_are_those_of_the_table(s: Session) -> None:
+async def events_match_their_schemas(s: Session) -> None:
     """The data of each event fits the schema of its type, each logged event has an id, and ephemeral events have none."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
@@ -228,13 +228,13 @@ class _ReceivedIds:
 
 
 @check("TW-FRM-018", "TW-FRM-062", whole_run=True)
-async def retry_is_short_and_drawn_anew(s: Session) -> None:
+async def retry_is_jittered(s: Session) -> None:
     """Each `retry` field is at most 30 s, and its value differs between connections."""
     found = []
     for each in s.streams():
         for block in (block for block in each.blocks if block.values("retry")):
             value = block.values("retry")[-1]
-            sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= LONGEST_RETRY_MS
+            sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= MAX_RETRY_MS
             s.expect("TW-FRM-018", sound, "retry of at most 30000", repr(value), at=each, block=block)
             found.append(value)
     if len(found) >= 8 and any(len(value) > 2 for value in found):
@@ -244,11 +244,11 @@ async def retry_is_short_and_drawn_anew(s: Session) -> None:
 
 
 @check("TW-FRM-054", "TW-FRM-007", whole_run=True)
-async def nothing_follows_the_end(s: Session) -> None:
+async def closing_event_is_last(s: Session) -> None:
     """No event follows a `done`, `goaway` or `problem` event in a stream."""
     for each in s.streams():
         kinds = [block.type for block in each.events]
-        ends = [at for at, kind in enumerate(kinds) if kind in CLOSING]
+        ends = [at for at, kind in enumerate(kinds) if kind in CLOSING_TYPES]
         if not ends:
             continue
         kind, after = kinds[ends[0]], kinds[ends[0] + 1 :]
@@ -262,13 +262,13 @@ async def nothing_follows_the_end(s: Session) -> None:
 
 
 @check("TW-FRM-007", "TW-FRM-013")
-async def a_stream_is_closed_after_done(s: Session) -> None:
+async def stream_closes_after_done(s: Session) -> None:
     """After `done`, the server ends the response within one and a half heartbeat intervals plus one second."""
-    work = s.some_work()
-    job = await s.submit(work)
+    sample = s.any_sample()
+    job = await s.submit(sample)
     async with s.follow(job) as stream:
-        s.need(
-            await stream.until(lambda seen: seen.of_type("done"), 60 + work.seconds), "the job did not end"
+        s.skip_unless(
+            await stream.until(lambda seen: seen.of_type("done"), 60 + sample.seconds), "the job did not end"
         )
         await stream.until(lambda _: False, 1.5 * s.server.heartbeat + 1)
         s.expect("TW-FRM-007", stream.exchange.ended, "the end of the response after done",
@@ -278,10 +278,10 @@ async def a_stream_is_closed_after_done(s: Session) -> None:
 
 
 @check("TW-FRM-005")
-async def hello_comes_within_a_second(s: Session) -> None:
+async def hello_arrives_within_one_second(s: Session) -> None:
     """The fastest of three attempts gets the `hello` event within one second of the request."""
-    work = s.server.lasting() or s.some_work()
-    job = await s.submit(work)
+    sample = s.server.long_running_sample() or s.any_sample()
+    job = await s.submit(sample)
     waits = []
     for _ in range(3):
         async with s.follow(job) as stream:
@@ -292,7 +292,7 @@ async def hello_comes_within_a_second(s: Session) -> None:
              [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
     waits = []
     for _ in range(3):
-        async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as stream:
+        async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as stream:
             await stream.until(lambda seen: seen.of_type("hello"))
             hello = stream.exchange.of_type("hello")
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
@@ -303,31 +303,31 @@ async def hello_comes_within_a_second(s: Session) -> None:
 
 
 @check("TW-FRM-006", serial=True)
-async def events_are_sent_when_they_are_due(s: Session) -> None:
+async def events_are_sent_without_delay(s: Session) -> None:
     """In the best of three jobs, the server sends each event without waiting for the next one."""
-    work = s.lasting(1.5)
+    sample = s.long_running_sample(1.5)
     for _ in range(3):
-        job = await s.submit(work)
+        job = await s.submit(sample)
         async with s.follow(job, "0-0") as stream:
             # Wait until the value first grows. A server that delays each event until the next one has not sent this event yet.
             await stream.until(lambda seen: len(seen.logged) >= 3 or seen.of_type("done"), 60)
             at = [block.at for block in stream.exchange.logged]
             spread = at[-1] - at[0]
-            late = s.server.has_script and at[-1] - job.submit.finished > work.seconds / 2
+            late = s.server.has_script and at[-1] - job.submit.finished > sample.seconds / 2
             if stream.exchange.of_type("done") or late:
                 continue
             s.expect("TW-FRM-006", True, "events before the job has ended", at=stream.exchange)
             return
     s.expect("TW-FRM-006", False, "events while the job runs",
              f"all events within {spread * 1000:.0f} ms, the last one {(at[-1] - job.submit.finished) * 1000:.0f} ms "
-             f"after the request, but the job takes {work.seconds:g} s", at=stream.exchange)  # fmt: skip
+             f"after the request, but the job takes {sample.seconds:g} s", at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-008")
-async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
+async def unacceptable_stream_request_returns_406(s: Session) -> None:
     """A stream request gets 406 if its `Accept` header excludes event streams, and gets the stream if it does not."""
-    work = s.some_work()
-    job = await s.submit(work)
+    sample = s.any_sample()
+    job = await s.submit(sample)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
         refused = await s.stream(job, header={"Accept": wrong})
         s.expect("TW-FRM-008", (refused.status, refused.code) == (406, "not_acceptable"), f"406 not_acceptable for {wrong}",
@@ -346,13 +346,13 @@ async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
 
 
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
-async def a_job_ends_by_one_done(s: Session) -> None:
+async def log_ends_with_exactly_one_done(s: Session) -> None:
     """The log of an ended job has exactly one `done` event, which is the last one and has `error` if the job failed."""
-    works = [work for work in (s.server.any_work(), s.server.failing()) if work]
-    if not works:
-        s.untested("no example of an endpoint ended")
-    for work in works:
-        job = await s.submit(work)
+    samples = [sample for sample in (s.server.any_sample(), s.server.failing_sample()) if sample]
+    if not samples:
+        s.skip_untested("no example of an endpoint ended")
+    for sample in samples:
+        job = await s.submit(sample)
         history = await s.stream(job, "0-0")
         kinds = [block.type for block in history.logged]
         s.expect(
@@ -364,7 +364,7 @@ async def a_job_ends_by_one_done(s: Session) -> None:
         )
         s.expect("TW-OVR-022", "done" in kinds, "a done event", kinds[-4:], at=history)
         done = history.of_type("done")[0].json if "done" in kinds else {}
-        if s.server.has_script and work is works[-1]:
+        if s.server.has_script and sample is samples[-1]:
             s.expect(
                 "TW-OVR-018",
                 done.get("status") == "failed",
@@ -383,16 +383,16 @@ async def a_job_ends_by_one_done(s: Session) -> None:
 
 
 @check("TW-DEP-001")
-async def what_is_asked_by_http_1_0_is_answered(s: Session) -> None:
+async def http_1_0_requests_are_served(s: Session) -> None:
     """HTTP/1.0 requests to submit, read and stream a job get complete responses without chunked transfer coding."""
-    work = s.some_work()
-    submit = await s.wire.ask("POST", work.submit_to, json=work.body, old=True)
+    sample = s.any_sample()
+    submit = await s.wire.request("POST", sample.submit_to, json=sample.body, old=True)
     s.expect("TW-DEP-001", submit.status == 201, "201", f"{submit.status} {submit.code}", at=submit)
-    job = Job(str(submit.json.get("id")), work, submit) if submit.status == 201 else await s.submit(work)
-    read = await s.wire.ask("GET", job.path, old=True)
+    job = Job(str(submit.json.get("id")), sample, submit) if submit.status == 201 else await s.submit(sample)
+    read = await s.wire.request("GET", job.path, old=True)
     s.expect("TW-DEP-001", read.status == 200, "200", f"{read.status} {read.code}", at=read)
     async with s.wire.open("GET", job.events, header=EVENT_STREAM, old=True) as stream:
-        await stream.until(lambda now: now.of_type("done"), CLOSE_SECONDS + work.seconds)
+        await stream.until(lambda now: now.of_type("done"), CLOSE_SECONDS + sample.seconds)
         answer = await stream.to_end(CLOSE_SECONDS)
     s.expect("TW-DEP-001", answer.is_stream, "an event stream", f"{answer.status} {answer.code}", at=answer)
     for each in (submit, read, answer):

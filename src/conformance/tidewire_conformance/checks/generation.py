@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tidewire_conformance.judging.server_probe import LONG_TOKENS, Work
+from tidewire_conformance.judging.server_probe import LONG_TOKENS, SampleRequest
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
@@ -11,13 +11,13 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 LOGPROBS = ["logprobs"]
 """Capabilities that a server must declare for the checks of text generation."""
-TOKENS = 8
+MAX_TOKENS = 8
 """Default value of `max_tokens` in these checks."""
-TOO_MANY = 10**8
+TOO_MANY_TOKENS = 10**8
 """Value of `max_tokens` that exceeds the context of every model."""
-STOP = 9
+STOP_LENGTH = 9
 """Length of the stop string in characters. Most tokens are shorter, so the stop string spans several tokens."""
-EFFECTS: list[tuple[dict[str, Any], str]] = [
+MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"ranks": True}, "ranks"),
     ({"token_text": True}, "token_text"),
     ({"logprob_token_ids": [0]}, "scored_logprobs"),
@@ -29,21 +29,23 @@ EFFECTS: list[tuple[dict[str, Any], str]] = [
 """Input members, each with the name of the output member that shows whether the endpoint applied them."""
 
 
-def generation(s: Session, **members: Any) -> Work:
+def generation(s: Session, **members: Any) -> SampleRequest:
     """Build a request with these input members for a text-generation endpoint that returns log-probabilities."""
-    work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` succeeded")
-    return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
+    sample = s.server.logprobs_sample() or s.skip_untested(
+        "no example of an endpoint with `logprobs` succeeded"
+    )
+    return sample.with_input({**sample.inputs[0], "max_tokens": MAX_TOKENS, "seed": 7, **members})
 
 
 async def generate(s: Session, **members: Any) -> Job:
     """Submit a text-generation job. Skips the check if the endpoint does not support one of the members (TW-GEN-001)."""
-    work = generation(s, **members)
-    answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+    sample = generation(s, **members)
+    answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
-        s.no_occasion(f"{work.endpoint} does not support {pointer.removeprefix('/input/')}")
-    s.need(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
-    return Job(answer.json["id"], work, answer)
+        s.skip_no_occasion(f"{sample.endpoint} does not support {pointer.removeprefix('/input/')}")
+    s.skip_unless(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
+    return Job(answer.json["id"], sample, answer)
 
 
 async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], RecordedExchange]:
@@ -51,7 +53,7 @@ async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], Recorde
     job = await generate(s, **members)
     history = await s.history(job)
     item = (await s.read(job)).json["state"]["items"][0]
-    s.need(
+    s.skip_unless(
         item["status"] == "succeeded" and isinstance(item["value"], dict),
         f"the generation ended as {item['status']}",
     )
@@ -60,18 +62,18 @@ async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], Recorde
 
 def max_top(s: Session) -> int:
     """Return `max_top` of the endpoint, the maximum number of candidates per token."""
-    work = generation(s)
-    return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
+    sample = generation(s)
+    return int(s.server.endpoints[sample.endpoint].capability("logprobs")["max_top"])
 
 
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
-async def what_cannot_be_served_is_refused(s: Session) -> None:
+async def unsupported_input_returns_422(s: Session) -> None:
     """A generation request with too many candidates, with a prompt and messages, or with unknown members gets 422."""
-    work, most = generation(s), max_top(s)
-    example = work.inputs[0]
+    sample, most = generation(s), max_top(s)
+    example = sample.inputs[0]
     prompt = {"prompt": example.get("prompt", "a")}
     for name in ("top_logprobs", "prompt_logprobs"):
-        answer = await s.wire.ask("POST", work.submit_to, json={"input": {**example, name: most + 1}})
+        answer = await s.wire.request("POST", sample.submit_to, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
             continue  # the endpoint does not support the member and may report that fault instead (TW-ERR-010)
         s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
@@ -85,23 +87,29 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
         ("TW-GEN-003", {"messages": [{"role": "user", "content": "b"}], "echo": True}),
     ]
     for requirement, body in wrong:
-        answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
+        answer = await s.wire.request("POST", sample.submit_to, json={"input": body})
         s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:60])
-    answer = await s.wire.ask("POST", work.submit_to, json={"input": {**example, "max_tokens": TOO_MANY}})
+    answer = await s.wire.request(
+        "POST", sample.submit_to, json={"input": {**example, "max_tokens": TOO_MANY_TOKENS}}
+    )
     sound = answer.status == 422 and answer.code in {"input_too_long", "invalid_input"}
     s.expect(
         "TW-GEN-004",
         sound,
-        f"422 input_too_long for {TOO_MANY} tokens",
+        f"422 input_too_long for {TOO_MANY_TOKENS} tokens",
         f"{answer.status} {answer.code}",
         at=answer,
     )
     if answer.status == 201:
-        await s.wire.ask("POST", f"/v1/jobs/{answer.json.get('id')}/cancel")
-    if s.server.limits_of_batch(work) > 1 and "batches" in s.server.capabilities:
-        answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [{**example, "n": 2}, example]})
+        await s.wire.request("POST", f"/v1/jobs/{answer.json.get('id')}/cancel")
+    if s.server.max_inputs(sample) > 1 and "batches" in s.server.capabilities:
+        answer = await s.wire.request(
+            "POST", sample.submit_to, json={"inputs": [{**example, "n": 2}, example]}
+        )
         s.expect_refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 with several inputs")
-    control = await s.wire.ask("POST", work.submit_to, json={"input": {**example, "top_logprobs": most}})
+    control = await s.wire.request(
+        "POST", sample.submit_to, json={"input": {**example, "top_logprobs": most}}
+    )
     s.expect(
         "TW-GEN-002",
         control.status == 201,
@@ -112,20 +120,20 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
 
 
 @check("TW-GEN-001", needs=LOGPROBS)
-async def what_is_taken_is_served(s: Session) -> None:
+async def accepted_members_take_effect(s: Session) -> None:
     """An endpoint either applies an input member or rejects the request with a pointer to that member."""
     prompt = "it was a long day"
-    for members, shown in EFFECTS:
-        work = generation(s, prompt=prompt, logprobs=True, temperature=0, max_tokens=4, **members)
-        answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+    for members, shown in MEMBER_EFFECTS:
+        sample = generation(s, prompt=prompt, logprobs=True, temperature=0, max_tokens=4, **members)
+        answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
         if answer.status == 422:
             pointer = str(answer.json.get("pointer", "")).removeprefix("/input/")
             s.expect(
                 "TW-GEN-001", pointer in members, f"a pointer to one of {sorted(members)}", pointer, at=answer
             )
             continue
-        s.need(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
-        job = Job(answer.json["id"], work, answer)
+        s.skip_unless(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
+        job = Job(answer.json["id"], sample, answer)
         history = await s.history(job)
         value = (await s.read(job)).json["state"]["items"][0]["value"]
         s.expect(
@@ -146,7 +154,7 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
-async def an_end_has_its_reason_and_its_count(s: Session) -> None:
+async def finish_reason_and_usage_are_reported(s: Session) -> None:
     """A generation that reaches `max_tokens` has the `finish_reason` `length`, and `usage` counts prompt and completion tokens."""
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
@@ -155,8 +163,8 @@ async def an_end_has_its_reason_and_its_count(s: Session) -> None:
     )
     s.expect(
         "TW-GEN-017",
-        (reason == "length") == (count == TOKENS) or reason == "stop",
-        f"the finish_reason length at {TOKENS} tokens",
+        (reason == "length") == (count == MAX_TOKENS) or reason == "stop",
+        f"the finish_reason length at {MAX_TOKENS} tokens",
         f"{reason} at {count}",
         at=history,
     )
@@ -185,10 +193,12 @@ async def an_end_has_its_reason_and_its_count(s: Session) -> None:
 @check("TW-GEN-018", needs=LOGPROBS)
 async def usage_counts_all_items(s: Session) -> None:
     """The `usage` of a job with several inputs is the sum of the prompt and completion tokens of all items."""
-    work = generation(s, logprobs=True, temperature=0)
-    if s.server.limits_of_batch(work) < 2 or "batches" not in s.server.capabilities:
-        s.no_occasion(f"{work.endpoint} accepts only one input")
-    job, history = await s.ended(work.with_inputs([work.inputs[0], {**work.inputs[0], "max_tokens": 3}]))
+    sample = generation(s, logprobs=True, temperature=0)
+    if s.server.max_inputs(sample) < 2 or "batches" not in s.server.capabilities:
+        s.skip_no_occasion(f"{sample.endpoint} accepts only one input")
+    job, history = await s.run_to_end(
+        sample.with_inputs([sample.inputs[0], {**sample.inputs[0], "max_tokens": 3}])
+    )
     items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
     count = sum(len(value["token_ids"]) for value in items)
     usage = history.of_type("done")[0].json.get("usage", {})
@@ -200,7 +210,7 @@ async def usage_counts_all_items(s: Session) -> None:
         counted,
         at=history,
     )
-    _, alone = await s.ended(work.with_input(work.inputs[0]))
+    _, alone = await s.run_to_end(sample.with_input(sample.inputs[0]))
     read = alone.of_type("done")[0].json.get("usage", {}).get("prompt_tokens", 0)
     counted = usage.get("prompt_tokens")
     s.expect(
@@ -213,18 +223,18 @@ async def usage_counts_all_items(s: Session) -> None:
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
-async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
+async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     """A cancelled generation has the `finish_reason` `cancelled`, and its `usage` counts the tokens generated so far."""
-    work = generation(s, logprobs=True, temperature=0, max_tokens=LONG_TOKENS)
-    job = await s.submit(work)
+    sample = generation(s, logprobs=True, temperature=0, max_tokens=LONG_TOKENS)
+    job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 4, 30)
-        await s.wire.ask("POST", f"{job.path}/cancel")
+        await s.wire.request("POST", f"{job.path}/cancel")
         await stream.until(lambda now: now.of_type("done"), 10)
         history = stream.exchange
     item = (await s.read(job)).json["state"]["items"][0]
     if item["status"] != "cancelled":
-        s.unclear(f"the job ended as {item['status']} before it was cancelled")
+        s.inconclusive(f"the job ended as {item['status']} before it was cancelled")
     reason = item["value"].get("finish_reason")
     s.expect("TW-GEN-017", reason == "cancelled", "cancelled", reason, at=history)
     done = history.of_type("done")
@@ -242,20 +252,20 @@ async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
 
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
-async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
+async def stop_string_is_never_streamed(s: Session) -> None:
     """A generation ends before its stop string, and no event shows any part of the stop string."""
     whole, _ = await generated(s, temperature=0.9)
     text, middle = whole["text"], len(whole["text"]) // 2
-    stop = text[middle : middle + STOP]
-    if len(stop) < STOP:
-        s.unclear(f"the generated text {text!r} is too short for a stop string")
+    stop = text[middle : middle + STOP_LENGTH]
+    if len(stop) < STOP_LENGTH:
+        s.inconclusive(f"the generated text {text!r} is too short for a stop string")
     wanted = text[: text.index(stop)]
     alone, history = await generated(s, temperature=0.9, stop=stop)
     s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r} for {stop!r} as a single stop string",
              repr(alone["text"]), at=history)  # fmt: skip
     value, history = await generated(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
-        s.unclear(f"the same seed gave two different texts, {text!r} and {value['text']!r}")
+        s.inconclusive(f"the same seed gave two different texts, {text!r} and {value['text']!r}")
     s.expect(
         "TW-GEN-016",
         value["text"] == wanted,
@@ -274,7 +284,7 @@ async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
-async def samples_are_items(s: Session) -> None:
+async def samples_become_items(s: Session) -> None:
     """A request for `n` samples of one input creates a job with `n` items and `"batch": true`."""
     job = await generate(s, n=3)
     await s.history(job)
@@ -290,7 +300,7 @@ async def samples_are_items(s: Session) -> None:
 
 
 @check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
-async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
+async def seeded_generation_is_reproducible(s: Session) -> None:
     """The same input with the same seed gives the same tokens, both alone and in a batch."""
     one, _ = await generated(s, logprobs=True, temperature=0.9)
     two, history = await generated(s, logprobs=True, temperature=0.9)
@@ -306,10 +316,10 @@ async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
         (one_way, _), (other, history) = await asyncio.gather(*pair)
         s.expect("TW-GEN-007", one_way["token_ids"] == other["token_ids"], f"{one_way['token_ids']} for the seed {seed} again",
                  other["token_ids"], at=history)  # fmt: skip
-    work = generation(s, logprobs=True, temperature=0.9)
-    if s.server.limits_of_batch(work) >= 3:
-        job, history = await s.ended(
-            work.with_inputs([work.inputs[0], {**work.inputs[0], "seed": 8}, work.inputs[0]])
+    sample = generation(s, logprobs=True, temperature=0.9)
+    if s.server.max_inputs(sample) >= 3:
+        job, history = await s.run_to_end(
+            sample.with_inputs([sample.inputs[0], {**sample.inputs[0], "seed": 8}, sample.inputs[0]])
         )
         items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
         same = [items[0]["token_ids"], items[2]["token_ids"]]

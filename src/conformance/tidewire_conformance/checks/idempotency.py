@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 
-from tidewire_conformance.judging.server_probe import Work
+from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
@@ -11,11 +11,11 @@ from tidewire_conformance.wire.recording_client import Header
 from tidewire_conformance.wire.strict_json import compact
 
 
-def _keyed(s: Session) -> Work:
+def _keyed(s: Session) -> SampleRequest:
     """Return a sample request that may be submitted with an idempotency key, or skip the check."""
     if "idempotency" not in s.server.capabilities and not s.wire.header:
-        s.not_declared("the server does not declare `idempotency`, and the run has no credentials")
-    return s.some_work()
+        s.skip_not_declared("the server does not declare `idempotency`, and the run has no credentials")
+    return s.any_sample()
 
 
 def _key() -> str:
@@ -23,20 +23,22 @@ def _key() -> str:
 
 
 async def _submit(
-    s: Session, work: Work, key: str, body: bytes | None = None, header: Header | None = None
+    s: Session, sample: SampleRequest, key: str, body: bytes | None = None, header: Header | None = None
 ) -> RecordedExchange:
     fields = {**JSON, "Accept": "application/json", "Idempotency-Key": key, **(header or {})}
-    sent = compact(work.body) if body is None else body
-    return await s.wire.ask("POST", work.submit_to, body=sent, header=fields, seconds=30 + work.seconds)
+    sent = compact(sample.body) if body is None else body
+    return await s.wire.request(
+        "POST", sample.submit_to, body=sent, header=fields, seconds=30 + sample.seconds
+    )
 
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
-async def a_repeated_submit_finds_its_job(s: Session) -> None:
+async def repeated_submit_returns_the_same_job(s: Session) -> None:
     """A repeated request with the same key and body gets the same job and `Idempotency-Replayed`, and another key a new job."""
-    work = _keyed(s)
+    sample = _keyed(s)
     key = _key()
-    first, again = await _submit(s, work, key), await _submit(s, work, key)
-    other = await _submit(s, work, _key())
+    first, again = await _submit(s, sample, key), await _submit(s, sample, key)
+    other = await _submit(s, sample, _key())
     requirement = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
     s.expect(requirement, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
              again.json.get("id"), at=again)  # fmt: skip
@@ -58,16 +60,16 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
 
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
-async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
+async def repeated_submit_returns_the_ended_job(s: Session) -> None:
     """A repeated request finds its job even after the job has ended, and its response as a stream begins with a snapshot."""
-    work = _keyed(s)
+    sample = _keyed(s)
     key = _key()
-    first = await _submit(s, work, key, header=EVENT_STREAM)
-    s.need(first.of_type("done"), f"{first} returned no stream up to done")
-    again = await _submit(s, work, key)
+    first = await _submit(s, sample, key, header=EVENT_STREAM)
+    s.skip_unless(first.of_type("done"), f"{first} returned no stream up to done")
+    again = await _submit(s, sample, key)
     s.expect("TW-JOB-028", again.status == 201 and f"/{again.json.get('id')}" in first.response_header("location"), "201 and the same job",
              f"{again.status} {again.code}", at=again)  # fmt: skip
-    stream = await _submit(s, work, key, header=EVENT_STREAM)
+    stream = await _submit(s, sample, key, header=EVENT_STREAM)
     kinds = [block.type for block in stream.logged]
     s.expect(
         "TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot as the first logged event", kinds, at=stream
@@ -79,23 +81,23 @@ async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
 
 
 @check("TW-JOB-031")
-async def a_key_with_another_body_is_refused(s: Session) -> None:
+async def key_reuse_with_another_body_returns_422(s: Session) -> None:
     """A key that is used again with a body that differs by only one byte gets 422 `idempotency_key_reused`."""
-    work = _keyed(s)
+    sample = _keyed(s)
     key = _key()
-    await _submit(s, work, key)
-    answer = await _submit(s, work, key, compact(work.body) + b" ")
+    await _submit(s, sample, key)
+    answer = await _submit(s, sample, key, compact(sample.body) + b" ")
     s.expect_refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
 
 
 @check("TW-JOB-026")
-async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
+async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None:
     """The same key at another endpoint starts a new job, and so does the key in another letter case."""
-    work = _keyed(s)
+    sample = _keyed(s)
     key = "Key-" + _key()
-    first = await _submit(s, work, key)
-    others = [("the key in another letter case", await _submit(s, work, key.swapcase()))]
-    elsewhere = next((each for each in s.server.seen if each.endpoint != work.endpoint), None)
+    first = await _submit(s, sample, key)
+    others = [("the key in another letter case", await _submit(s, sample, key.swapcase()))]
+    elsewhere = next((each for each in s.server.samples if each.endpoint != sample.endpoint), None)
     if elsewhere is not None:
         others.append((f"the endpoint {elsewhere.endpoint}", await _submit(s, elsewhere, key)))
     for why, answer in others:
@@ -104,19 +106,19 @@ async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
 
 
 @check("TW-JOB-025")
-async def a_key_has_visible_characters(s: Session) -> None:
+async def invalid_key_returns_400(s: Session) -> None:
     """An idempotency key has 1 to 255 visible ASCII characters, and any other key gets 400 `bad_parameter`."""
-    work = _keyed(s)
+    sample = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
         s.expect_refused(
             "TW-JOB-025",
-            await _submit(s, work, key),
+            await _submit(s, sample, key),
             400,
             "bad_parameter",
             f"a key of {len(key)} characters",
         )
     for key in ("!", "~" * 223 + _key()):
-        answer = await _submit(s, work, key if len(key) > 1 else key + _key())
+        answer = await _submit(s, sample, key if len(key) > 1 else key + _key())
         s.expect(
             "TW-JOB-025",
             answer.status == 201,
@@ -127,9 +129,9 @@ async def a_key_has_visible_characters(s: Session) -> None:
 
 
 @check("TW-JOB-034")
-async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
+async def rejected_submit_does_not_use_up_its_key(s: Session) -> None:
     """After the server has rejected a request with a key, a valid request with the same key starts a new job."""
-    work = _keyed(s)
+    sample = _keyed(s)
     wrong: list[tuple[int, bytes | None, Header]] = [
         (422, b"{}", {}),
         (400, b"{", {}),
@@ -138,7 +140,7 @@ async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
     ]
     for status, body, header in wrong:
         key = _key()
-        answer = await _submit(s, work, key, body, header)
+        answer = await _submit(s, sample, key, body, header)
         s.expect(
             "TW-JOB-034",
             answer.status == status,
@@ -146,28 +148,28 @@ async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
             f"{answer.status} {answer.code}",
             at=answer,
         )
-        right = await _submit(s, work, key)
+        right = await _submit(s, sample, key)
         replayed = right.response_header("idempotency-replayed")
         s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a request that was rejected with {status}",
                  f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}", at=right)  # fmt: skip
 
 
 @check("TW-JOB-033", needs=["delete"])
-async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
+async def key_of_purged_job_returns_410(s: Session) -> None:
     """A request to submit a job with the key of a purged job gets 410 `job_expired`."""
-    work = _keyed(s)
+    sample = _keyed(s)
     key = _key()
-    first = await _submit(s, work, key)
-    await s.wire.ask("DELETE", f"/v1/jobs/{first.json.get('id')}")
-    s.expect_refused("TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
+    first = await _submit(s, sample, key)
+    await s.wire.request("DELETE", f"/v1/jobs/{first.json.get('id')}")
+    s.expect_refused("TW-JOB-033", await _submit(s, sample, key), 410, "job_expired")
 
 
 @check("TW-JOB-028", "TW-JOB-032")
-async def submits_at_once_start_one_job(s: Session) -> None:
+async def concurrent_submits_start_one_job(s: Session) -> None:
     """Concurrent requests with one key start one job, and each gets that job, or 409 while the job is not yet committed."""
-    work = _keyed(s)
+    sample = _keyed(s)
     key = _key()
-    answers = await asyncio.gather(*(_submit(s, work, key) for _ in range(5)))
+    answers = await asyncio.gather(*(_submit(s, sample, key) for _ in range(5)))
     jobs = {str(answer.json.get("id")) for answer in answers if answer.status == 201}
     s.expect("TW-JOB-028", len(jobs) == 1, "one job for all requests", sorted(jobs), at=answers[-1])
     for answer in answers:

@@ -39,10 +39,10 @@ def first_has_ended(answer: RecordedExchange) -> bool:
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
-async def a_submit_is_answered_with_the_job(s: Session) -> None:
+async def submit_returns_the_job(s: Session) -> None:
     """A request to submit a job gets 201 with a `Location` and a valid job, and a GET of that URL gets 200 with the same job."""
-    work = s.some_work()
-    answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+    sample = s.any_sample()
+    answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     violation = specification.schema_violation("job", answer.json)
     s.expect("TW-JOB-018", answer.status == 201 and not violation, "201 and a body that fits job.schema.json",
              f"{answer.status} {violation}", at=answer)  # fmt: skip
@@ -61,7 +61,7 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
         answer.json.get("id"),
         at=answer,
     )
-    read = await s.wire.ask("GET", place)
+    read = await s.wire.request("GET", place)
     violation = specification.schema_violation("job", read.json)
     s.expect("TW-JOB-038", read.status == 200 and not violation, "200 and a body that fits job.schema.json",
              f"{read.status} {violation}", at=read)  # fmt: skip
@@ -78,13 +78,13 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
 
 
 @check("TW-JOB-023", whole_run=True)
-async def ids_of_jobs_show_no_order(s: Session) -> None:
+async def job_ids_are_unpredictable(s: Session) -> None:
     """Job ids have room for 128 random bits after their common prefix, and are not as similar as ids from a counter or clock."""
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
     )
     if len(found) < MIN_JOBS:
-        s.no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
+        s.skip_no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
     same = _common_length(found[0], found[-1])
     alike, *two = max((_common_length(one, other) - same, one, other) for one, other in pairwise(found))
     s.expect(
@@ -109,12 +109,12 @@ def _common_length(one: str, other: str) -> int:
 
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
-async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
+async def submit_can_return_the_stream(s: Session) -> None:
     """A request to submit a job that accepts a stream gets `Location`, `Content-Location`, a `hello` event and a snapshot."""
-    work = s.some_work()
+    sample = s.any_sample()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
-    answer = await s.wire.ask(
-        "POST", work.submit_to, json=work.body, header=header, seconds=60 + work.seconds
+    answer = await s.wire.request(
+        "POST", sample.submit_to, json=sample.body, header=header, seconds=60 + sample.seconds
     )
     s.expect(
         "TW-JOB-001",
@@ -131,7 +131,7 @@ async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
 
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
-async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
+async def job_responses_are_not_cacheable(s: Session) -> None:
     """Responses about jobs, and to requests that submit a job, carry `Cache-Control: no-store`, even if they are errors."""
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
@@ -147,7 +147,7 @@ async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
 
 
 @check("TW-OVR-013", whole_run=True)
-async def links_lead_to_what_they_name(s: Session) -> None:
+async def links_resolve_to_their_resources(s: Session) -> None:
     """Each link is a URI reference to the named resource, with the same origin and below the same `/v1`."""
     for each in s.wire.record:
         links = [
@@ -183,9 +183,9 @@ async def links_lead_to_what_they_name(s: Session) -> None:
 
 
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
-async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
+async def ended_job_includes_done(s: Session) -> None:
     """For a job that has ended, `cursor` is the id of the `done` event, and the member `done` has the data of that event."""
-    job, history = await s.ended(s.some_work())
+    job, history = await s.run_to_end(s.any_sample())
     done = history.of_type("done")[0]
     read = await s.read(job)
     s.expect(
@@ -214,10 +214,10 @@ async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
 
 
 @check("TW-JOB-040", "TW-JOB-039", slow=True)
-async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
+async def stream_continues_from_a_read(s: Session) -> None:
     """A stream that is opened with the `cursor` of a job resource continues from the `state` in that resource."""
-    work = s.lasting()
-    job = await s.submit(work)
+    sample = s.long_running_sample()
+    job = await s.submit(sample)
     for at in range(4):
         # Read the first job right after it was submitted, and each further job once its value has grown.
         read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
@@ -230,11 +230,11 @@ async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
                  f"the event after {read.json['cursor']}", first, at=rest)  # fmt: skip
         s.expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done", at=rest)
         _, steps = Histories([read, rest]).streams[0]
-        fault = next((str(step.refused) for step in steps if step.refused is not None), "")
+        fault = next((str(step.error) for step in steps if step.error is not None), "")
         s.expect("TW-JOB-040", not fault, "events that apply to the state of the read", fault, at=rest)
-        job = await s.submit(work)
+        job = await s.submit(sample)
     if not s.assertions:
-        s.unclear("each job had ended before the suite read it")
+        s.inconclusive("each job had ended before the suite read it")
 
 
 def _skips_ids(rest: RecordedExchange) -> bool:
@@ -247,10 +247,10 @@ def _skips_ids(rest: RecordedExchange) -> bool:
 @check("TW-JOB-045", "TW-JOB-047", "TW-JOB-048", needs=["list"], serial=True)
 async def jobs_are_listed_newest_first(s: Session) -> None:
     """`GET /v1/jobs` lists the caller's jobs, newest first, in pages that are linked by `next`."""
-    work = s.some_work()
-    failing = s.server.failing()
-    mine = [(await s.ended(each))[0].id for each in (work, failing or work, work)]
-    page = first = await s.wire.ask("GET", "/v1/jobs?limit=2")
+    sample = s.any_sample()
+    failing = s.server.failing_sample()
+    mine = [(await s.run_to_end(each))[0].id for each in (sample, failing or sample, sample)]
+    page = first = await s.wire.request("GET", "/v1/jobs?limit=2")
     violation = specification.schema_violation("job-list", page.json)
     s.expect("TW-JOB-045", page.status == 200 and not violation, "200 and a body that fits job-list.schema.json",
              f"{page.status} {violation}", at=page)  # fmt: skip
@@ -266,10 +266,10 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
         found += [entry["id"] for entry in page.json.get("jobs", [])]
         if "next" not in page.json:
             break
-        page = await s.wire.ask("GET", resolve(page, page.json["next"]))
+        page = await s.wire.request("GET", resolve(page, page.json["next"]))
     s.expect("TW-JOB-045", found[:3] == mine[::-1], f"{mine[::-1]}, newest first", found[:3], at=page)
     for entry in (each for each in first.json.get("jobs", []) if each["id"] in mine):
-        read = (await s.wire.ask("GET", f"/v1/jobs/{entry['id']}")).json
+        read = (await s.wire.request("GET", f"/v1/jobs/{entry['id']}")).json
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
         own, whole = ({name: each.get(name) for name in same} for each in (entry, read))
         s.expect(

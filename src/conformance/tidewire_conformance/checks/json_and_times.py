@@ -27,7 +27,7 @@ _ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "token
 
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
-async def all_json_is_that_of_section_1_4(s: Session) -> None:
+async def all_json_is_valid(s: Session) -> None:
     """All JSON from the server has finite numbers, exact integers, unique member names, valid Unicode and limited depth."""
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
     for exchange in s.wire.record:
@@ -50,7 +50,7 @@ async def all_json_is_that_of_section_1_4(s: Session) -> None:
 
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
-async def null_and_times_are_written_as_said(s: Session) -> None:
+async def nulls_and_times_are_well_formed(s: Session) -> None:
     """Absent members are left out and not null, except for the `done` of a job, and times are in RFC 3339 with `Z`."""
     for exchange in s.wire.record:
         bodies = [(block.json, block) for block in exchange.events if block.type != "message"]

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from tidewire_conformance.checks.ownership import other_principal
-from tidewire_conformance.judging.server_probe import Work
+from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
-from tidewire_conformance.wire.recording_client import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
+from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUSES, BUSY_TRIES, Wire
 
-MAX_OPENED = 100
+MAX_TESTED_CONCURRENCY = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 MAX_HEARTBEAT_SECONDS = 1.0
 """Longest heartbeat interval, in seconds, for which the check waits for pings. No other check runs in the meantime."""
@@ -20,22 +20,24 @@ END_SECONDS = 10.0
 
 
 def _limit(s: Session, name: str) -> int:
-    limit = s.server.limits.get(name, MAX_OPENED + 1)
+    limit = s.server.limits.get(name, MAX_TESTED_CONCURRENCY + 1)
     return (
         limit
-        if limit <= MAX_OPENED
-        else s.untested(f"the limit {name} is {limit}, but the suite tests limits of at most {MAX_OPENED}")
+        if limit <= MAX_TESTED_CONCURRENCY
+        else s.skip_untested(
+            f"the limit {name} is {limit}, but the suite tests limits of at most {MAX_TESTED_CONCURRENCY}"
+        )
     )
 
 
-async def _retry_until(ask: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
+async def _retry_until(send: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
     """Repeat a request while the server is too busy to judge the limit.
 
     The server is busy if its response has status 429 or 503, and a problem code other than `code`.
     """
     for _ in range(BUSY_TRIES):
-        answer = await ask()
-        if answer.status not in BUSY or answer.code == code:
+        answer = await send()
+        if answer.status not in BUSY_STATUSES or answer.code == code:
             break
         wait = answer.response_header("retry-after")
         await asyncio.sleep(min(float(wait) if wait.isdigit() else 1.0, BUSY_SECONDS))
@@ -45,30 +47,32 @@ async def _retry_until(ask: Callable[[], Awaitable[RecordedExchange]], code: str
 async def _stream(wire: Wire, place: str) -> RecordedExchange:
     """Request a stream and read until it is clear whether the server accepts the request."""
 
-    async def ask() -> RecordedExchange:
+    async def send() -> RecordedExchange:
         async with wire.open("GET", place, header=EVENT_STREAM, once=True) as stream:
             await stream.until(lambda now: now.ended or now.of_type("problem") or now.logged)
         return stream.exchange
 
-    return await _retry_until(ask, "too_many_streams")
+    return await _retry_until(send, "too_many_streams")
 
 
-async def _submit(wire: Wire, work: Work) -> RecordedExchange:
-    async def ask() -> RecordedExchange:
-        return await wire.ask("POST", work.submit_to, json=work.body, once=True)
+async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
+    async def send() -> RecordedExchange:
+        return await wire.request("POST", sample.submit_to, json=sample.body, once=True)
 
-    return await _retry_until(ask, "too_many_jobs")
+    return await _retry_until(send, "too_many_jobs")
 
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
-async def a_stream_too_many_is_refused(s: Session) -> None:
+async def stream_above_the_limit_returns_429(s: Session) -> None:
     """A caller's stream above the limit gets 429 `too_many_streams`, or a `problem` without an id, and other streams continue."""
     limit = _limit(s, "max_streams_per_principal")
-    work = s.lasting(20)
-    job = await s.submit(work)
+    sample = s.long_running_sample(20)
+    job = await s.submit(sample)
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(s.follow(job)) for _ in range(limit)]
-        s.need(all(each.exchange.is_stream for each in streams), f"the server did not open {limit} streams")
+        s.skip_unless(
+            all(each.exchange.is_stream for each in streams), f"the server did not open {limit} streams"
+        )
         late = await _stream(s.wire, job.events)
         for requirement in ("TW-SEC-024", "TW-DSC-012"):
             s.expect_refused(requirement, late, 429, "too_many_streams", f"stream {limit + 1}")
@@ -83,13 +87,13 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
                      f"a retry field equal to retry_after_ms, {problem.get('retry_after_ms')}", waits, at=inband, block=block)  # fmt: skip
         if s.wire.header and s.hooks.second is not None:
             other = other_principal(s)
-            theirs = await _submit(other, work)
-            s.need(theirs.status == 201, f"{theirs} returned {theirs.status} {theirs.code}")
+            theirs = await _submit(other, sample)
+            s.skip_unless(theirs.status == 201, f"{theirs} returned {theirs.status} {theirs.code}")
             place = f"/v1/jobs/{theirs.json['id']}"
             read = await _stream(other, f"{place}/events")
             s.expect("TW-SEC-024", read.is_stream, "a stream for another caller", read.status, at=read)
-            await other.ask("POST", f"{place}/cancel")
-        await s.wire.ask("POST", f"{job.path}/cancel")
+            await other.request("POST", f"{place}/cancel")
+        await s.wire.request("POST", f"{job.path}/cancel")
         await asyncio.gather(*(each.until(lambda now: now.of_type("done"), END_SECONDS) for each in streams))
         for each in streams:
             kinds = [block.type for block in each.exchange.events]
@@ -99,17 +103,17 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
 
 
 async def _cancel(s: Session, jobs: list[str]) -> None:
-    await asyncio.gather(*(s.wire.ask("POST", f"{each}/cancel") for each in jobs))
+    await asyncio.gather(*(s.wire.request("POST", f"{each}/cancel") for each in jobs))
 
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
-async def a_job_too_many_is_refused(s: Session) -> None:
+async def job_above_the_limit_returns_429(s: Session) -> None:
     """A caller's job above the limit gets 429 `too_many_jobs`, while other callers are served and waiting jobs get pings."""
     limit = _limit(s, "max_jobs_per_principal")
-    work = s.scripted({"sleep_ms": 20_000})
+    sample = s.script_sample({"sleep_ms": 20_000})
     jobs = []
     for _ in range(limit + 1):
-        answer = await _submit(s.wire, work)
+        answer = await _submit(s.wire, sample)
         if answer.status != 201:
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
@@ -117,7 +121,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         s.expect_refused(requirement, answer, 429, "too_many_jobs", f"job {limit + 1}")
     if s.wire.header and s.hooks.second is not None:
         other = other_principal(s)
-        theirs = await _submit(other, work)
+        theirs = await _submit(other, sample)
         s.expect(
             "TW-SEC-024",
             theirs.status == 201,
@@ -125,11 +129,11 @@ async def a_job_too_many_is_refused(s: Session) -> None:
             f"{theirs.status} {theirs.code}",
             at=theirs,
         )
-        await other.ask("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
+        await other.request("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
     if s.hooks.origin:
         # A different layer of the server may reject this request. That response needs CORS headers, too.
-        late = await s.wire.ask(
-            "POST", work.submit_to, json=work.body, header={"Origin": s.hooks.origin}, once=True
+        late = await s.wire.request(
+            "POST", sample.submit_to, json=sample.body, header={"Origin": s.hooks.origin}, once=True
         )
         allowed = late.response_header("access-control-allow-origin")
         s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
@@ -163,7 +167,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
                     at=waiting.exchange,
                 )
     await _cancel(s, jobs)
-    control = await s.wire.ask("POST", work.submit_to, json=(s.server.any_work() or work).body)
+    control = await s.wire.request("POST", sample.submit_to, json=(s.server.any_sample() or sample).body)
     s.expect(
         "TW-SEC-024",
         control.status == 201,

@@ -5,12 +5,19 @@ import math
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.checks.generation import LOGPROBS, TOKENS, generate, generated, generation, max_top
+from tidewire_conformance.checks.generation import (
+    LOGPROBS,
+    MAX_TOKENS,
+    generate,
+    generated,
+    generation,
+    max_top,
+)
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
-PER_TOKEN = (
+TOKEN_COLUMNS = (
     "token_ids",
     "logprobs",
     "top_ids",
@@ -22,11 +29,11 @@ PER_TOKEN = (
     "top_text",
 )
 """Members of a generated value that have one entry for each token (section 8.2)."""
-TOP = 5
+TOP_LOGPROBS = 5
 
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
-async def columns_fit_each_other_at_every_event(s: Session) -> None:
+async def token_columns_stay_aligned(s: Session) -> None:
     """After each event, all lists with one entry per token have the same length, and candidates are in descending order."""
     for step in s.histories().steps:
         if step.after is None:
@@ -34,7 +41,7 @@ async def columns_fit_each_other_at_every_event(s: Session) -> None:
         for item in step.after.value["items"]:
             value = item["value"]
             if isinstance(value, dict) and "finish_reason" in value:
-                lengths = {name: len(value[name]) for name in PER_TOKEN if name in value}
+                lengths = {name: len(value[name]) for name in TOKEN_COLUMNS if name in value}
                 s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths,
                          at=step.exchange, block=step.block)  # fmt: skip
                 cut = _truncated(step.block.json)
@@ -68,11 +75,11 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
-async def what_was_not_asked_for_is_not_there(s: Session) -> None:
+async def logprobs_are_sent_only_on_request(s: Session) -> None:
     """A generation has log-probabilities only if they are requested, and then `text` is the first of its `columns`."""
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
-    extra = {name for name in plain if name in PER_TOKEN[1:] or "logprob" in name}
+    extra = {name for name in plain if name in TOKEN_COLUMNS[1:] or "logprob" in name}
     s.expect("TW-GEN-010", not extra, "no column that was not requested", sorted(extra), at=history)
     s.expect(
         "TW-GEN-006", not extra, "no log-probabilities without a request for them", sorted(extra), at=history
@@ -109,12 +116,12 @@ async def what_was_not_asked_for_is_not_there(s: Session) -> None:
     "TW-GEN-001",
     needs=LOGPROBS,
 )
-async def candidates_and_ranks_agree(s: Session) -> None:
+async def candidates_match_chosen_tokens(s: Session) -> None:
     """Each token has `top_logprobs` candidates in order, and its own rank and log-probability match its place among them."""
     decimals = 6
     all_numbers: list[float] = []
     value, history = await generated(
-        s, top_logprobs=TOP, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
+        s, top_logprobs=TOP_LOGPROBS, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
     )
     s.expect(
         "TW-GEN-028",
@@ -133,7 +140,13 @@ async def candidates_and_ranks_agree(s: Session) -> None:
     )
     for token, logprob, ids, found, rank in rows:
         for requirement in ("TW-GEN-031", "TW-GEN-034"):
-            s.expect(requirement, len(ids) == len(found) == TOP, f"{TOP} candidates", len(ids), at=history)
+            s.expect(
+                requirement,
+                len(ids) == len(found) == TOP_LOGPROBS,
+                f"{TOP_LOGPROBS} candidates",
+                len(ids),
+                at=history,
+            )
         numbers = [each for each in [logprob, *found] if each is not None]
         s.expect(
             "TW-GEN-022",
@@ -170,7 +183,11 @@ async def candidates_and_ranks_agree(s: Session) -> None:
             )
         else:
             s.expect(
-                "TW-GEN-033", rank > TOP or found[-1] == logprob, f"a rank above {TOP}", rank, at=history
+                "TW-GEN-033",
+                rank > TOP_LOGPROBS or found[-1] == logprob,
+                f"a rank above {TOP_LOGPROBS}",
+                rank,
+                at=history,
             )
             s.expect("TW-GEN-031", found[-1] is None or logprob is None or logprob <= found[-1],
                      f"a log-probability of at most {found[-1]} for a token outside the candidates", logprob, at=history)  # fmt: skip
@@ -178,7 +195,7 @@ async def candidates_and_ranks_agree(s: Session) -> None:
              all_numbers[:6], at=history)  # fmt: skip
 
     # At a temperature of 0 and with one candidate per token, each chosen token must be that candidate.
-    value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * TOKENS)
+    value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * MAX_TOKENS)
     s.expect(
         "TW-GEN-034",
         all(len(row) == 1 for row in value["top_ids"]),
@@ -201,10 +218,12 @@ async def candidates_and_ranks_agree(s: Session) -> None:
 
 
 @check("TW-GEN-033", needs=LOGPROBS)
-async def ranks_are_places_among_all_candidates(s: Session) -> None:
+async def ranks_match_candidate_positions(s: Session) -> None:
     """Even at a high temperature, the rank of each chosen token is its place among the candidates."""
     top = min(max_top(s), 20)
-    value, history = await generated(s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * TOKENS)
+    value, history = await generated(
+        s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * MAX_TOKENS
+    )
     for token, ids, found, rank in zip(value["token_ids"], value["top_ids"], value["top_logprobs"], value["ranks"],
                                        strict=True):  # fmt: skip
         place = ids.index(token) if token in ids else top
@@ -219,11 +238,11 @@ async def ranks_are_places_among_all_candidates(s: Session) -> None:
 
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
-async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
+async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     """The probabilities of the candidates sum to at most 1, and do not depend on how many candidates were requested."""
     top = min(max_top(s), 20)
     if top < 2:
-        s.untested(f"max_top is {top}")
+        s.skip_untested(f"max_top is {top}")
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
     s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities, whether 2 or more candidates are requested",
@@ -236,7 +255,7 @@ async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
 
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
-async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> None:
+async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None:
     """Temperature and other sampling members change the `processed` log-probabilities of the first token, but not the `raw` ones."""
     found: dict[tuple[str, float], Any] = {}
     for mode in ("raw", "processed"):
@@ -246,7 +265,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
             history = await s.history(job)
             item = (await s.read(job)).json["state"]["items"][0]
             if item["status"] != "succeeded":
-                s.need(False, f"logprobs_mode {mode}: {item}")
+                s.skip_unless(False, f"logprobs_mode {mode}: {item}")
             found[mode, temperature] = item["value"]["top_logprobs"][0]
     s.expect(
         "TW-GEN-025",
@@ -256,12 +275,12 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
         at=history,
     )
     for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
-        work = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
-        answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+        sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
+        answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
         if answer.status != 201:
             continue  # the endpoint does not support the member
-        history = await s.history(Job(answer.json["id"], work, answer))
-        item = (await s.wire.ask("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
+        history = await s.history(Job(answer.json["id"], sample, answer))
+        item = (await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
         s.expect("TW-GEN-025", item["value"]["top_logprobs"][:1] == [found["raw", 2.0]], f"{found['raw', 2.0]}, unchanged by {member}",
                  item["value"]["top_logprobs"], at=history)  # fmt: skip
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
@@ -271,7 +290,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
-async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
+async def first_prompt_token_has_no_logprob(s: Session) -> None:
     """`prompt_logprobs` begins with null, its candidates begin with `[]`, and the temperature changes neither of them."""
     found = []
     for temperature in (0.3, 1.7):
@@ -279,7 +298,7 @@ async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
             s, prompt_logprobs=2, temperature=temperature, logprobs_mode="processed"
         )
         if not value.get("prompt_token_ids"):
-            s.unclear("the prompt of the example has no tokens")
+            s.inconclusive("the prompt of the example has no tokens")
         first = value["prompt_logprobs"][0], value["prompt_top_logprobs"][0]
         s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
         found.append(value["prompt_logprobs"])
@@ -302,14 +321,14 @@ async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
 
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
-async def the_vocabulary_spells_the_tokens(s: Session) -> None:
+async def vocabulary_decodes_the_tokens(s: Session) -> None:
     """The linked vocabulary fits its schema and has a strong `ETag`, and its bytes spell the generated text."""
-    work = generation(s, logprobs=True)
-    endpoint = s.server.endpoints[work.endpoint]
+    sample = generation(s, logprobs=True)
+    endpoint = s.server.endpoints[sample.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")
     if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
         return
-    answer = await s.wire.ask("GET", resolve(endpoint.described, link))
+    answer = await s.wire.request("GET", resolve(endpoint.described, link))
     violation = specification.schema_violation("vocabulary", answer.json)
     if not s.expect(
         "TW-GEN-037",
@@ -323,9 +342,9 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
     s.expect(
         "TW-GEN-041", etag == f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"', etag, at=answer
     )
-    again = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
+    again = await s.wire.request("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
     s.expect("TW-GEN-041", again.status == 304, "304 for a matching If-None-Match", again.status, at=again)
-    several = await s.wire.ask(
+    several = await s.wire.request(
         "GET", resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'}
     )
     s.expect(
@@ -335,7 +354,9 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
         several.status,
         at=several,
     )
-    other = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
+    other = await s.wire.request(
+        "GET", resolve(endpoint.described, link), header={"If-None-Match": '"another"'}
+    )
     s.expect(
         "TW-GEN-041",
         other.status == 200,

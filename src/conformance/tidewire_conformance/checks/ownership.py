@@ -17,11 +17,11 @@ MAX_DIFFERENCE_SECONDS = 0.1
 def other_principal(s: Session) -> Wire:
     """Return a client with the credentials of another principal."""
     if not s.wire.header:
-        s.no_occasion(
+        s.skip_no_occasion(
             "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
         )
     if s.hooks.second is None:
-        s.untested("needs --header and --second-header with the credentials of two principals")
+        s.skip_untested("needs --header and --second-header with the credentials of two principals")
     other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began, caller="SECOND_")  # fmt: skip
     other.check = s.wire.check
@@ -37,11 +37,11 @@ def _comparable(answer: RecordedExchange) -> tuple[int, object]:
 
 
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
-async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
+async def other_principals_jobs_look_unknown(s: Session) -> None:
     """A request for another principal's job gets the same response as a request for an unknown job."""
     other = other_principal(s)
-    work = s.server.lasting() or s.some_work()
-    job = await s.submit(work)
+    sample = s.server.long_running_sample() or s.any_sample()
+    job = await s.submit(sample)
     asked = [
         ("GET", "", ""),
         ("GET", "/events", ""),
@@ -52,8 +52,8 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
     ]
     for method, place, cursor in asked:
         header = EVENT_STREAM | {"Last-Event-ID": cursor} if cursor else {}
-        theirs = await other.ask(method, job.path + place, header=header)
-        unknown = await other.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}", header=header)
+        theirs = await other.request(method, job.path + place, header=header)
+        unknown = await other.request(method, f"/v1/jobs/{UNKNOWN_JOB}{place}", header=header)
         s.expect("TW-RES-014" if cursor else "TW-JOB-044", _comparable(theirs) == _comparable(unknown), f"{_comparable(unknown)}", _comparable(theirs),
                  at=theirs)  # fmt: skip
         s.expect("TW-SEC-001", theirs.status == unknown.status, f"{unknown.status}", theirs.status, at=theirs)
@@ -69,20 +69,20 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
         "TW-SEC-001", mine.status == 200, "200 for the principal that owns the job", mine.status, at=mine
     )
     key = {"Idempotency-Key": secrets.token_hex(16)}
-    first = await s.wire.ask("POST", work.submit_to, json=work.body, header=key)
-    second = await other.ask("POST", work.submit_to, json=work.body, header=key)
+    first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=key)
+    second = await other.request("POST", sample.submit_to, json=sample.body, header=key)
     s.expect("TW-JOB-026", second.status == 201 and second.json.get("id") != first.json.get("id"), "a new job for another principal",
              f"{second.status} {second.code}", at=second)  # fmt: skip
 
 
 @check("TW-SEC-008")
-async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
+async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
     """A response about another principal's job takes about as long as a response about an unknown job."""
     other = other_principal(s)
-    job = await s.submit(s.some_work())
+    job = await s.submit(s.any_sample())
     shortest = []
     for place in (job.path, f"/v1/jobs/{UNKNOWN_JOB}"):
-        asked = [await other.ask("GET", place) for _ in range(REQUESTS_PER_JOB)]
+        asked = [await other.request("GET", place) for _ in range(REQUESTS_PER_JOB)]
         shortest.append(min(each.answered - each.began for each in asked))
     apart = abs(shortest[0] - shortest[1])
     s.expect(
@@ -94,11 +94,11 @@ async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
 
 
 @check("TW-JOB-046", needs=["list"])
-async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
+async def list_contains_only_the_callers_jobs(s: Session) -> None:
     """A list of jobs contains the caller's own jobs and no job of another principal."""
     other = other_principal(s)
-    job = await s.submit(s.some_work())
-    lists = [await wire.ask("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
+    job = await s.submit(s.any_sample())
+    lists = [await wire.request("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
     mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)
     shown = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
     s.expect("TW-JOB-046", job.id in mine, f"{job.id} in its owner's list", shown, at=lists[0])
@@ -108,19 +108,19 @@ async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
 
 
 @check("TW-SEC-003", "TW-SEC-002")
-async def wrong_credentials_are_refused(s: Session) -> None:
+async def invalid_credentials_return_401(s: Session) -> None:
     """Missing or wrong credentials get 401 `unauthorized` with `WWW-Authenticate`, and valid credentials are accepted."""
     if not s.wire.header:
-        s.no_occasion(
+        s.skip_no_occasion(
             "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
         )
     bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
     bare.check = s.wire.check
-    job = await s.submit(s.some_work())
+    job = await s.submit(s.any_sample())
     asked = [
         ("GET", job.path),
         ("GET", job.events),
-        ("POST", job.work.submit_to),
+        ("POST", job.sample.submit_to),
         ("POST", f"{job.path}/cancel"),
     ]
     asked += [("GET", "/v1/jobs")] if "list" in s.server.capabilities else []
@@ -135,10 +135,10 @@ async def wrong_credentials_are_refused(s: Session) -> None:
         ]
     for header in wrong:
         for method, place in asked:
-            body = job.work.body if place == job.work.submit_to else None
-            answer = await bare.ask(method, place, json=body, header=header)
+            body = job.sample.body if place == job.sample.submit_to else None
+            answer = await bare.request(method, place, json=body, header=header)
             if answer.status in {200, 404} and not header and (method, place) == asked[0]:
-                s.no_occasion("the server accepts anonymous callers")
+                s.skip_no_occasion("the server accepts anonymous callers")
             s.expect("TW-SEC-003", (answer.status, answer.code) == (401, "unauthorized"), "401 unauthorized",
                      f"{answer.status} {answer.code} for {method} {place}", at=answer)  # fmt: skip
             s.expect("TW-SEC-003", answer.response_header("www-authenticate"), "WWW-Authenticate", at=answer)
@@ -148,13 +148,13 @@ async def wrong_credentials_are_refused(s: Session) -> None:
 
 
 @check("TW-SEC-011")
-async def a_credential_in_the_url_opens_nothing(s: Session) -> None:
+async def credentials_in_the_url_are_not_accepted(s: Session) -> None:
     """The server does not accept the caller's bearer token in the URL."""
     authorization = dict(s.wire.header).get("Authorization", "")
     if not authorization.startswith("Bearer "):
-        s.no_occasion("the run has no bearer token; pass one with --header")
-    job = await s.submit(s.some_work())
+        s.skip_no_occasion("the run has no bearer token; pass one with --header")
+    job = await s.submit(s.any_sample())
     secret = authorization.removeprefix("Bearer ")
     for name in ("access_token", "token", "api_key"):
-        answer = await s.wire.ask("GET", f"{job.path}?{name}={secret}", header={"Authorization": None})
+        answer = await s.wire.request("GET", f"{job.path}?{name}={secret}", header={"Authorization": None})
         s.expect("TW-SEC-011", answer.status == 401, "401", answer.status, at=answer)

@@ -5,9 +5,9 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
-async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
+async def default_parameter_values_are_accepted(s: Session) -> None:
     """`diffs=1` and `errors=http` have the effect of the defaults, and the parameters of other URLs are ignored."""
-    job, _ = await s.ended(s.some_work())
+    job, _ = await s.run_to_end(s.any_sample())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
         answer = await s.stream(job, query=query)
         requirement = "TW-JOB-078" if "after" in query else "TW-JOB-007"
@@ -20,7 +20,7 @@ async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
         )
     listed = ["/v1/jobs?colour=red&diffs=2"] if "list" in s.server.capabilities else []
     for place in ("/v1?colour=red", "/v1?diffs=2&limit=0", f"{job.path}?errors=yes&after=x", *listed):
-        answer = await s.wire.ask("GET", place)
+        answer = await s.wire.request("GET", place)
         s.expect(
             "TW-JOB-006",
             answer.status == 200,
@@ -28,27 +28,29 @@ async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
             f"{answer.status} {answer.code}",
             at=answer,
         )
-    answer = await s.wire.ask("POST", f"{job.work.submit_to}?after=x&diffs=2&errors=yes", json=job.work.body)
+    answer = await s.wire.request(
+        "POST", f"{job.sample.submit_to}?after=x&diffs=2&errors=yes", json=job.sample.body
+    )
     s.expect("TW-JOB-006", answer.status == 201, "201, because a request to submit a job ignores the parameters of streams", f"{answer.status} {answer.code}",
              at=answer)  # fmt: skip
 
 
 @check("TW-JOB-007", "TW-JOB-078", needs=["list"])
-async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
+async def limit_outside_1_to_1000_returns_400(s: Session) -> None:
     """A `limit` that is not a number from 1 to 1000 gets 400 `bad_parameter`, and an empty `limit` counts as absent."""
     for value in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
-        answer = await s.wire.ask("GET", f"/v1/jobs?limit={value}")
+        answer = await s.wire.request("GET", f"/v1/jobs?limit={value}")
         s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={value[:20]}")
     for value in ("", "1", "1000"):
-        answer = await s.wire.ask("GET", f"/v1/jobs?limit={value}")
+        answer = await s.wire.request("GET", f"/v1/jobs?limit={value}")
         s.expect("TW-JOB-007" if value else "TW-JOB-078", answer.status == 200, f"200 for limit={value}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-JOB-007", needs=["snapshots_only"])
-async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
+async def invalid_min_interval_ms_returns_400(s: Session) -> None:
     """A `min_interval_ms` that is not an integer from 0 to 2147483648 gets 400 `bad_parameter`."""
-    job, _ = await s.ended(s.some_work())
+    job, _ = await s.run_to_end(s.any_sample())
     for value in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={value}")
         s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={value[:20]}")
@@ -59,10 +61,10 @@ async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
 
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
-async def parameters_and_members_are_read_as_said(s: Session) -> None:
+async def invalid_parameters_return_400(s: Session) -> None:
     """Unknown query parameters are ignored, empty ones count as absent, and repeated or invalid ones get 400 `bad_parameter`."""
-    work = s.some_work()
-    job, history = await s.ended(work)
+    sample = s.any_sample()
+    job, history = await s.run_to_end(sample)
     for query in ("?colour=red", "?diffs=&errors=", "?after=&colour="):
         answer = await s.stream(job, query=query)
         s.expect("TW-JOB-006" if "colour" in query else "TW-JOB-078", answer.is_stream, f"a stream for {query}",
@@ -74,7 +76,7 @@ async def parameters_and_members_are_read_as_said(s: Session) -> None:
     for query in wrong:
         answer = await s.stream(job, query=query)
         s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", query)
-    answer = await s.wire.ask("POST", work.submit_to, json={**work.body, "x.colour": {"red": [1]}})
+    answer = await s.wire.request("POST", sample.submit_to, json={**sample.body, "x.colour": {"red": [1]}})
     s.expect(
         "TW-OVR-009",
         answer.status == 201,

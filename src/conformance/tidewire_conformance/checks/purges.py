@@ -5,18 +5,18 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-059", "TW-JOB-062", "TW-RES-028", needs=["delete"])
-async def a_purged_job_is_gone(s: Session) -> None:
+async def purged_job_returns_410(s: Session) -> None:
     """A `DELETE` request for a job gets 204, and each later request for that job gets 410 `job_expired`."""
-    job, history = await s.ended(s.some_work())
-    answer = await s.wire.ask("DELETE", job.path)
+    job, history = await s.run_to_end(s.any_sample())
+    answer = await s.wire.request("DELETE", job.path)
     s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
     tombstone = s.server.limits.get("tombstone_ttl_s", 0)
     if tombstone < 1:
-        s.no_occasion("tombstone_ttl_s is 0")
+        s.skip_no_occasion("tombstone_ttl_s is 0")
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("DELETE", "")]
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
-        gone = await s.wire.ask(method, job.path + place)
+        gone = await s.wire.request(method, job.path + place)
         s.expect_refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
         s.expect_refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
     late = await s.stream(job, history.logged[-1].id or "")
@@ -24,13 +24,13 @@ async def a_purged_job_is_gone(s: Session) -> None:
 
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
-async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
+async def purge_sends_done_to_readers(s: Session) -> None:
     """If a client deletes a running job, each connected reader gets a `done` event."""
-    work = s.lasting(30)
-    job = await s.submit(work)
+    sample = s.long_running_sample(30)
+    job = await s.submit(sample)
     async with s.follow(job) as stream:
         await stream.until(lambda now: now.logged)
-        answer = await s.wire.ask("DELETE", job.path)
+        answer = await s.wire.request("DELETE", job.path)
         s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
         last = await stream.to_end(10)
     done = last.of_type("done")
@@ -41,7 +41,7 @@ async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
         [b.type for b in last.events][-2:],
         at=last,
     )
-    if done and work.endpoint == "tidewire.script":
+    if done and sample.endpoint == "tidewire.script":
         s.expect(
             "TW-JOB-060",
             done[0].json.get("status") == "cancelled",

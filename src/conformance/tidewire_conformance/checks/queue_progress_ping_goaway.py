@@ -7,20 +7,20 @@ from itertools import pairwise
 from tidewire_conformance.judging.state_history import job_bodies, job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
+from tidewire_conformance.wire.event_stream_decoder import CLOSING_TYPES, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Stream
 
-PINGS = 2
+PINGS_PER_STREAM = 2
 """Number of pings that the check waits for on each silent stream."""
 
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
-async def places_are_counted_from_1(s: Session) -> None:
+async def queue_positions_start_at_1(s: Session) -> None:
     """A `queue` event has a `position` of at least 1 and no null member, and is sent only when the position has changed."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
-        s.no_occasion("no stream in this run had a queue event")
+        s.skip_no_occasion("no stream in this run had a queue event")
     for each, block in seen:
         s.expect(
             "TW-FRM-064",
@@ -56,12 +56,12 @@ def _shows_running(block: Block) -> bool:
 
 
 @check("TW-FRM-067", "TW-FRM-065")
-async def progress_is_told_again_on_each_connection(s: Session) -> None:
+async def progress_is_repeated_on_each_connection(s: Session) -> None:
     """On each new connection, the latest `progress` of a running item follows the `hello` event."""
-    work = s.scripted(
+    sample = s.script_sample(
         {"append": "x"}, {"progress": {"current": 3, "total": 7, "unit": "step"}}, {"sleep_ms": 20_000}
     )
-    job = await s.submit(work)
+    job = await s.submit(sample)
     for _ in range(2):
         async with s.follow(job) as stream:
             came = await stream.until(lambda now: now.of_type("progress"), 5)
@@ -80,11 +80,11 @@ async def progress_is_told_again_on_each_connection(s: Session) -> None:
                 reported,
                 at=stream.exchange,
             )
-    await s.wire.ask("POST", f"{job.path}/cancel")
+    await s.wire.request("POST", f"{job.path}/cancel")
 
 
 @check("TW-FRM-066", whole_run=True)
-async def progress_of_a_batch_names_its_item(s: Session) -> None:
+async def batch_progress_names_its_item(s: Session) -> None:
     """Each `progress` event of a job with several inputs has the member `item`."""
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
     for each in (each for each in s.streams() if job_of(each) in batches):
@@ -94,7 +94,7 @@ async def progress_of_a_batch_names_its_item(s: Session) -> None:
 
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
-async def a_silent_stream_is_pinged(s: Session) -> None:
+async def idle_stream_receives_pings(s: Session) -> None:
     """A silent stream gets a `ping` in each heartbeat interval, with a `head` that is an id that the reader already has."""
     heartbeat = s.server.heartbeat
     s.expect(
@@ -104,20 +104,22 @@ async def a_silent_stream_is_pinged(s: Session) -> None:
         heartbeat * 1000,
         at=s.server.discovery,
     )
-    work = s.scripted({"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * PINGS + 1)) + 4000})
-    async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as own:
+    sample = s.script_sample(
+        {"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * PINGS_PER_STREAM + 1)) + 4000}
+    )
+    async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as own:
         await own.until(lambda seen: len(seen.logged) >= 3)
-        s.need(
+        s.skip_unless(
             "/v1/jobs/" in own.exchange.response_header("location"),
             "the response to the request that submits the job is not a stream",
         )
-        job = Job(job_of(own.exchange), work, own.exchange)
+        job = Job(job_of(own.exchange), sample, own.exchange)
         without = ["?diffs=0"] if "snapshots_only" in s.server.capabilities else []
         async with AsyncExitStack() as stack:
             opened = [await stack.enter_async_context(s.follow(job, query=query)) for query in ["", *without]]
             opened += [await stack.enter_async_context(s.follow(job, own.exchange.logged[-1].id or ""))]
             await asyncio.gather(*(_judge_pings(s, each, heartbeat) for each in [own, *opened]))
-        await s.wire.ask("POST", f"{job.path}/cancel")
+        await s.wire.request("POST", f"{job.path}/cancel")
 
 
 async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
@@ -127,7 +129,7 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
     hello = seen.of_type("hello")
     said = hello[0].json.get("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
     heartbeat = min(heartbeat, said / 1000) if isinstance(said, int) else heartbeat
-    for count in range(1, PINGS + 1):
+    for count in range(1, PINGS_PER_STREAM + 1):
         before = len(seen.body)
 
         def more(now: RecordedExchange, before: int = before) -> bool:
@@ -149,24 +151,24 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
 
 
 @check("TW-FRM-073", whole_run=True)
-async def goaway_says_its_wait_twice(s: Session) -> None:
+async def goaway_retry_equals_retry_ms(s: Session) -> None:
     """The member `retry_ms` of each `goaway` event equals the `retry` field of that event."""
     seen = [(each, block) for each in s.streams() for block in each.of_type("goaway")]
     if not seen:
-        s.no_occasion("no stream in this run had a goaway event")
+        s.skip_no_occasion("no stream in this run had a goaway event")
     for each, block in seen:
         s.expect("TW-FRM-073", block.retry == block.json.get("retry_ms"), f"retry:{block.json.get('retry_ms')}",
                  block.retry, at=each, block=block)  # fmt: skip
 
 
 @check("TW-FRM-072", whole_run=True)
-async def no_stream_is_closed_without_a_word(s: Session) -> None:
+async def stream_ends_with_a_closing_event(s: Session) -> None:
     """Each stream that the server ends contains a `done`, `goaway` or `problem` event."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
         s.expect(
             "TW-FRM-072",
-            CLOSING & {*kinds},
+            CLOSING_TYPES & {*kinds},
             "done, goaway or problem before the end of the stream",
             kinds[-3:],
             at=each,
@@ -174,7 +176,7 @@ async def no_stream_is_closed_without_a_word(s: Session) -> None:
 
 
 @check("TW-DIF-004", whole_run=True)
-async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
+async def ephemeral_events_carry_no_results(s: Session) -> None:
     """Ephemeral events carry no part of a result: no unlisted member has `value` or `text` in its name."""
     tables = {
         "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},

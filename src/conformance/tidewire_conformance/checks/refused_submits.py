@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidewire_conformance.judging.server_probe import Work
+from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -11,10 +11,10 @@ UNKNOWN_MEMBER = "no/such~member"
 
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
-async def a_submit_of_another_shape_is_refused(s: Session) -> None:
+async def invalid_submit_body_returns_422(s: Session) -> None:
     """A request to submit a job gets 422 with a pointer into its body if the body has the wrong shape or an invalid member."""
-    work = s.some_work()
-    example = work.inputs[0]
+    sample = s.any_sample()
+    example = sample.inputs[0]
     wrong: list[tuple[str, Any]] = [
         ("TW-JOB-077", []),
         ("TW-JOB-077", 7),
@@ -39,13 +39,13 @@ async def a_submit_of_another_shape_is_refused(s: Session) -> None:
         ("TW-JOB-083", {"input": example, "shared": []}),
     ]
     for requirement, body in wrong:
-        answer = await s.wire.ask("POST", work.submit_to, json=body)
+        answer = await s.wire.request("POST", sample.submit_to, json=body)
         s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
             pointer = answer.json.get("pointer")
             s.expect("TW-JOB-016", isinstance(pointer, str) and _points_into(body, pointer), "a pointer into the body", pointer,
                      at=answer)  # fmt: skip
-    await s.expect_accepted("TW-JOB-011", work, "a body with one input")
+    await s.expect_accepted("TW-JOB-011", sample, "a body with one input")
 
 
 def _points_into(body: Any, pointer: str) -> bool:
@@ -62,15 +62,17 @@ def _points_into(body: Any, pointer: str) -> bool:
 
 
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
-async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
+async def input_violating_its_schema_returns_422(s: Session) -> None:
     """An input that violates the endpoint's schema gets 422 before anything runs, even if the request accepts a stream."""
-    found = [(work, bad) for work in _candidates(s) for bad in unfit(s, work)]
+    found = [(sample, bad) for sample in _candidates(s) for bad in unfit(s, sample)]
     if not found:
-        s.untested("no endpoint has a schema that rejects null, a number, a list or an unknown member")
+        s.skip_untested("no endpoint has a schema that rejects null, a number, a list or an unknown member")
     escaped = [each for each in found if isinstance(each[1], dict) and UNKNOWN_MEMBER in each[1]][:1]
     tries = [(*each, "application/json") for each in [*found[:1], *escaped]]
-    for work, bad, accept in [*tries, (*found[0], "text/event-stream")]:
-        answer = await s.wire.ask("POST", work.submit_to, json={"input": bad}, header={"Accept": accept})
+    for sample, bad, accept in [*tries, (*found[0], "text/event-stream")]:
+        answer = await s.wire.request(
+            "POST", sample.submit_to, json={"input": bad}, header={"Accept": accept}
+        )
         s.expect_refused(
             "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
             answer,
@@ -90,17 +92,19 @@ async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
     await s.expect_accepted("TW-JOB-015", found[0][0], "a valid input")
 
 
-def _candidates(s: Session) -> list[Work]:
-    script = s.server.any_work()
-    return ([script] if script else []) + [work for work in s.server.seen if work.ended == "succeeded"]
+def _candidates(s: Session) -> list[SampleRequest]:
+    script = s.server.any_sample()
+    return ([script] if script else []) + [
+        sample for sample in s.server.samples if sample.ended == "succeeded"
+    ]
 
 
-def unfit(s: Session, work: Work) -> list[Any]:
+def unfit(s: Session, sample: SampleRequest) -> list[Any]:
     """Return inputs that violate the schema of the endpoint."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 - imported at its single use
 
-    validator = Draft202012Validator(s.server.endpoints[work.endpoint].description["input_schema"])
-    good = work.inputs[0]
+    validator = Draft202012Validator(s.server.endpoints[sample.endpoint].description["input_schema"])
+    good = sample.inputs[0]
     tries: list[Any] = [None, 7, []]
     if isinstance(good, dict):
         tries = [{**good, name: {"no": "such"}} for name in good] + [{**good, UNKNOWN_MEMBER: 1}, *tries]
@@ -108,9 +112,9 @@ def unfit(s: Session, work: Work) -> list[Any]:
 
 
 @check("TW-JOB-017", "TW-JOB-005")
-async def accept_decides_the_form_of_the_answer(s: Session) -> None:
+async def accept_header_selects_json_or_stream(s: Session) -> None:
     """A request to submit a job gets a stream if `Accept` names event streams, else JSON, or 406 if `Accept` excludes both."""
-    work = s.some_work()
+    sample = s.any_sample()
     forms = [
         (None, "application/json"),
         ("", "application/json"),
@@ -124,14 +128,14 @@ async def accept_decides_the_form_of_the_answer(s: Session) -> None:
         ("text/event-stream;q=0", "application/problem+json"),
     ]
     for accept, media in forms:
-        answer = await s.wire.ask(
-            "POST", work.submit_to, json=work.body, header={"Accept": accept}, seconds=30 + work.seconds
+        answer = await s.wire.request(
+            "POST", sample.submit_to, json=sample.body, header={"Accept": accept}, seconds=30 + sample.seconds
         )
         s.expect("TW-JOB-017", answer.media_type == media, f"{media} for Accept: {accept}",
                  f"{answer.status} {answer.media_type}", at=answer)  # fmt: skip
         if media == "application/problem+json":
             s.expect_refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
-    read = await s.wire.ask("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
+    read = await s.wire.request("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
     s.expect(
         "TW-JOB-005",
         read.media_type == "application/json",

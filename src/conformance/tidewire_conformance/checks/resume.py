@@ -15,7 +15,7 @@ CUT_POINTS = 24
 """Maximum number of cursors that are tried for one job: the first, the last and a random sample of the others."""
 LIVE_CUTS = 6
 """Number of times that the check cuts its connection to a running job."""
-LARGEST_LOG = 8 * 2**20
+MAX_TESTED_LOG = 8 * 2**20
 """Largest `max_log_bytes` that the suite tests. To see the server trim a log, a job fills it beyond this limit."""
 INVALID_IDS = (
     "01-3",
@@ -57,7 +57,7 @@ def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
 
 
 @check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", whole_run=True)
-async def ids_go_up_without_a_gap(s: Session) -> None:
+async def ids_are_consecutive(s: Session) -> None:
     """Within an epoch, each event id continues from the one before it, and only snapshots may skip ids."""
     for each in (each for each in s.wire.record if each.is_stream and each.logged):
         last = key(each.cursor) if each.cursor not in {"", "0-0"} else None
@@ -100,9 +100,9 @@ def _base(block: Block, seq: int) -> int:
 
 
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
-async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
+async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     """The cursor `0-0` returns the whole log each time: a `start` snapshot with the id `1-1`, then events with consecutive ids."""
-    _, history = await s.ended(s.growing())
+    _, history = await s.run_to_end(s.growing_sample())
     ids = [block.id for block in history.logged]
     first = history.logged[0]
     s.expect("TW-RES-005", ids[0] == "1-1", "1-1 as the first id", ids[0], at=history, block=first)
@@ -112,7 +112,7 @@ async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
     s.expect("TW-RES-003", ids == wanted, f"{wanted[0]}…{wanted[-1]}", ids, at=history)
     merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
     s.expect("TW-DIF-045", not merged, "no `on` in an event of the original log", ids, at=history)
-    again = await s.stream(Job(_job(history), s.growing(), history), "0-0")
+    again = await s.stream(Job(_job(history), s.growing_sample(), history), "0-0")
     same_ids = [block.id for block in again.logged] == ids
     s.expect("TW-RES-017", same_ids and not differing(history, again), "the same events in both responses",
              f"{len(again.logged)} events in the second response, and {len(history.logged)} in the first one", at=again)  # fmt: skip
@@ -123,9 +123,9 @@ def _job(history: RecordedExchange) -> str:
 
 
 @check("TW-RES-009", "TW-RES-012", "TW-RES-019", "TW-RES-020", "TW-RES-021", "TW-FRM-056")
-async def every_cut_point_of_a_job_that_has_ended_resumes(s: Session) -> None:
+async def ended_job_resumes_from_every_id(s: Session) -> None:
     """For an ended job, a cursor with any id in the log returns exactly the events after that id, up to `done`."""
-    job, history = await s.ended(s.growing())
+    job, history = await s.run_to_end(s.growing_sample())
     whole = history.logged
     for at in _sample(s.rng, len(whole) - 1):
         cursor = whole[at].id or ""
@@ -176,11 +176,11 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 
 
 @check("TW-RES-019", "TW-RES-020", "TW-RES-007")
-async def a_running_job_resumes_after_each_cut(s: Session) -> None:
+async def running_job_resumes_after_each_disconnect(s: Session) -> None:
     """If the stream of a running job is cut several times, the parts together contain each event of the log exactly once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
-    work = s.server.script(*steps) or s.growing()
-    job = await s.submit(work)
+    sample = s.server.script_sample(*steps) or s.growing_sample()
+    job = await s.submit(sample)
     seen: list[Block] = []
     parts: list[RecordedExchange] = []
     for cut in range(LIVE_CUTS):
@@ -224,9 +224,9 @@ def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
 
 
 @check("TW-RES-009")
-async def the_header_is_younger_than_the_url(s: Session) -> None:
+async def last_event_id_takes_precedence_over_after(s: Session) -> None:
     """The header `Last-Event-ID` takes precedence over the query parameter `after`, unless the header is missing or empty."""
-    job, history = await s.ended(s.growing())
+    job, history = await s.run_to_end(s.growing_sample())
     ids = [block.id or "" for block in history.logged]
     early, late = ids[0], ids[-2]
     alone = await s.stream(job, query=f"?after={late}")
@@ -242,9 +242,9 @@ async def the_header_is_younger_than_the_url(s: Session) -> None:
 
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
-async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) -> None:
+async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None:
     """Without a cursor, the stream of an ended job is a snapshot with the id and the status from before `done`, and then `done`."""
-    job, history = await s.ended(s.growing())
+    job, history = await s.run_to_end(s.growing_sample())
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
         answer = await s.stream(job, query=query, header=header)
@@ -273,9 +273,9 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
 
 
 @check("TW-RES-011", "TW-RES-012")
-async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
+async def malformed_cursor_returns_400(s: Session) -> None:
     """A cursor that is not a valid event id gets 400 `bad_cursor`, and a valid event id gets the stream."""
-    job, history = await s.ended(s.server.any_work() or s.growing())
+    job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
         s.expect("TW-RES-011", (answer.status, answer.code) == (400, "bad_cursor"), f"400 bad_cursor for {cursor!r}",
@@ -287,9 +287,9 @@ async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
 
 
 @check("TW-RES-012")
-async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
+async def cursor_of_done_returns_204(s: Session) -> None:
     """A cursor that is the id of the `done` event, or the reserved id `0-1`, gets 204."""
-    job, history = await s.ended(s.server.any_work() or s.growing())
+    job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in (history.logged[-1].id or "", "0-1"):
         async with s.follow(job, cursor) as stream:
             await stream.until(lambda now: now.ended, 5)
@@ -298,9 +298,9 @@ async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
 
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
-async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> None:
+async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
     """A cursor after the last event, or of an unknown epoch, gets a snapshot with the reason `rewound` and the events after it."""
-    job, history = await s.ended(s.growing())
+    job, history = await s.run_to_end(s.growing_sample())
     head = key(history.logged[-1].id) or (1, 1)
     for cursor, requirement in (
         (f"{head[0]}-{head[1] + 5}", "TW-RES-047"),
@@ -326,22 +326,22 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
 
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
-async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
+async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     """After the server has trimmed a log, an old cursor or `0-0` gets a snapshot, and the events after it apply to that snapshot."""
     limit = s.server.limits.get("max_log_bytes", 2**30)
-    if limit > LARGEST_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
-        s.untested(
-            f"max_log_bytes is {limit}, but the check needs at most {LARGEST_LOG} and a much larger max_state_bytes"
+    if limit > MAX_TESTED_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
+        s.skip_untested(
+            f"max_log_bytes is {limit}, but the check needs at most {MAX_TESTED_LOG} and a much larger max_state_bytes"
         )
     piece = min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2)
     steps = [step for _ in range(limit * 3 // 2 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]
-    work = s.scripted(*steps)
-    job = await s.submit(work)
+    sample = s.script_sample(*steps)
+    job = await s.submit(sample)
     end = await s.stream(job)
     head = key(end.logged[-1].id) or (1, 1)
     old = await s.stream(job, "1-2")
     if contents(old.logged[:1])[0][0] == "1-3" and len(old.logged) >= head[1] - 2:
-        s.no_occasion("the server kept more than max_log_bytes of this log")
+        s.skip_no_occasion("the server kept more than max_log_bytes of this log")
     first = old.logged[0]
     s.expect("TW-RES-012", first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}", "a snapshot at the head",
              f"{first.type} {first.id}", at=old, block=first)  # fmt: skip
@@ -367,43 +367,43 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
         "TW-RES-018",
         folded.after is not None,
         "events that apply to the snapshot",
-        str(folded.refused or ""),
+        str(folded.error or ""),
         at=oldest,
     )
     s.expect("TW-RES-024", oldest.of_type("done"), "done, because it is never trimmed", at=oldest)
 
 
 @check("TW-OVR-025", "TW-JOB-063", slow=True)
-async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
+async def disconnect_does_not_affect_the_job(s: Session) -> None:
     """A job continues after all its readers have disconnected, and ends with its usual status."""
-    work = s.lasting()
+    sample = s.long_running_sample()
     header = {"Accept": "text/event-stream"}
-    async with s.wire.open("POST", work.submit_to, json=work.body, header=header) as stream:
+    async with s.wire.open("POST", sample.submit_to, json=sample.body, header=header) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.response_header("location")
-    s.need(
+    s.skip_unless(
         "/v1/jobs/" in place,
         "the response to the request that submits the job is not a stream with a Location",
     )
-    job = Job(place.rpartition("/")[2], work, stream.exchange)
+    job = Job(place.rpartition("/")[2], sample, stream.exchange)
     end = (await s.stream(job)).of_type("done")
     status = end[0].json.get("status") if end else "no done"
-    s.expect("TW-JOB-063", status == work.ended, f"the status {work.ended}", status, at=stream.exchange)
-    s.expect("TW-OVR-025", status == work.ended, f"the status {work.ended}", status, at=stream.exchange)
+    s.expect("TW-JOB-063", status == sample.ended, f"the status {sample.ended}", status, at=stream.exchange)
+    s.expect("TW-OVR-025", status == sample.ended, f"the status {sample.ended}", status, at=stream.exchange)
 
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
-async def two_readers_see_the_same_history(s: Session) -> None:
+async def concurrent_readers_see_the_same_states(s: Session) -> None:
     """Two concurrent readers of a job reach the same end, and have equal states at each id that both received."""
-    work = s.server.lasting() or s.growing()
-    job = await s.submit(work)
+    sample = s.server.long_running_sample() or s.growing_sample()
+    job = await s.submit(sample)
     async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:
-        first, second = await one.to_end(60 + work.seconds), await other.to_end(60 + work.seconds)
+        first, second = await one.to_end(60 + sample.seconds), await other.to_end(60 + sample.seconds)
     states = [
         {step.block.id: step.after.value for step in steps if step.after is not None}
         for _, steps in Histories([first, second]).streams
     ]
-    s.need(len(states) == 2, "one of the two readers received no event")
+    s.skip_unless(len(states) == 2, "one of the two readers received no event")
     last = [max(found, key=lambda name: key(name) or (0, 0), default="") for found in states]
     s.expect("TW-DIF-066", last[0] == last[1], "the same last id for both readers", last, at=second)
     differing = [name for name in states[0].keys() & states[1].keys() if states[0][name] != states[1][name]]

@@ -3,12 +3,12 @@
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
-LARGEST_STATE = 16 * 2**20
+MAX_TESTED_STATE = 16 * 2**20
 """Largest `max_state_bytes` that the suite tests. To test the limit, a job lets its state grow beyond it."""
 
 
 @check("TW-FRM-047", "TW-FRM-048", whole_run=True)
-async def events_are_no_longer_than_discovery_says(s: Session) -> None:
+async def events_stay_within_size_limits(s: Session) -> None:
     """The data of a snapshot has at most `max_state_bytes`, and the data of any other event at most `max_event_bytes`."""
     limits = s.server.limits
     for each in s.streams():
@@ -23,13 +23,15 @@ async def events_are_no_longer_than_discovery_says(s: Session) -> None:
 
 
 @check("TW-FRM-050", serial=True)
-async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
+async def oversized_state_fails_the_job(s: Session) -> None:
     """A job fails with `state_too_large` if its snapshot would exceed `max_state_bytes`."""
     limit = s.server.limits.get("max_state_bytes", 0)
-    if limit > LARGEST_STATE:
-        s.untested(f"max_state_bytes is {limit}, but the suite tests limits of at most {LARGEST_STATE}")
-    work = s.scripted({"bytes": limit + 1})
-    _, history = await s.ended(work)
+    if limit > MAX_TESTED_STATE:
+        s.skip_untested(
+            f"max_state_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_STATE}"
+        )
+    sample = s.script_sample({"bytes": limit + 1})
+    _, history = await s.run_to_end(sample)
     done = history.of_type("done")[0].json
     s.expect(
         "TW-FRM-050",
@@ -41,16 +43,16 @@ async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
 
 
 @check("TW-FRM-049", "TW-FRM-047")
-async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) -> None:
+async def long_text_is_split_over_several_events(s: Session) -> None:
     """A text that is longer than `max_event_bytes` is sent in several events and is complete at the end."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
-        s.untested(
+        s.skip_untested(
             f"max_event_bytes is too large for the suite or too close to max_state_bytes: {size - 1000}"
         )
-    work = s.scripted({"bytes": size})
-    job, history = await s.ended(work)
+    sample = s.script_sample({"bytes": size})
+    job, history = await s.run_to_end(sample)
     longest = max((len(block.data) for block in history.of_type("message")), default=0)
     s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
     value = (await s.read(job)).json["state"]["items"][0]["value"]

@@ -9,7 +9,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-DIF-044", whole_run=True)
-async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
+async def merged_diffs_keep_text_checks(s: Session) -> None:
     """If a diff replaces several events, it contains a check of each text that any of these events contains a check of."""
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
@@ -46,15 +46,15 @@ def _checked_texts(data: Any) -> set[str]:
 
 
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
-async def a_slow_reader_delays_nobody(s: Session) -> None:
+async def slow_reader_does_not_delay_others(s: Session) -> None:
     """A reader that stops reading delays neither the job nor other readers, and the server does not disconnect it."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
     count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
-    work = s.server.script(*steps) if count * piece > 2**20 else None
-    if work is None:
-        s.untested("needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
-    job = await s.submit(work)
+    sample = s.server.script_sample(*steps) if count * piece > 2**20 else None
+    if sample is None:
+        s.skip_untested("needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
+    job = await s.submit(sample)
     async with s.follow(job, read_ahead=4096) as slow:
         await slow.until(lambda now: now.of_type("hello"))
         quick = await s.stream(job)

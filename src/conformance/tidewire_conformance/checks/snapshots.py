@@ -6,22 +6,22 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-RES-007", "TW-RES-016")
-async def a_snapshot_holds_all_that_the_diffs_gave(s: Session) -> None:
+async def snapshots_match_the_history(s: Session) -> None:
     """A snapshot holds the same errors, notes, usage, `stable` and `batch` as the log of the job, for each endpoint."""
     fails = {
         "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]
     }
-    works = {work.endpoint: work for work in s.server.seen}
-    if scripted := s.server.script():
-        works[""] = scripted.with_input(fails)
-    for work in works.values():
-        job, history = await s.ended(work)
+    samples = {sample.endpoint: sample for sample in s.server.samples}
+    if scripted := s.server.script_sample():
+        samples[""] = scripted.with_input(fails)
+    for sample in samples.values():
+        job, history = await s.run_to_end(sample)
         answer = await s.stream(job)
         if not s.expect("TW-RES-016", [b.type for b in answer.logged[:1]] == ["snapshot"], "a snapshot as the first logged event",
                         f"{answer.status} {[b.type for b in answer.logged]}", at=answer):  # fmt: skip
             continue
         lost = differing(history, answer)
-        s.expect("TW-RES-007", not lost, f"the states of the history of {work.endpoint}", f"different states at {lost}",
+        s.expect("TW-RES-007", not lost, f"the states of the history of {sample.endpoint}", f"different states at {lost}",
                  at=answer, block=answer.logged[0])  # fmt: skip
-    if not works:
-        s.untested("no example of an endpoint ended")
+    if not samples:
+        s.skip_untested("no example of an endpoint ended")

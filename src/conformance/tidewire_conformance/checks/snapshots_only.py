@@ -9,11 +9,11 @@ from tidewire_conformance.session import Session
 @check(
     "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
 )
-async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
+async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     """With `?diffs=0`, a stream has only snapshots, `done` and ephemeral events, and snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
-    work = s.server.script(*steps) or s.server.lasting() or s.some_work()
-    job = await s.submit(work)
+    sample = s.server.script_sample(*steps) or s.server.long_running_sample() or s.any_sample()
+    job = await s.submit(sample)
     least = max(int(s.server.discovery_body.get("min_interval_ms", 0)), 300)
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
     kinds = [block.type for block in answer.events]
@@ -40,9 +40,9 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
 
 
 @check("TW-JOB-081", needs=["snapshots_only"])
-async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
+async def diffs_0_validates_the_cursor(s: Session) -> None:
     """With `?diffs=0`, the id of `done` gets 204, an invalid cursor gets 400, and an unknown id gets a `rewound` snapshot."""
-    job, history = await s.ended(s.some_work())
+    job, history = await s.run_to_end(s.any_sample())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
     s.expect_refused(
@@ -70,7 +70,7 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
 
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
-async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
+async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
     """With `min_interval_ms=0`, snapshots are as far apart as the `min_interval_ms` of the discovery document requires."""
     least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(
@@ -78,8 +78,8 @@ async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
     ):
         return
     steps = [step for n in range(50) for step in ({"append": f"{n} "}, {"sleep_ms": 12})]
-    work = s.server.script(*steps) or s.server.lasting() or s.some_work()
-    answer = await s.stream(await s.submit(work), query="?diffs=0&min_interval_ms=0")
+    sample = s.server.script_sample(*steps) or s.server.long_running_sample() or s.any_sample()
+    answer = await s.stream(await s.submit(sample), query="?diffs=0&min_interval_ms=0")
     took = 1000 * (answer.finished - answer.began)
     count = len(answer.of_type("snapshot"))
     s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"at most one snapshot per {least} ms", f"{count} snapshots in {took:.0f} ms",

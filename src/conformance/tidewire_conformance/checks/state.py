@@ -15,7 +15,7 @@ TRANSITIONS = {
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
 """Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several changes."""
-DEEPEST_VALUE = 56
+MAX_VALUE_DEPTH = 56
 
 # Requirements that an operation of a diff satisfies if it applies to the state, by the name of the operation.
 _BY_OP = {
@@ -34,13 +34,13 @@ _BY_OP = {
     "TW-DIF-039", "TW-DIF-046", "TW-DIF-047", "TW-DIF-048", "TW-DIF-049", "TW-DIF-050", "TW-DIF-055", "TW-RES-030",
     "TW-RES-040", whole_run=True,
 )  # fmt: skip
-async def histories_fold(s: Session) -> None:
+async def diffs_apply_and_checks_hold(s: Session) -> None:
     """Each diff applies to the state before it, and each check and digest matches the state."""
     for step in s.histories().steps:
-        if step.refused is not None:
-            s.expect(step.refused.requirement, False, "an event that applies to the state before it", str(step.refused),
+        if step.error is not None:
+            s.expect(step.error.requirement, False, "an event that applies to the state before it", str(step.error),
                      at=step.exchange, block=step.block)  # fmt: skip
-            s.expect("TW-DIF-012", step.refused.requirement not in _op_requirements(), "a diff that applies", str(step.refused),
+            s.expect("TW-DIF-012", step.error.requirement not in _op_requirements(), "a diff that applies", str(step.error),
                      at=step.exchange, block=step.block)  # fmt: skip
         elif step.after is not None and step.before is not None:
             for requirement in _satisfied(step):
@@ -69,7 +69,7 @@ def _satisfied(step: Step) -> Iterator[str]:
 
 
 @check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
-async def each_state_is_one(s: Session) -> None:
+async def states_are_valid(s: Session) -> None:
     """After each logged event, the state fits its schema, keeps its number of items, and has errors only in failed items."""
     counts: dict[str, int] = {}
     judged: dict[tuple[str, str | None, str], Any] = {}
@@ -108,12 +108,12 @@ async def each_state_is_one(s: Session) -> None:
             s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "the member error in failed items only",
                      item, at=step.exchange, block=step.block)  # fmt: skip
             deep = strict_json.depth(item["value"])
-            s.expect("TW-OVR-007", deep <= DEEPEST_VALUE, f"a value nested at most {DEEPEST_VALUE} deep", deep, at=step.exchange,
+            s.expect("TW-OVR-007", deep <= MAX_VALUE_DEPTH, f"a value nested at most {MAX_VALUE_DEPTH} deep", deep, at=step.exchange,
                      block=step.block)  # fmt: skip
 
 
 @check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
-async def an_id_has_one_state(s: Session) -> None:
+async def each_id_has_one_state(s: Session) -> None:
     """Diffs, merged diffs, snapshots and reads of a job all lead to the same state at the same event id."""
     found: dict[tuple[str, str], Any] = {}
     for step in s.histories().steps:
@@ -133,7 +133,7 @@ async def an_id_has_one_state(s: Session) -> None:
 
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
-async def items_move_by_the_table(s: Session) -> None:
+async def item_status_transitions_are_valid(s: Session) -> None:
     """The status of an item changes as section 1.6 permits, an ended item never changes, and the job's final status follows from its items."""
     for step in s.histories().steps:
         if step.before is None or step.after is None:
@@ -168,7 +168,7 @@ async def items_move_by_the_table(s: Session) -> None:
 
 
 @check("TW-DIF-034", "TW-DIF-035", whole_run=True)
-async def columns_stay_within_an_epoch(s: Session) -> None:
+async def columns_are_constant_within_an_epoch(s: Session) -> None:
     """Each snapshot and each job resource has `columns`, which stay the same within an epoch."""
     known: dict[tuple[str, int], Any] = {}
 
@@ -196,7 +196,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
 
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
-async def stable_text_stays(s: Session) -> None:
+async def stable_text_does_not_change(s: Session) -> None:
     """Text that `stable` covers never changes within an epoch, and the lengths in `stable` neither decrease nor exceed their texts."""
     seen = False
     for step in s.histories().steps:
@@ -210,7 +210,7 @@ async def stable_text_stays(s: Session) -> None:
             seen = seen or bool(new.get("stable") or old.get("stable"))
             _judge_stable(s, step, old, new)
     if not seen:
-        s.no_occasion("no item in this run had `stable`")
+        s.skip_no_occasion("no item in this run had `stable`")
 
 
 def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -239,7 +239,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
-async def texts_are_counted_in_code_points(s: Session) -> None:
+async def text_lengths_count_code_points(s: Session) -> None:
     """Truncating a text by one removes one code point, even outside the BMP, and never splits a surrogate pair."""
     kept = "e\u0301🎉👩\u200d"
     steps: list[dict[str, Any]] = [
@@ -248,8 +248,8 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
         {"append": "é🎉"},
         {"truncate": 1},
     ]
-    work = s.scripted(*steps)
-    job, history = await s.ended(work)
+    sample = s.script_sample(*steps)
+    job, history = await s.run_to_end(sample)
     wanted = kept + "é"
     body = (await s.read(job)).json
     got = body["state"]["items"][0]["value"]
@@ -270,7 +270,7 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
 
 
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
-async def diffs_rebuild_the_value(s: Session) -> None:
+async def diffs_reconstruct_the_value(s: Session) -> None:
     """Diffs between values of every JSON type lead to the value that the job emitted last."""
     # Each edited value contains a long unchanged text, so that the server sends small edits. If the server replaced the
     # whole value, errors in earlier diffs would not show.
@@ -295,13 +295,13 @@ async def diffs_rebuild_the_value(s: Session) -> None:
         },
     ]
     steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]
-    work = s.scripted(*steps, initial={}, columns=[])
-    job, history = await s.ended(work)
+    sample = s.script_sample(*steps, initial={}, columns=[])
+    job, history = await s.run_to_end(sample)
     folded = Histories([history]).streams[0][1][-1]
     got = (
         folded.after.value["items"][0]["value"]
         if folded.after
-        else f"a diff that does not apply: {folded.refused}"
+        else f"a diff that does not apply: {folded.error}"
     )
     for requirement in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
         s.expect(requirement, got == values[-1], f"{values[-1]!r}", got, at=history)

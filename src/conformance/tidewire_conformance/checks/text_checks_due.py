@@ -12,7 +12,7 @@ CHECK_AFTER = 64
 
 
 @check("TW-DIF-051", whole_run=True)
-async def checks_come_when_they_are_owed(s: Session) -> None:
+async def required_text_checks_are_sent(s: Session) -> None:
     """The server sends a check of a text when it truncates the text, when the item or job ends, and at the latest with the 64th change."""
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
@@ -20,13 +20,13 @@ async def checks_come_when_they_are_owed(s: Session) -> None:
 
 
 @check("TW-DIF-051", slow=True)
-async def the_64th_change_is_proved(s: Session) -> None:
+async def text_check_is_sent_by_the_64th_change(s: Session) -> None:
     """A text that grows in more than 64 events gets a check before its item ends."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
-    work = s.scripted(*steps)
-    _, history = await s.ended(work)
+    sample = s.script_sample(*steps)
+    _, history = await s.run_to_end(sample)
     if len(history.of_type("message")) < CHECK_AFTER + 2:
-        s.no_occasion("the server merged the changes into fewer than 64 events")
+        s.skip_no_occasion("the server merged the changes into fewer than 64 events")
     _judge_due_checks(s, Histories([history]).streams[0][1])
 
 

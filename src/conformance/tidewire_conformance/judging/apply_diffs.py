@@ -1,6 +1,6 @@
 """Function that applies a diff to a state (chapter 5), independent of the client and the server.
 
-A diff that does not apply raises `Refused` with the id of the requirement that it violates. States are immutable. A new
+A diff that does not apply raises `InvalidDiffError` with the id of the requirement that it violates. States are immutable. A new
 state shares all unchanged parts with the old one, so a history can keep the state at every event id.
 
 A diff that does not apply raises `Refused` with the requirement that it violates. States are immutable: a new state
@@ -24,7 +24,7 @@ _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
 """Number of elements of each diff operation. A row (`r`) has one element for each column, so its size varies."""
 
 
-class Refused(Exception):  # noqa: N818 - names the result for the diff
+class InvalidDiffError(Exception):
     """Raised if a diff, a check or a digest violates a requirement."""
 
     def __init__(self, requirement: str, why: str) -> None:
@@ -43,14 +43,14 @@ class State:
 
 def _require(holds: object, requirement: str, why: str) -> None:
     if not holds:
-        raise Refused(requirement, why)
+        raise InvalidDiffError(requirement, why)
 
 
 def tokens(path: Any) -> list[str]:
     """Split a JSON Pointer into its reference tokens.
 
     Raises:
-        Refused: The path is not a JSON Pointer.
+        InvalidDiffError: The path is not a JSON Pointer.
     """
     sound = isinstance(path, str) and (not path or path[0] == "/") and not re.search("~(?![01])", path)
     _require(sound, "TW-DIF-018", f"{path!r} is not a JSON Pointer")
@@ -66,7 +66,7 @@ def get(value: Any, path: str) -> Any:
     """Return the value at a path in a JSON value.
 
     Raises:
-        Refused: The path does not exist.
+        InvalidDiffError: The path does not exist.
     """
     for token in tokens(path):
         if isinstance(value, dict):
@@ -84,7 +84,7 @@ def find(value: Any, path: str) -> Any:
     """Return the value at a path in a JSON value, or None if the path does not exist."""
     try:
         return get(value, path)
-    except Refused:
+    except InvalidDiffError:
         return None
 
 
@@ -194,7 +194,7 @@ def apply(state: State, data: Any) -> State:
     """Apply a diff to a state and verify the checks in the diff.
 
     Raises:
-        Refused: The diff does not apply, or one of its checks fails.
+        InvalidDiffError: The diff does not apply, or one of its checks fails.
     """
     ops, checks = data, []
     if isinstance(data, str):
@@ -256,7 +256,7 @@ def verify(state: State, checks: Any, requirement: str) -> None:
         requirement: Id of the requirement that a malformed check violates.
 
     Raises:
-        Refused: A check is malformed or does not hold.
+        InvalidDiffError: A check is malformed or does not hold.
     """
     for check in checks:
         _require(isinstance(check, list) and len(check) in {2, 3}, requirement, f"{check!r} is not a check")

@@ -59,7 +59,7 @@ class GradedRun(Protocol):
         """Return the profile toward which a requirement counts."""
 
 
-class Named(Protocol):
+class CheckOrScenario(Protocol):
     """Check or scenario, as far as the grade needs it: a name and the covered requirements."""
 
     @property
@@ -215,7 +215,7 @@ class Report:
 
 
 def grade(
-    run: GradedRun, checks: Iterable[Named], known: Mapping[str, str] | None = None, part: str = ""
+    run: GradedRun, checks: Iterable[CheckOrScenario], known: Mapping[str, str] | None = None, part: str = ""
 ) -> Report:
     """Grade a completed run.
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
-from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
 SCRIPT: Final = "tidewire.script"
 EXAMPLES_PER_ENDPOINT: Final = 2
@@ -41,7 +41,7 @@ class ProbeError(Exception):
 
 
 @dataclass(frozen=True)
-class Work:
+class SampleRequest:
     """Sample request for an endpoint, with the observed properties of its job."""
 
     endpoint: str
@@ -60,14 +60,14 @@ class Work:
     def inputs(self) -> list[Any]:
         return self.body["inputs"] if "inputs" in self.body else [self.body["input"]]
 
-    def with_input(self, value: Any) -> "Work":
+    def with_input(self, value: Any) -> "SampleRequest":
         """Return a request for the same endpoint with another input. The properties of its job are unknown."""
-        return Work(self.endpoint, self.submit_to, {"input": value})
+        return SampleRequest(self.endpoint, self.submit_to, {"input": value})
 
-    def with_inputs(self, values: Sequence[Any], **more: Any) -> "Work":
+    def with_inputs(self, values: Sequence[Any], **more: Any) -> "SampleRequest":
         """Return a request for the same endpoint with several inputs."""
         seconds = self.seconds * len(values)
-        return Work(self.endpoint, self.submit_to, {"inputs": [*values], **more}, seconds)
+        return SampleRequest(self.endpoint, self.submit_to, {"inputs": [*values], **more}, seconds)
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class Server:
 
     discovery: RecordedExchange
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
-    seen: list[Work] = field(default_factory=list)
+    samples: list[SampleRequest] = field(default_factory=list)
     """Sample requests whose jobs ended, one for each example that ran."""
-    refused: list[tuple[str, RecordedExchange]] = field(default_factory=list)
+    rejected_examples: list[tuple[str, RecordedExchange]] = field(default_factory=list)
     """Examples that the server rejected, each with the name of the endpoint and the recorded exchange."""
 
     @property
@@ -129,13 +129,13 @@ class Server:
 
     # ---- sample requests by the properties of their jobs -------------------------------------------------------------
 
-    def script(self, *steps: dict[str, Any], **members: Any) -> Work | None:
+    def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest | None:
         """Return a request for `tidewire.script` with these steps, or None if the server lacks that endpoint."""
         if not self.has_script:
             return None
         script_input = {"script": [*steps], **members}
         seconds = sum(step.get("sleep_ms", 0) for step in steps) / 1000
-        return Work(
+        return SampleRequest(
             SCRIPT,
             self.endpoints[SCRIPT].submit_to,
             {"input": script_input},
@@ -144,35 +144,37 @@ class Server:
             grows=True,
         )
 
-    def any_work(self) -> Work | None:
+    def any_sample(self) -> SampleRequest | None:
         """Return a request for the shortest known job that succeeds, or None."""
-        return self.script({"append": "Hel"}, {"append": "lo"}) or self._seen(lambda _: True)
+        return self.script_sample({"append": "Hel"}, {"append": "lo"}) or self._find_sample(lambda _: True)
 
-    def growing(self) -> Work | None:
+    def growing_sample(self) -> SampleRequest | None:
         """Return a request for a job whose value changes in several logged events, or None."""
         steps = [step for n in range(6) for step in ({"append": f"{n} né 😀 "}, {"sleep_ms": 12})]
-        return self.script(*steps) or self._seen(lambda work: work.grows and work.events >= MIN_GROWTH_EVENTS)
+        return self.script_sample(*steps) or self._find_sample(
+            lambda sample: sample.grows and sample.events >= MIN_GROWTH_EVENTS
+        )
 
-    def lasting(self, seconds: float = 0.5) -> Work | None:
+    def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
         """Return a request for a job that grows at once and runs long enough to be observed and cancelled, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
-        return self.script(*steps) or self._seen(
-            lambda work: work.grows and work.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
+        return self.script_sample(*steps) or self._find_sample(
+            lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
-    def failing(self) -> Work | None:
+    def failing_sample(self) -> SampleRequest | None:
         """Return a request for a job that fails after it has produced output, or None."""
-        return self.script({"append": "so far"}, {"fail": "no further"}) or next(
-            (work for work in self.seen if work.ended == "failed"), None
+        return self.script_sample({"append": "so far"}, {"fail": "no further"}) or next(
+            (sample for sample in self.samples if sample.ended == "failed"), None
         )
 
-    def batching(self) -> Work | None:
+    def batch_sample(self) -> SampleRequest | None:
         """Return a request for an endpoint that accepts several inputs, or None."""
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
-            return self.any_work()
-        return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("batch")))
+            return self.any_sample()
+        return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("batch")))
 
-    def uneven(self, *shorter: int) -> Work | None:
+    def uneven_batch_sample(self, *shorter: int) -> SampleRequest | None:
         """Return a request with several inputs of which the last one takes longest, or None.
 
         Args:
@@ -182,25 +184,29 @@ class Server:
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             quick = {"script": [{"append": "a"}]}
             slow = {"script": [{"append": "b"}, {"sleep_ms": 1500}, {"append": "c"}]}
-            return Work(SCRIPT, self.endpoints[SCRIPT].submit_to, {"inputs": [quick, slow]}, 1.5)
-        work = self.with_logprobs()
-        if work is None or not self.endpoints[work.endpoint].capability("batch"):
+            return SampleRequest(SCRIPT, self.endpoints[SCRIPT].submit_to, {"inputs": [quick, slow]}, 1.5)
+        sample = self.logprobs_sample()
+        if sample is None or not self.endpoints[sample.endpoint].capability("batch"):
             return None
         counts = (*(shorter or (1,)), LONG_TOKENS)
-        found = work.with_inputs([{**work.inputs[0], "max_tokens": count, "stop": []} for count in counts])
+        found = sample.with_inputs(
+            [{**sample.inputs[0], "max_tokens": count, "stop": []} for count in counts]
+        )
         return replace(found, seconds=LONG_SECONDS)
 
-    def with_logprobs(self) -> Work | None:
+    def logprobs_sample(self) -> SampleRequest | None:
         """Return a request for an endpoint that returns log-probabilities, or None."""
-        return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("logprobs")))
+        return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("logprobs")))
 
-    def _seen(self, holds: Callable[[Work], bool], *, longest: bool = False) -> Work | None:
-        found = [work for work in self.seen if work.ended == "succeeded" and holds(work)]
-        return (max if longest else min)(found, key=lambda work: work.seconds, default=None)
+    def _find_sample(
+        self, holds: Callable[[SampleRequest], bool], *, longest: bool = False
+    ) -> SampleRequest | None:
+        found = [sample for sample in self.samples if sample.ended == "succeeded" and holds(sample)]
+        return (max if longest else min)(found, key=lambda sample: sample.seconds, default=None)
 
-    def limits_of_batch(self, work: Work) -> int:
+    def max_inputs(self, sample: SampleRequest) -> int:
         """Return the maximum number of inputs of one job for the endpoint of a request."""
-        own = int((self.endpoints[work.endpoint].capability("batch") or {}).get("max_items", 1))
+        own = int((self.endpoints[sample.endpoint].capability("batch") or {}).get("max_items", 1))
         return min(own, self.limits.get("max_inputs", own))
 
 
@@ -217,8 +223,8 @@ async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tup
     """
     wire = wire.as_check("discovery")
     try:
-        discovery = await wire.ask("GET", "/v1")
-    except NoAnswerError as error:
+        discovery = await wire.request("GET", "/v1")
+    except IncompleteResponseError as error:
         raise ProbeError(f"cannot reach {wire.base_url}: {error}{_connection_hint(str(error))}") from None
     discovery_body = discovery.json
     if (
@@ -279,7 +285,7 @@ async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:
     name = str(listed.get("name", ""))
     href = listed.get("href")
     place = resolve(server.discovery, href) if isinstance(href, str) else f"/v1/endpoints/{quote(name)}"
-    described = await wire.ask("GET", place)
+    described = await wire.request("GET", place)
     if described.status == 200 and isinstance(described.json, dict):
         server.endpoints[name] = Endpoint(name, described, f"/v1/endpoints/{quote(name)}/jobs")
 
@@ -293,12 +299,12 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
         ran = await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
     done = ran.of_type("done")
     if ran.status != 200:
-        server.refused.append((endpoint.name, ran))
+        server.rejected_examples.append((endpoint.name, ran))
     if not done or not isinstance(done[0].json, dict):
         return
     diffs = [block for block in ran.of_type("message") if b"/value" in block.data or block.data[:1] in b'"']
-    server.seen.append(
-        Work(
+    server.samples.append(
+        SampleRequest(
             endpoint.name,
             endpoint.submit_to,
             body,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidewire_conformance.judging import apply_diffs
-from tidewire_conformance.judging.apply_diffs import Refused, State
+from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     before: State | None
     """State before the event, or None if that state is unknown."""
     after: State | None
-    refused: Refused | None
+    error: InvalidDiffError | None
     """Error that says why the event does not apply, or None if it applies."""
 
     @property
@@ -81,15 +81,15 @@ class Histories:
         held = self._known.get((job, exchange.cursor))
         place = key(exchange.cursor)
         for block in exchange.logged:
-            before, refused = held, None
+            before, fault = held, None
             try:
                 held = _applied(block, held, place)
-            except Refused as error:
-                held, refused = None, error
+            except InvalidDiffError as error:
+                held, fault = None, error
             place = key(block.id)
             if held is not None and block.type != "done":
                 self._known.setdefault((job, block.id or ""), held)
-            yield Step(job, exchange, block, before, held, refused)
+            yield Step(job, exchange, block, before, held, fault)
 
 
 def _applied(block: Block, held: State | None, place: Key | None) -> State | None:
@@ -102,7 +102,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     own = key(block.id)
     base = own and (own[0], data["on"] if isinstance(data, dict) and "on" in data else own[1] - 1)
     if place is not None and base != place:
-        raise Refused(
+        raise InvalidDiffError(
             "TW-RES-030",
             f"the event {block.id} continues from {base}, but the reader has the state at {place}",
         )
@@ -114,7 +114,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     if isinstance(held.value, dict) and isinstance(data.get("digest"), str):
         true = apply_diffs.digest(held.value.get("items"))
         if true != data["digest"]:
-            raise Refused(
+            raise InvalidDiffError(
                 "TW-DIF-055", f"the digest is {data['digest']}, but the items have the digest {true}"
             )
         ending = {name: data[name] for name in ("status", "usage", "error") if name in data}

@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any, Final
 
 from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.strict_json import Reading
+from tidewire_conformance.wire.strict_json import ParsedJson
 
-MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """UTF-8 byte order mark. The decoder removes a mark at the start of a stream."""
 
-LOGGED: Final = frozenset({"snapshot", "message", "done"})
+LOGGED_TYPES: Final = frozenset({"snapshot", "message", "done"})
 """Types of the events that a server keeps in its log (section 3.4)."""
-CLOSING: Final = frozenset({"done", "goaway", "problem"})
+CLOSING_TYPES: Final = frozenset({"done", "goaway", "problem"})
 """Types of the events after which a server ends the stream."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -72,7 +72,7 @@ class Block:
         return found[-1] if found else None
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> ParsedJson:
         return strict_json.read(self.data)
 
     @property
@@ -81,11 +81,11 @@ class Block:
 
     @property
     def is_logged(self) -> bool:
-        return self.is_event and self.type in LOGGED
+        return self.is_event and self.type in LOGGED_TYPES
 
 
 @dataclass
-class Reader:
+class EventStreamDecoder:
     """Incremental decoder. The method `feed` accepts bytes and returns the blocks that they complete."""
 
     last_id: str = ""
@@ -138,11 +138,11 @@ class Reader:
 
         Returns False if too few bytes have arrived to recognize a mark.
         """
-        if len(self._buffer) < len(MARK) and MARK.startswith(self._buffer):
+        if len(self._buffer) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(self._buffer):
             return False
         self._at_start = False
-        if self._buffer.startswith(MARK):
-            del self._buffer[: len(MARK)]
+        if self._buffer.startswith(BYTE_ORDER_MARK):
+            del self._buffer[: len(BYTE_ORDER_MARK)]
             self.marks = 1
         return True
 

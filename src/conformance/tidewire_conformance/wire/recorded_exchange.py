@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.event_stream_decoder import Block, Reader
-from tidewire_conformance.wire.strict_json import Reading
+from tidewire_conformance.wire.event_stream_decoder import Block, EventStreamDecoder
+from tidewire_conformance.wire.strict_json import ParsedJson
 
 SECRET: Final = 8
 """Minimum length at which a credential is replaced everywhere in a report.
@@ -49,7 +49,7 @@ class RecordedExchange:
     fault: str = ""
     """Description of an HTTP or connection error. The text is empty if there was no error."""
     finished: float = 0.0
-    reader: Reader = field(default_factory=Reader)
+    reader: EventStreamDecoder = field(default_factory=EventStreamDecoder)
     secrets: tuple[tuple[str, str], ...] = ()
     """Header values that no report may show, each with the name of the variable that replaces the value."""
 
@@ -93,7 +93,7 @@ class RecordedExchange:
         return self.ended == "whole"
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> ParsedJson:
         """Response body parsed as JSON.
 
         The value is cached, so it must be read only after the response has ended.

@@ -21,14 +21,14 @@ import h11
 from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
-BUSY: Final = frozenset({429, 503})
+BUSY_STATUSES: Final = frozenset({429, 503})
 """Status codes after which the client repeats a request, if the response has `Retry-After`."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
 """Longest `Retry-After`, in seconds, after which the client retries. The option `--patience` multiplies it."""
-ANSWER_SECONDS: Final = 10.0
+RESPONSE_SECONDS: Final = 10.0
 """Timeout, in seconds, for a status line and for each further part of a body. The option `--patience` multiplies it."""
-WHOLE_SECONDS: Final = 60.0
+COMPLETE_RESPONSE_SECONDS: Final = 60.0
 """Timeout, in seconds, for a complete response that is not a stream. The option `--patience` multiplies it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of one response body. The client stops reading when a body exceeds this size."""
@@ -42,7 +42,7 @@ Header = Mapping[str, str | None]
 """Request header fields. The value None removes a field that the client sends by default."""
 
 
-class Sent(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """Optional parts of a request, passed as keyword arguments."""
 
     header: Header | None
@@ -57,7 +57,7 @@ class Sent(TypedDict, total=False):
     """Whether to send the request as HTTP/1.0, as some proxies do."""
 
 
-class NoAnswerError(Exception):
+class IncompleteResponseError(Exception):
     """Raised if a response is missing or incomplete, so that a check cannot judge it."""
 
 
@@ -70,7 +70,7 @@ class Stream:
         self._patience = patience
 
     async def until(
-        self, holds: Callable[[RecordedExchange], object], seconds: float = ANSWER_SECONDS
+        self, holds: Callable[[RecordedExchange], object], seconds: float = RESPONSE_SECONDS
     ) -> bool:
         """Read the response until a condition holds for the recorded exchange.
 
@@ -90,7 +90,7 @@ class Stream:
             return False
         return True
 
-    async def next(self, seconds: float = ANSWER_SECONDS) -> bool:
+    async def next(self, seconds: float = RESPONSE_SECONDS) -> bool:
         """Read the next part of the response.
 
         Returns False if the response has ended, or if nothing arrives within `seconds` times `patience`.
@@ -100,7 +100,7 @@ class Stream:
                 return await self._connection.read()
         return False
 
-    async def to_end(self, seconds: float = ANSWER_SECONDS) -> RecordedExchange:
+    async def to_end(self, seconds: float = RESPONSE_SECONDS) -> RecordedExchange:
         """Read until the response ends, or until nothing has arrived for `seconds` times `patience`."""
         with contextlib.suppress(TimeoutError):
             while not self.exchange.ended:
@@ -170,8 +170,8 @@ class Wire:
         """Return the URL of a path below the base URL. An absolute URL is returned unchanged."""
         return place if "://" in place else self.base_url + place
 
-    async def ask(
-        self, method: str, place: str, *, seconds: float = ANSWER_SECONDS, **sent: Unpack[Sent]
+    async def request(
+        self, method: str, place: str, *, seconds: float = RESPONSE_SECONDS, **sent: Unpack[RequestOptions]
     ) -> RecordedExchange:
         """Send a request and read the whole response.
 
@@ -182,16 +182,16 @@ class Wire:
             **sent: Optional parts of the request.
 
         Raises:
-            NoAnswerError: The connection failed, or the response was not complete before the timeout.
+            IncompleteResponseError: The connection failed, or the response was not complete before the timeout.
         """
         async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, WHOLE_SECONDS) * self.patience):
+                async with asyncio.timeout(max(seconds, COMPLETE_RESPONSE_SECONDS) * self.patience):
                     await stream.to_end(seconds)
         if not exchange.is_whole:
             incomplete = f"the response ({exchange.status}) was incomplete after {len(exchange.body)} bytes"
-            raise NoAnswerError(f"{exchange}: {exchange.fault or incomplete}")
+            raise IncompleteResponseError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
 
     @contextlib.asynccontextmanager
@@ -200,9 +200,9 @@ class Wire:
         method: str,
         place: str,
         *,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float = RESPONSE_SECONDS,
         read_ahead: int = _READ,
-        **sent: Unpack[Sent],
+        **sent: Unpack[RequestOptions],
     ) -> AsyncIterator[Stream]:
         """Send a request and read the header of the response. The caller reads the body from the returned stream.
 
@@ -214,7 +214,7 @@ class Wire:
             **sent: Optional parts of the request.
 
         Raises:
-            NoAnswerError: The connection failed, or no response header arrived before the timeout.
+            IncompleteResponseError: The connection failed, or no response header arrived before the timeout.
         """
         url, header, body = self.url(place), sent.get("header") or {}, sent.get("body")
         if sent.get("json") is not None:
@@ -255,7 +255,7 @@ class Wire:
             exchange.fault = f"{type(error).__name__}: {error}"
         try:
             if not exchange.status:
-                raise NoAnswerError(
+                raise IncompleteResponseError(
                     f"{exchange}: {exchange.fault or 'the server closed the connection without a response'}"
                 )
             yield Stream(exchange, connection, self.patience)
@@ -279,7 +279,7 @@ class Wire:
 def _retry_after(exchange: RecordedExchange) -> float | None:
     """Return the `Retry-After` of a response with status 429 or 503, in seconds, or None."""
     value = exchange.response_header("retry-after")
-    return float(value) if exchange.status in BUSY and value.isascii() and value.isdigit() else None
+    return float(value) if exchange.status in BUSY_STATUSES and value.isascii() and value.isdigit() else None
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -15,31 +15,31 @@ MAX_INTEGER: Final = 2**53
 MAX_DEPTH: Final = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_LONGEST_INTEGER = 20
+_MAX_INTEGER_DIGITS = 20
 """Maximum number of digits of an integer. The parser rejects a longer integer without converting it."""
 
 
-class Fault(NamedTuple):
+class JsonViolation(NamedTuple):
     """Violation that was found in a JSON text, with the id of the violated requirement."""
 
     requirement: str
     detail: str
 
 
-class Reading(NamedTuple):
+class ParsedJson(NamedTuple):
     """Result of parsing a JSON text: the value and the violations that were found."""
 
     value: Any
-    faults: tuple[Fault, ...]
+    faults: tuple[JsonViolation, ...]
     is_json: bool
 
 
-def read(text: bytes) -> Reading:
+def read(text: bytes) -> ParsedJson:
     """Parse a JSON text. Violations are returned and never raised."""
-    faults: list[Fault] = []
+    faults: list[JsonViolation] = []
 
     def fault(requirement: str, detail: str) -> None:
-        faults.append(Fault(requirement, detail))
+        faults.append(JsonViolation(requirement, detail))
 
     def constant(word: str) -> float:
         fault("TW-OVR-002", f"{word} is not a JSON number")
@@ -51,7 +51,7 @@ def read(text: bytes) -> Reading:
         return float(digits)
 
     def integer(digits: str) -> int:
-        if len(digits) > _LONGEST_INTEGER or abs(int(digits)) > MAX_INTEGER:
+        if len(digits) > _MAX_INTEGER_DIGITS or abs(int(digits)) > MAX_INTEGER:
             fault("TW-OVR-003", f"{digits[:40]} is an integer whose absolute value exceeds 2^53")
             return 0
         return int(digits)
@@ -77,12 +77,12 @@ def read(text: bytes) -> Reading:
         )
     except (ValueError, RecursionError) as error:
         fault("TW-OVR-001", f"the text is not JSON: {error}")
-        return Reading(None, tuple(faults), is_json=False)
+        return ParsedJson(None, tuple(faults), is_json=False)
     if depth(value) > MAX_DEPTH:
         fault("TW-OVR-006", f"arrays and objects are nested {depth(value)} deep")
     if _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         fault("TW-OVR-005", "a string contains a lone surrogate")
-    return Reading(value, tuple(faults), is_json=True)
+    return ParsedJson(value, tuple(faults), is_json=True)
 
 
 def depth(value: Any) -> int:

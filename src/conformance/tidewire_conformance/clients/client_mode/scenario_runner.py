@@ -14,7 +14,7 @@ from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
 from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Requirement
 
-LANES = 20
+DEFAULT_CONCURRENCY = 20
 """Default number of scenarios played at the same time. A scenario mostly waits, so this may exceed the number of cores."""
 LONG_PATIENCE = 30.0
 """Scenarios with at least this patience, in seconds, are started first: they wait for times that requirements state."""
@@ -22,7 +22,7 @@ SWITCH_INTERVAL = 0.0005
 """Thread switch interval in seconds (`sys.setswitchinterval`) during a run, a tenth of Python's default. Each piece that
 a scenario's server sends costs one thread switch. With the default, many small pieces take longer to send than any client
 needs to read them."""
-HEAD_START = 0.3
+LONG_SCENARIO_HEAD_START = 0.3
 """Seconds between the start of the long scenarios and of all others. The long scenarios determine when the run ends."""
 
 
@@ -38,7 +38,7 @@ class ScenarioPlan:
     patience: float = 1.0
     budget: float = 300.0
     """Seconds after which no further scenario is started."""
-    lanes: int = LANES
+    lanes: int = DEFAULT_CONCURRENCY
     """Number of scenarios played at the same time."""
 
 
@@ -128,7 +128,7 @@ def run(
             order = random.Random(f"{plan.seed} {number}").sample(scenarios, len(scenarios))
             order.sort(key=lambda each: -each.patience)
             long_running = [pool.submit(play_one, each) for each in order if each.patience >= LONG_PATIENCE]
-            wait(long_running, HEAD_START)
+            wait(long_running, LONG_SCENARIO_HEAD_START)
             tasks += [
                 *long_running,
                 *(pool.submit(play_one, each) for each in order if each.patience < LONG_PATIENCE),

@@ -3,8 +3,8 @@
 A changed scenario keeps the expected end, values, cursors and request counts of the original. If a client fails only
 the changed scenario, it breaks the requirement of the variant. Scenarios about exact bytes or delays are not varied,
 since a different server would be a different test. The original scenarios have no space after the colon of a field, so
-together with the variant `space` both forms are tested. The original scenarios declare no optional capability that they
-do not need.
+together with the variant `space-after-colon` both forms are tested. The original scenarios declare no optional
+capability that they do not need.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidewire_conformance.clients.player.render_stream_steps import hello_data
 from tidewire_conformance.clients.player.scenario import Members, Scenario
-from tidewire_conformance.judging.apply_diffs import Refused, State, apply
+from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State, apply
 
 Step = Members
 _STEPS = {"data", "hello", "pause_ms", "until_saw", "until_asked"}
@@ -274,15 +274,15 @@ EXACTLY_ONCE = "TW-CLI-052"
 VARIANTS: Final[Mapping[str, Variant]] = {
     "crlf": Variant("lines end in CR LF", ("TW-FRM-023",), _exchanges_with(line_end="crlf")),
     "cr": Variant("lines end in CR", ("TW-FRM-023",), _exchanges_with(line_end="cr")),
-    "bytes": Variant("each byte is a chunk", ("TW-FRM-026",), _exchanges_with(chunk=1)),
+    "one-byte-chunks": Variant("each byte is a chunk", ("TW-FRM-026",), _exchanges_with(chunk=1)),
     "comments": Variant("comments between events", ("TW-FRM-028",), _each_step(_with_comments)),
-    "members": Variant("unknown members in all objects", ("TW-OVR-009",), _with_unknown_members),
-    "weather": Variant("unknown ephemeral events", ("TW-FRM-045",), _each_step(_with_unknown_events)),
-    "json": Variant("reversed order of members, and white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
+    "unknown-members": Variant("unknown members in all objects", ("TW-OVR-009",), _with_unknown_members),
+    "unknown-events": Variant("unknown ephemeral events", ("TW-FRM-045",), _each_step(_with_unknown_events)),
+    "rewritten-json": Variant("reversed order of members, and white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
     "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _streams(_with_http_1_0)),
-    "mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
-    "space": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
-    "pointers": Variant("operations with full pointers in place of bare text", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
+    "byte-order-mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
+    "space-after-colon": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
+    "full-pointers": Variant("operations with full pointers in place of bare text", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
     "merged": Variant("consecutive diffs merged into one", (EXACTLY_ONCE, "TW-RES-030"), _with_merged_diffs),
     "snapshots": Variant("a snapshot in place of every diff", (EXACTLY_ONCE, "TW-DIF-061"), _each_diff(_as_snapshot)),
     "busy": Variant("429 with Retry-After as the first response", ("TW-CLI-040",), _busy_once),
@@ -330,7 +330,7 @@ def _can_vary(scenario: Scenario) -> bool:
 def _variant_scenario(scenario: Scenario, name: str, variant: Variant) -> Scenario | None:
     try:
         changed = variant.change(scenario)
-    except (ValueError, Refused):
+    except (ValueError, InvalidDiffError):
         return None
     if (changed.scripts, changed.discovery, changed.late) == (
         scenario.scripts,

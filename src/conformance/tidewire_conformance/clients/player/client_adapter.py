@@ -43,7 +43,7 @@ MAX_REPORTS: Final = 20_000
 """Maximum number of reports for one command."""
 MAX_REPORTED: Final = 512 * 2**20
 """Maximum total size of the reports for one command, in bytes."""
-MAX_AT_ONCE: Final = 64
+MAX_CONCURRENT_COMMANDS: Final = 64
 """Maximum number of concurrent commands for one program, even if its introduction allows more."""
 _MAX_STDERR: Final = 4000
 """Number of bytes kept from the end of a program's standard error."""
@@ -111,7 +111,7 @@ class ProgramAdapter:
         introduction = first.introduction()
         self._name = str(introduction["client"])
         self._traits = frozenset(introduction["can"])
-        self._at_once = min(introduction.get("at_once", 1), MAX_AT_ONCE)
+        self._at_once = min(introduction.get("at_once", 1), MAX_CONCURRENT_COMMANDS)
 
     @property
     def name(self) -> str:

@@ -22,21 +22,21 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class UntilSaw:
+class WaitForDelivery:
     """Send nothing until the client has delivered this value to its user."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class UntilAsked:
+class WaitForRequest:
     """Send nothing until a request of this kind has arrived."""
 
     kind: str
 
 
 @dataclass(frozen=True)
-class Lap:
+class StartTiming:
     """Start a timed part with this name."""
 
     name: str
@@ -51,7 +51,7 @@ class Flood:
     """Length of each data line in bytes; 0 for a single endless line."""
 
 
-Step = bytes | Pause | UntilSaw | UntilAsked | Lap | Flood
+Step = bytes | Pause | WaitForDelivery | WaitForRequest | StartTiming | Flood
 
 
 def cursor_key(cursor: str) -> tuple[int, int]:
@@ -93,11 +93,11 @@ def render(
             case {"pause_ms": pause}:
                 yield Pause(pause / 1000)
             case {"until_saw": value}:
-                yield UntilSaw(value)
+                yield WaitForDelivery(value)
             case {"until_asked": kind}:
-                yield UntilAsked(kind)
+                yield WaitForRequest(kind)
             case {"lap": name}:
-                yield Lap(name)
+                yield StartTiming(name)
             case {"log": _}:
                 position = (0, 0) if cursor is None else cursor_key(cursor)
                 later = [event for event in log if cursor_key(event["id"]) > position]

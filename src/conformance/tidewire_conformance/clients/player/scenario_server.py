@@ -24,11 +24,11 @@ from tidewire_conformance.clients.player.conversation import (
 )
 from tidewire_conformance.clients.player.render_stream_steps import (
     Flood,
-    Lap,
     Pause,
+    StartTiming,
     Step,
-    UntilAsked,
-    UntilSaw,
+    WaitForDelivery,
+    WaitForRequest,
     compact,
     cut,
     regroup,
@@ -311,14 +311,14 @@ class ScenarioServer:
                 for _ in range(size // len(piece)):
                     connection.sendall(framed)
                 request.flood_read = True
-            case Lap(name):
+            case StartTiming(name):
                 request.laps.append((name, time.monotonic()))
             case Pause(seconds):
                 self._wait_and_probe(connection, request, lambda: False, seconds)
-            case UntilSaw(value):
+            case WaitForDelivery(value):
                 if not self._wait_and_probe(connection, request, lambda: value in self._seen, self._patience):
                     self._timed_out(request, f"the client delivers {compact(value)}")
-            case UntilAsked(kind):
+            case WaitForRequest(kind):
                 if not self._wait_and_probe(
                     connection, request, lambda: bool(self.conversation.of_kind(kind)), self._patience
                 ):
