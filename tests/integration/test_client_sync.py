@@ -384,7 +384,9 @@ for attempt in range(3):
         client.close()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-[print("left", thread) for thread in threading.enumerate() if thread is not threading.main_thread()]
+for thread in set(threading.enumerate()) - {threading.main_thread()}:
+    thread.join(10)  # a worker thread of the event loop ends by itself, soon after the loop
+    thread.is_alive() and print("left", thread)
 """
 
 

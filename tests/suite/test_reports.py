@@ -233,7 +233,7 @@ def test_a_report_of_a_part_says_so_wherever_it_is_read(tmp_path):
     html_report.write(report, tmp_path / "r.html")
     assert "only a part of the suite was run: 1 of 9 checks" in shown(report)
     assert "Only a part of the suite was run: 1 of 9 checks" in (tmp_path / "r.html").read_text()
-    assert badge.summary(report) == ("part · 1/1", badge.GREY)
+    assert badge.summary(report) == ("part · 1/1", badge.GRAY)
 
 
 # ---- one fault, told once ------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -273,7 +274,9 @@ class _Background:
             return
         if not self._is_over and self._loop is not None and self._task is not None:
             self._progress.cut_short = INTERRUPTED
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            # The run may end at this moment, and close its loop before it sets `_is_over`.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(CLOSE_SECONDS)
         if self._progress.server is not None:
             count = len(registry.checks())
