@@ -306,7 +306,7 @@ def test_a_file_that_is_not_what_its_schema_demands_is_refused(tmp_path):
     file.write_text(
         json.dumps({"description": "…", "scenarios": [one | {"streams": streams}]}), encoding="utf-8"
     )
-    with pytest.raises(ScenarioError, match="unknown part 'nothing'"):
+    with pytest.raises(ScenarioError, match="the part 'nothing' is not defined"):
         load(file)
 
 
@@ -340,11 +340,11 @@ INTRODUCTION = 'import sys, time\nprint(\'{"client": "bad", "can": []}\', flush=
 @pytest.mark.parametrize(
     ("then", "note"),
     [
-        ("print('hello', flush=True)", "a line is not JSON"),
-        ("print('[1]', flush=True)", "a line is not a JSON object"),
-        ("print('{}', flush=True)", "is not a report"),
+        ("print('hello', flush=True)", "a line that is not JSON"),
+        ("print('[1]', flush=True)", "a line that is not a JSON object"),
+        ("print('{}', flush=True)", "is not a valid report"),
         ('print(\'{"id": "c0", "end": "succeeded"}\', flush=True)', "a report for 'c0'"),
-        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line is not JSON"),
+        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line that is not JSON"),
     ],
 )
 def test_a_program_that_reports_what_is_no_report_is_an_error(program, then, note):
@@ -397,7 +397,7 @@ def test_a_line_without_end_is_read_no_further_than_the_bound(program, monkeypat
     monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
-    assert "a line is not JSON" in verdict.note
+    assert "a line that is not JSON" in verdict.note
 
 
 def test_commands_of_one_program_that_dies_are_played_again_by_themselves(program):
@@ -431,7 +431,7 @@ def test_a_program_that_reports_of_what_it_was_never_asked_for_is_an_error_for_a
     )
     found = list(play_all([BY_NAME["404"], BY_NAME["410"]], program(text), workers=2))
     assert {verdict.outcome for verdict in found} == {Outcome.ERROR}
-    assert all("'c0', which is not the id of any command" in verdict.note for verdict in found)
+    assert all("'c0', but no command has this id" in verdict.note for verdict in found)
 
 
 def test_a_program_that_mixes_up_what_it_is_at_passes_neither(program):
