@@ -306,7 +306,7 @@ def test_a_file_that_is_not_what_its_schema_demands_is_refused(tmp_path):
     file.write_text(
         json.dumps({"description": "…", "scenarios": [one | {"streams": streams}]}), encoding="utf-8"
     )
-    with pytest.raises(ScenarioError, match="the part 'nothing' is not defined"):
+    with pytest.raises(ScenarioError, match="undefined part 'nothing'"):
         load(file)
 
 

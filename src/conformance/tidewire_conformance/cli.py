@@ -80,7 +80,7 @@ An interrupt (Ctrl-C) ends the run, and the report shows the results so far. Unf
 
 RepeatedOption = list[str] | None
 LINE_SECONDS: Final = 10.0
-"""Interval between progress lines when the standard error is not a terminal."""
+"""Interval, in seconds, between progress lines if the standard error is not a terminal."""
 
 
 def conformance(
@@ -350,7 +350,7 @@ def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
 
 @contextmanager
 def _show_progress(first: str, total: int) -> Iterator[Watch]:
-    """Show progress on the standard error: a bar on a terminal, otherwise a line every `LINE_SECONDS`."""
+    """Show progress on the standard error, as a bar on a terminal, or else as a line every `LINE_SECONDS` seconds."""
     console = Console(stderr=True, highlight=False)
     columns = (
         BarColumn(bar_width=30),

@@ -2,8 +2,6 @@
 
 A check is an async function that sends requests to a server and makes assertions about requirements. The decorator
 `check` registers the function under the name of its module, which is the area of the check, and its own name.
-
-The decorator `check` registers a function. A check is named after its module (its area) and its function.
 """
 
 import inspect

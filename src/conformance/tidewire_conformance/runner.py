@@ -274,8 +274,6 @@ def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
     """Return the last response to this check that was cut off before its declared end, or None.
 
     A truncated response can make the code of a check raise an exception. The check is then inconclusive, not faulty.
-
-    An incomplete response can make a check raise. The check is then inconclusive rather than wrong.
     """
     own = (each for each in reversed(wire.record) if each.check == check.name)
     return next((each for each in own if each.ended == "cut"), None)
@@ -297,8 +295,6 @@ def merge(rounds: list[Verdict]) -> Verdict:
     """Merge the verdicts of a repeated check into the worst one, and add its frequency to the note.
 
     Repetitions that were skipped as untested are ignored if the check ran in any other repetition.
-
-    Rounds that skipped the check as untested are ignored if another round ran it.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)

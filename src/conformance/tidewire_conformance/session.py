@@ -1,8 +1,6 @@
 """Session of a check: HTTP clients, sample requests to submit jobs, and the list of assertions.
 
 Each check gets a new `Session`. All sessions of a run share the record of requests and responses.
-
-Each check receives its own `Session`. All sessions of a run share one record of exchanges.
 """
 
 import asyncio

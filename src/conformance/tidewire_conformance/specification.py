@@ -2,9 +2,6 @@
 
 The files come from the folder `spec/`, which is inside an installed package or at the root of a checkout. This module
 does not depend on any implementation of the protocol.
-
-The files come from `spec/`, which is inside an installed package or at the root of a checkout. This module does not
-depend on any implementation.
 """
 
 import json

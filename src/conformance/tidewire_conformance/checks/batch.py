@@ -108,7 +108,7 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
 async def items_end_independently(s: Session) -> None:
     """An item of a job ends as soon as its own result is complete, even if other items are still running."""
     sample = s.server.uneven_batch_sample() or s.skip_untested(
-        "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
+        "the check needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
     _, history = await s.run_to_end(sample)
     steps = Histories([history]).streams[0][1]
@@ -188,7 +188,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
     if not s.server.has_script:
         if not isinstance(example, dict) or not example:
             s.skip_untested(
-                "needs the endpoint tidewire.script, or an example that is an object with members"
+                "the check needs the endpoint tidewire.script, or an example that is an object with members"
             )
         _, history = await s.run_to_end(sample.with_inputs([{}, example], shared=example))
         status = history.of_type("done")[0].json.get("status")
@@ -267,7 +267,7 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
 async def _cancel_generation_item(s: Session) -> None:
     """Cancel the item with the most tokens in a batch of text generations, and judge the result of both items."""
     sample = s.server.uneven_batch_sample(64) or s.skip_untested(
-        "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
+        "the check needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
     alone = (await s.read((await s.run_to_end(sample.with_input(sample.inputs[0])))[0])).json["state"][
         "items"

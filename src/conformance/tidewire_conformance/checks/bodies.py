@@ -72,8 +72,6 @@ JSON_LIMIT_CASES: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
 """JSON values at the limits of section 1.4, by requirement: first the valid values, then the invalid ones.
 
 The checks send each value in an unknown member of an otherwise valid body, so only the rules for JSON can reject it.
-
-The values are sent in an unknown member of a submit, so only the rules for JSON can reject them.
 """
 
 

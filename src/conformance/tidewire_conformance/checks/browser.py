@@ -107,7 +107,7 @@ async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
 async def stream_token_opens_its_stream(s: Session) -> None:
-    """The URL of a stream token opens the stream without credentials, reports errors as events, and has a policy of no referrer."""
+    """The URL of a stream token opens the stream without credentials, with errors as events, and with `Referrer-Policy: no-referrer`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     violation = specification.schema_violation("stream-token", answer.json)

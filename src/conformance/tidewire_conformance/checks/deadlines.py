@@ -74,7 +74,7 @@ async def deadline_fails_unfinished_items(s: Session) -> None:
         s.expect(
             "TW-JOB-069",
             ends,
-            "done at the deadline, in the response to the request that submits the job",
+            "a done event at the deadline, in the response to the request that submits the job",
             "none",
             at=stream.exchange,
         )

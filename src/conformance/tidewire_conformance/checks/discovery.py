@@ -232,7 +232,7 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
                 s.expect(
                     "TW-BAT-006",
                     new["status"] == "succeeded",
-                    "the status succeeded in the same event as the value",
+                    "a change of the status to succeeded in the same event as the value",
                     new,
                     **where,
                 )

@@ -21,7 +21,7 @@ def other_principal(s: Session) -> Wire:
             "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
         )
     if s.hooks.second is None:
-        s.skip_untested("needs --header and --second-header with the credentials of two principals")
+        s.skip_untested("the check needs --header and --second-header with the credentials of two users")
     other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began, caller="SECOND_")  # fmt: skip
     other.check = s.wire.check

@@ -169,7 +169,7 @@ async def stream_ends_with_a_closing_event(s: Session) -> None:
         s.expect(
             "TW-FRM-072",
             CLOSING_TYPES & {*kinds},
-            "done, goaway or problem before the end of the stream",
+            "a done, goaway or problem event before the end of the stream",
             kinds[-3:],
             at=each,
         )

@@ -45,6 +45,8 @@ def contents(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
 def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
     """Return the ids at which two streams of a job lead to different states.
 
+    Differences in the encoding of the events do not count.
+
     The encoding of the events does not matter.
     """
     known = {step.block.id: step.after for step in Histories([history]).steps}

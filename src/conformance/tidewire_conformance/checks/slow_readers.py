@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-DIF-044", whole_run=True)
 async def merged_diffs_keep_text_checks(s: Session) -> None:
-    """If a diff replaces several events, it contains a check of each text that any of these events contains a check of."""
+    """If one diff replaces several events, it contains a check for each text that these events check."""
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
         for block in exchange.of_type("message"):
@@ -53,7 +53,7 @@ async def slow_reader_does_not_delay_others(s: Session) -> None:
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
     sample = s.server.script_sample(*steps) if count * piece > 2**20 else None
     if sample is None:
-        s.skip_untested("needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
+        s.skip_untested("the check needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
     job = await s.submit(sample)
     async with s.follow(job, read_ahead=4096) as slow:
         await slow.until(lambda now: now.of_type("hello"))

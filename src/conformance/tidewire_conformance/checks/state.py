@@ -17,7 +17,7 @@ TRANSITIONS = {
 """Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several changes."""
 MAX_VALUE_DEPTH = 56
 
-# Requirements that an operation of a diff satisfies if it applies to the state, by the name of the operation.
+# For each operation of a diff, the requirements that it satisfies if it can be applied to the state.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),

@@ -1,10 +1,7 @@
 """Function that applies a diff to a state (chapter 5), independent of the client and the server.
 
-A diff that does not apply raises `InvalidDiffError` with the id of the requirement that it violates. States are immutable. A new
-state shares all unchanged parts with the old one, so a history can keep the state at every event id.
-
-A diff that does not apply raises `Refused` with the requirement that it violates. States are immutable: a new state
-shares all unchanged parts with the old one, so a history can keep the state at every id.
+A diff that does not apply raises `InvalidDiffError` with the id of the requirement that it violates. States are
+immutable. A new state shares all unchanged parts with the old one, so a history can keep the state at every event id.
 """
 
 import hashlib

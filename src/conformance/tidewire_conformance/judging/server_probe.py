@@ -4,10 +4,6 @@ The suite needs only the URL of the server. It runs examples of each endpoint on
 value grows in several events, how long the job runs, and whether it succeeds. These properties decide which checks can
 use an example. If the server has the endpoint `tidewire.script`, whose input describes the behavior of its job, all
 checks can use it.
-
-The suite needs nothing but the server's description. It runs the examples of each endpoint once and observes their
-traits (grows, lasts, has items, returns log-probabilities). The traits decide which checks can use an example. An
-endpoint `tidewire.script`, whose input describes the behavior of the job, can serve every check.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -275,7 +271,7 @@ def _discovery_hint(discovery: RecordedExchange) -> str:
     if discovery.path.endswith("/v1/v1"):
         return "; pass the URL without /v1"
     if location := discovery.response_header("location"):
-        return f"; pass the final URL, because the suite does not follow the redirect to {location}"
+        return f"; the suite does not follow the redirect to {location}, so pass the final URL"
     if discovery.media_type == "text/html":
         return "; the response is a web page, so pass the base URL below which the server has /v1"
     return ""

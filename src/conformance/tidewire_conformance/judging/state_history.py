@@ -1,8 +1,6 @@
 """State histories of event streams, with the state before and after each logged event.
 
 If an event does not apply to the state before it, the history contains the id of the violated requirement.
-
-For an event that does not apply, the history holds the requirement that the event violates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,9 +47,6 @@ class Histories:
 
     The streams are processed in order. A state that is known from an earlier stream or response is the starting point
     of a later stream that resumes there.
-
-    The streams are processed in order. States found in one stream or response serve as starting points for later
-    streams.
     """
 
     record: Sequence[RecordedExchange]

@@ -65,8 +65,6 @@ def curl(exchange: RecordedExchange) -> str:
     """Build a curl command for bash that repeats a request.
 
     The command reads credentials from shell variables such as `$AUTHORIZATION`, so the report does not contain them.
-
-    Reports never contain credentials: the command reads them from shell variables such as `$AUTHORIZATION`.
     """
     words = ["curl", "-iN"]
     words += ["-g"] if _CURL_GLOB_CHARACTERS & {*exchange.url} else []

@@ -54,12 +54,12 @@ class _Printer:
             self._failure(report, section)
         for stale in report.stale:
             self._line(
-                f"\nstale baseline: {stale} is listed but holds. Remove it from the baseline.",
+                f"\nstale baseline: {stale} holds. Remove it from the baseline.",
                 "bold red",
             )
         for name in report.known_unjudged:
             self._line(
-                f"\nThe baseline lists {name}, but this run did not judge it. It may still fail.",
+                f"\nThis run did not judge {name} of the baseline. It may still fail.",
                 "yellow",
             )
         self._not_judged(report)
@@ -164,7 +164,7 @@ class _Printer:
         if secrets:
             names = " and ".join(f"${name}" for name in secrets)
             self._prose(
-                f"\nThe curl commands read your credentials from {names}. Set each variable to the value of its header."
+                f"\nThe curl commands read your credentials from {names}. Set each variable to its header's value."
             )
         counts = {outcome: sum(each.outcome is outcome for each in run.verdicts) for outcome in Outcome}
         totals = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)

@@ -2,9 +2,6 @@
 
 A block is the text between two empty lines. A `Block` contains its bytes, its line endings, the arrival time of its
 last byte, and its fields in order. Its properties return the parsed event type, data and last event id.
-
-A block is the text between two empty lines. `Block` keeps its bytes, its fields in order, the time its last byte
-arrived and its line endings. The parsed type, data and last event id are properties of the block.
 """
 
 import re

@@ -2,9 +2,6 @@
 
 h11 parses HTTP, and `event_stream_decoder` parses event streams. The client does not follow redirects and does not
 decode content codings. It retries a request only after a response with status 429 or 503 and `Retry-After`.
-
-h11 parses HTTP and `event_stream_decoder` parses event streams. The client follows no redirect and decodes no content
-coding. It retries a request only after 429 or 503 with `Retry-After`.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
 """Strict JSON parser for the rules of section 1.4. It collects violations instead of raising an exception.
 
 A client may stop at the first violation, but the suite has to judge the rest of the text, too.
-
-A client may stop at the first violation. The suite has to continue after one.
 """
 
 import json

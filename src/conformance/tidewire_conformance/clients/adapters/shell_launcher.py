@@ -1,8 +1,6 @@
 """Replace this process with the minimal example client `shell.sh`.
 
 Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_launcher'`.
-
-Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_launcher'`.
 """
 
 import os

@@ -255,7 +255,7 @@ class _Program:
         except AdapterHungError:
             self.kill()
             raise AdapterError(
-                f"the program wrote no introduction within {_INTRODUCTION_TIMEOUT:g} s; its first line must be "
+                f"the program wrote no introduction within {_INTRODUCTION_TIMEOUT:g} s; begin with the line "
                 '{"client": NAME, "can": […]}'
             ) from None
         except AdapterError:

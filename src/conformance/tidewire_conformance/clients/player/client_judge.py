@@ -95,7 +95,7 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
         key = request.headers.get("idempotency-key")
         if request.kind == "submits" and key is not None and len(key) < _MIN_KEY_LENGTH:
             expected = (
-                f"{name}: an Idempotency-Key with 128 random bits, so at least {_MIN_KEY_LENGTH} characters"
+                f"{name}: an Idempotency-Key of at least {_MIN_KEY_LENGTH} characters, for 128 random bits"
             )
             yield Finding("header", ("TW-JOB-036",), expected, key)
         for header, value in asked.get("headers", {}).items():
@@ -160,8 +160,6 @@ def _reading_pace(
     """Check that the time to read a long part grows at most in proportion to its length.
 
     The bound is relative to the time for a short part of the same stream, so it holds on any machine.
-
-    The bound is relative to the time for a short part, so it holds on any machine.
     """
     pace = (request.exchange or {}).get("pace")
     long, short = request.durations("long"), request.durations("short")

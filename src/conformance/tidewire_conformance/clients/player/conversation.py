@@ -1,8 +1,6 @@
 """Record of the requests, responses and reports in a scenario. The record is the only input of `client_judge`.
 
 All times are in seconds of the monotonic clock.
-
-Times are seconds of the monotonic clock.
 """
 
 import time

@@ -106,6 +106,4 @@ def _steps(steps: Iterable[Members], parts: Mapping[str, Any]) -> Iterator[Membe
         elif step["use"] in parts:
             yield from _steps(parts[step["use"]], parts)
         else:
-            raise ScenarioError(
-                f'the part {step["use"]!r} is not defined; add it to "parts" in the scenario file'
-            )
+            raise ScenarioError(f'undefined part {step["use"]!r}; add it to "parts" in the scenario file')
