@@ -106,7 +106,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
 
 
 def part(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> str:
-    """Return the options that select a part of the suite. The text is empty if no such option was used."""
+    """Return the options that select a part of the suite, or an empty string if no such option was used."""
     options = {"--only": only, "--skip": skip, "--profile": profiles}
     return " ".join(f"{name} {each}" for name, values in options.items() for each in values)
 
@@ -123,12 +123,14 @@ def address(url: str) -> None:
     except ValueError as error:
         raise UsageError(f"{url!r} is not an http URL: {error}") from None
     if not sound:
-        raise UsageError(f"{url!r} is not an http or https URL such as http://127.0.0.1:8000")
+        raise UsageError(
+            f"the base URL must be an http or https URL such as http://127.0.0.1:8000, not {url!r}"
+        )
     if split.username is not None:
         raise UsageError("the URL must not contain credentials; pass them with --header 'Authorization: …'")
     if split.query or split.fragment or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(
-            f"{url!r} has a query, a fragment or unescaped characters; pass the base URL of the server"
+            f"the base URL must not contain a query, a fragment or unescaped characters, unlike {url!r}"
         )
 
 
@@ -175,16 +177,14 @@ def baseline(path: Path | None) -> dict[str, str]:
         known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{path} is not a valid baseline: each [[known]] table needs `sentence` and `reason` ({error!r})"
+            f"invalid baseline, because each [[known]] table needs `sentence` and `reason`: {path} ({error!r})"
         ) from None
     others = {*document} - {"known"} | {name for entry in entries for name in entry} - {"sentence", "reason"}
     if others:
         raise UsageError(
-            f"{path}: unknown key {', '.join(sorted(others))}; a [[known]] table may contain only `sentence` and `reason`"
+            f"unknown key in {path}: {', '.join(sorted(others))}; a [[known]] table has only `sentence` and `reason`"
         )
     for name, reason in known.items():
         if name not in specification.requirements() or not reason:
-            raise UsageError(
-                f"{path}: {name!r} is not a requirement of the specification, or its reason is empty"
-            )
+            raise UsageError(f"unknown requirement, or empty reason, in {path}: {name!r}")
     return known

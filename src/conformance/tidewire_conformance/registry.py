@@ -87,7 +87,9 @@ def check(
         if unknown := [each for each in requirements if each not in specification.requirements()]:
             raise ValueError(f"check {name}: the specification has no requirement {unknown}")
         if not requirements or not body.__doc__ or name in _CHECKS:
-            raise ValueError(f"check {name} needs at least one requirement id, a docstring and a unique name")
+            raise ValueError(
+                f"a check needs at least one requirement id, a docstring and a unique name: {name}"
+            )
         about = inspect.cleandoc(body.__doc__)
         _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow)
         return body

@@ -56,7 +56,7 @@ class SuiteRun:
     record: list[RecordedExchange]
     seconds: float = 0.0
     cut_short: str = ""
-    """Reason why the run ended early. The text is empty if the run was complete."""
+    """Reason why the run ended early, or an empty string if the run was complete."""
 
     @property
     def subject(self) -> dict[str, str]:

@@ -95,7 +95,7 @@ def validator(name: str, part: str = "") -> Draft202012Validator:
 
 
 def schema_violation(name: str, value: Any) -> str:
-    """Return the path and the message of a schema violation. The text is empty if the value is valid."""
+    """Return the path and the message of a schema violation, or an empty string if the value is valid."""
     error = best_match(validator(name).iter_errors(value))
     return "" if error is None else f"at {error.json_path}: {error.message[:300]}"
 

@@ -41,5 +41,5 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
         s.expect("TW-RES-012" if cursor == "40000-2" else "TW-RES-047", sound and answer.of_type("done"),
-                 f"a rewound snapshot and then the following events for the cursor {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
+                 f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
                  at=answer, block=first)  # fmt: skip

@@ -312,7 +312,7 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         s.expect(
             "TW-DIF-055",
             False,
-            f"diffs and a digest that lead to the value in the job resource, {read!r}",
+            f"diffs and a digest that match the value in the job resource: {read!r}",
             got,
             at=history,
         )

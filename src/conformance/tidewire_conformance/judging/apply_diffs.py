@@ -284,7 +284,7 @@ def digest(items: Any) -> str:
 
 
 def end_of(items: Sequence[str]) -> str:
-    """Derive the final status of a job from the statuses of its items. The text is empty if an item has not ended."""
+    """Derive the final status of a job from the statuses of its items, or an empty string if an item has not ended."""
     if not set(items) <= ITEM_ENDS:
         return ""
     if "succeeded" in items:

@@ -41,7 +41,7 @@ class GradedRun(Protocol):
     verdicts: list[Verdict]
     seconds: float
     cut_short: str
-    """Reason why the run ended early. The text is empty if the run was complete."""
+    """Reason why the run ended early, or an empty string if the run was complete."""
 
     @property
     def plan(self) -> Settings: ...
@@ -60,7 +60,7 @@ class GradedRun(Protocol):
 
 
 class CheckOrScenario(Protocol):
-    """Check or scenario, as far as the grade needs it: a name and the covered requirements."""
+    """Check or scenario. The grade needs only its name and the requirements that it covers."""
 
     @property
     def name(self) -> str: ...
@@ -131,7 +131,7 @@ class Report:
     known: Mapping[str, str] = field(default_factory=dict)
     """Baseline, that is the ids of requirements that are known to fail, with the reasons."""
     part: str = ""
-    """Description of the selected checks. The text is empty if the whole suite ran."""
+    """Description of the selected checks, or an empty string if the whole suite ran."""
 
     @property
     def grades(self) -> list[Grade]:

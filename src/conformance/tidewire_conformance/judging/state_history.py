@@ -118,7 +118,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
 
 
 def job_of(exchange: RecordedExchange) -> str:
-    """Return the id of the job that a request is about. The text is empty if the request is not about a job."""
+    """Return the id of the job that a request is about, or an empty string if the request is not about a job."""
     place = exchange.response_header("location") if exchange.method == "POST" else ""
     path = place or exchange.path
     return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]

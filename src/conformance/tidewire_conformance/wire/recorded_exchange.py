@@ -47,7 +47,7 @@ class RecordedExchange:
     closed the connection.
     """
     fault: str = ""
-    """Description of an HTTP or connection error. The text is empty if there was no error."""
+    """Description of an HTTP or connection error, or an empty string if there was no error."""
     finished: float = 0.0
     reader: EventStreamDecoder = field(default_factory=EventStreamDecoder)
     secrets: tuple[tuple[str, str], ...] = ()
@@ -106,7 +106,7 @@ class RecordedExchange:
 
     @property
     def code(self) -> str:
-        """Problem code of an error response. The text is empty if the response is not a problem document."""
+        """Problem code of an error response, or an empty string if the response is not a problem document."""
         found = self.json if self.status >= 400 and isinstance(self.json, dict) else {}
         return str(found.get("code", ""))
 
@@ -123,7 +123,7 @@ class RecordedExchange:
 
     @property
     def cursor(self) -> str:
-        """Cursor of a GET request, from `Last-Event-ID` or `after`. The text is empty if the request has no cursor."""
+        """Cursor of a GET request, from `Last-Event-ID` or `after`, or an empty string if the request has no cursor."""
         if self.method != "GET":
             return ""
         return self.request_header("last-event-id").strip(" \t") or self.query.get("after", [""])[0]

@@ -50,7 +50,7 @@ def read(text: bytes) -> ParsedJson:
 
     def integer(digits: str) -> int:
         if len(digits) > _MAX_INTEGER_DIGITS or abs(int(digits)) > MAX_INTEGER:
-            fault("TW-OVR-003", f"{digits[:40]} is an integer whose absolute value exceeds 2^53")
+            fault("TW-OVR-003", f"the integer {digits[:40]} is outside the range from -2^53 to 2^53")
             return 0
         return int(digits)
 

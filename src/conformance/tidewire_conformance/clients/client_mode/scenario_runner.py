@@ -73,7 +73,7 @@ class ScenarioRun:
     """Number of requests that the client sent."""
     seconds: float = 0.0
     cut_short: str = ""
-    """Reason why the run ended early. The text is empty if the run was complete."""
+    """Reason why the run ended early, or an empty string if the run was complete."""
     _profiles: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -255,8 +255,7 @@ class _Program:
         except AdapterHungError:
             self.kill()
             raise AdapterError(
-                f"the program wrote no introduction within {_INTRODUCTION_TIMEOUT:g} s; begin with the line "
-                '{"client": NAME, "can": […]}'
+                f'the program did not write the line {{"client": NAME, "can": […]}} within {_INTRODUCTION_TIMEOUT:g} s'
             ) from None
         except AdapterError:
             self.kill()

@@ -73,7 +73,7 @@ class RecordedRequest:
         return self.headers.get("last-event-id") or self.query_parameter("after") or None
 
     def query_parameter(self, name: str) -> str:
-        """Return the last value of a query parameter. The text is empty if the parameter is missing."""
+        """Return the last value of a query parameter, or an empty string if the parameter is missing."""
         return parse_qs(urlsplit(self.target).query).get(name, [""])[-1]
 
 
@@ -85,7 +85,7 @@ class ClientRun:
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
     died: str = ""
-    """Exit summary of a client that exited before it reported an end. Otherwise the text is empty."""
+    """Exit summary of a client that exited before it reported an end, or an empty string otherwise."""
 
     @property
     def end(self) -> Members | None:

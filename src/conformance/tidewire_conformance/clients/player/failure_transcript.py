@@ -11,7 +11,7 @@ from tidewire_conformance.judging.verdict import Outcome
 _MAX_PIECES = 12
 """Number of response pieces, or of client reports, that are printed from each end of a long sequence."""
 _MAX_BYTES = 160
-"""Number of bytes that are printed from each end of a long piece."""
+"""Number of bytes that are printed from each end of a long piece of a response."""
 _ENDINGS = {
     "eof": "(end of the body; the server closed the connection)",
     "close": "(closed by the server before the end of the body)",
