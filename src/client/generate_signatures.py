@@ -1,10 +1,11 @@
-"""Write the repeated signatures and docstrings of the public classes from the one place that defines each.
+"""Generates repeated signatures and docstrings of public classes from their single source.
 
-- The options of the clients come from the fields of `tidewire.options.Options`, and the text below each.
+- The options of the clients come from the fields of `tidewire.options.Options` and the docstring below each field.
 - The options of `Server.endpoint` come from `tidewire_server.endpoints.endpoint.Options` in the same way.
-- The blocking client and its jobs come from the async ones: the bodies stay, all else is written here.
+- The signatures and docstrings of the blocking client and its jobs come from the async classes. Function bodies are
+  written by hand.
 
-`python src/client/generate_signatures.py` writes the files; with `--check` it fails if one would change.
+`python src/client/generate_signatures.py` writes the files. With `--check` it only fails if a file is not up to date.
 """
 
 import ast
@@ -31,12 +32,12 @@ Def = ast.FunctionDef | ast.AsyncFunctionDef
 class Option(NamedTuple):
     annotation: str
     default: str | None
-    """None where a factory makes it."""
+    """Source code of the default; None for a default factory."""
     text: str
 
 
 def options_in(path: Path) -> dict[str, Option]:
-    """The fields of the module's class `Options`, with the text below each."""
+    """Return the fields of the module's class `Options`, with the docstring below each field."""
     body = class_in(ast.parse(path.read_text()), "Options").body
     found = {}
     for statement, following in pairwise(body):
@@ -46,13 +47,13 @@ def options_in(path: Path) -> dict[str, Option]:
                 default = None
             text = " ".join(text_of(following).split())
             if not text:
-                raise ValueError(f"{path}: there is no text below {statement.target.id}")
+                raise ValueError(f"{path}: the field {statement.target.id} has no docstring below it")
             found[statement.target.id] = Option(ast.unparse(statement.annotation), default, text)
     return found
 
 
 def of_constructor(source: str) -> str:
-    """`AsyncClient.__init__`: some of the options, between arguments of its own."""
+    """Generate the options in `AsyncClient.__init__`, which also has arguments that are not options."""
     options = options_in(CLIENT / "options.py")
 
     def parameter(match: re.Match[str]) -> str:
@@ -74,7 +75,7 @@ def of_constructor(source: str) -> str:
 
 
 def of_view(source: str) -> str:
-    """`AsyncClient.with_options`: all options, each optional."""
+    """Generate the arguments of `AsyncClient.with_options`: all options, each optional."""
     options = options_in(CLIENT / "options.py")
     parameters = [
         f"{name}: {re.sub(r'(?= [|] None$)|$', ' | Unset', option.annotation, count=1)} = UNSET"
@@ -85,7 +86,7 @@ def of_view(source: str) -> str:
 
 
 def of_endpoint(source: str) -> str:
-    """`Server.endpoint`: the options in the overload and in the method."""
+    """Generate the options of `Server.endpoint`, in its overload and in the method."""
     options = options_in(SERVER / "endpoints/endpoint.py")
     parameters = [f"{name}: {option.annotation} = {option.default}" for name, option in options.items()]
     _, overload, _ = functions(source, "Server", "endpoint")
@@ -97,7 +98,7 @@ def of_endpoint(source: str) -> str:
 
 
 def with_arguments(source: str, place: "Place", parameters: list[str], texts: dict[str, str]) -> str:
-    """Replace the keyword-only parameters of a function, and the arguments in its docstring."""
+    """Replace the keyword-only parameters of a function and the arguments section of its docstring."""
     lines = source.splitlines()
     head = "\n".join(lines[place.start : place.body])
     written = "".join(f"        {each},\n" for each in parameters)
@@ -110,7 +111,7 @@ def with_arguments(source: str, place: "Place", parameters: list[str], texts: di
 
 
 def with_entry(head: str, name: str, text: str) -> str:
-    """Replace what a docstring says of one argument."""
+    """Replace the entry of one argument in a docstring."""
     pattern = rf"^            {name}: .*?(?=\n            \w|\n\n|\n        \"\"\")"
     return re.sub(pattern, lambda _: entry(name, text), head, count=1, flags=re.DOTALL | re.MULTILINE)
 
@@ -143,7 +144,7 @@ ASYNC_NAMES: Final = {
 }
 OWN_SIGNATURE: Final = {("BlockingJobBase", "__init__")}
 OWN_TEXT: Final = {("Client", "Client"), ("Client", "close"), ("BlockingJobBase", "BlockingJobBase")}
-"""Docstrings that say what only the blocking class does."""
+"""Classes and methods whose docstrings are written by hand, because the blocking class behaves differently."""
 TO_BLOCKING: Final = (
     (r"\basync (?=def|with|for)", ""),
     (r"\bawait ", ""),
@@ -165,7 +166,7 @@ def blocking(text: str) -> str:
 def of_blocking(source: str, async_source: str, async_class: str, name: str) -> str:
     """Replace the signatures and docstrings of a blocking class by those of its async class."""
     async_lines = async_source.splitlines()
-    # From the last to the first, so that the places stay right.
+    # Go from the last method to the first, so that line numbers of earlier methods stay valid.
     for method in reversed(methods_in(source, name)):
         counterparts = functions(async_source, async_class, ASYNC_NAMES.get(method, method))
         if not counterparts or (name, method) in OWN_SIGNATURE:
@@ -203,7 +204,7 @@ def with_class_text(source: str, name: str, async_source: str, async_class: str)
 
 
 class Place(NamedTuple):
-    """Line numbers, from 0, of a function's first decorator, of the end of its signature, and of its body."""
+    """Line numbers of a function, counted from 0: its first decorator, the end of its signature, and its body."""
 
     start: int
     signature_end: int
@@ -215,7 +216,7 @@ def class_in(tree: ast.Module, name: str) -> ast.ClassDef:
 
 
 def text_of(node: ast.AST) -> str:
-    """The text of a docstring; empty for another statement."""
+    """Return the text of a statement that is a docstring; empty for any other statement."""
     if (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -231,7 +232,7 @@ def methods_in(source: str, class_name: str) -> list[str]:
 
 
 def functions(source: str, class_name: str, name: str) -> list[Place]:
-    """The overloads of a method, and the method. Setters of properties are left out."""
+    """Find the overloads of a method and the method itself. Property setters are left out."""
     found = []
     for node in class_in(ast.parse(source), class_name).body:
         if not isinstance(node, Def) or node.name != name:
@@ -256,7 +257,7 @@ def formatted(path: Path, source: str) -> str:
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Each file, and what it must contain."""
+    """Generate the files; yields each path with its new content."""
     steps: tuple[tuple[Path, Callable[[str], str]], ...] = (
         (CLIENT / "client.py", lambda source: of_view(of_constructor(source))),
         (SERVER / "server.py", of_endpoint),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("spec", "docs")
+FOLDERS = ("spec", "docs", "src")
 """Folders whose prose is checked."""
 GENERATED = ("docs/explanation/measurements.md", "docs/proof/", "spec/coverage.md")
 """Beginnings of paths that are not checked."""

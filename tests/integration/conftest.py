@@ -1,4 +1,7 @@
-"""Loads the pytest plugin of schemathesis for the one file that needs it. pyproject.toml turns it off: it costs a second."""
+"""Load the pytest plugin of schemathesis for `test_openapi.py` only.
+
+pyproject.toml disables the plugin because loading it takes a second.
+"""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""The configuration of docs/how-to/behind-nginx.md, in a real nginx."""
+"""Client and server with a real nginx between them, configured as docs/how-to/behind-nginx.md shows."""
 
 import re
 import shutil
@@ -22,8 +22,8 @@ NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/loca
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt install nginx-light")
 
 
-def written(*, path):
-    """The page's configuration: at the root, or with its lines put where the page says that they go."""
+def page_configuration(*, path):
+    """The configuration from the page: at the root, or with its lines inside the `location` of a path."""
     server, under_path = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
     if not path:
         return server
@@ -39,7 +39,7 @@ def free_port():
 
 @contextmanager
 def nginx(folder, upstream, port, *, path=False):
-    site = written(path=path).replace("127.0.0.1:8000", urlsplit(upstream).netloc)
+    site = page_configuration(path=path).replace("127.0.0.1:8000", urlsplit(upstream).netloc)
     site = site.replace("listen 8080", f"listen 127.0.0.1:{port}")
     temporary = "".join(
         f"{kind}_temp_path {folder}/{kind};\n"
@@ -66,7 +66,7 @@ def nginx(folder, upstream, port, *, path=False):
 
 
 @pytest.mark.parametrize("path", [False, True], ids=["root", "path"])
-def test_a_job_runs_through_it(path, tmp_path):
+def test_jobs_run_through_nginx(path, tmp_path):
     with served(root_path="/ai") if path else served() as server:
         with nginx(tmp_path, server, free_port(), path=path) as url:
             with Client(url + "/ai" if path else url) as client:
@@ -78,7 +78,7 @@ def test_a_job_runs_through_it(path, tmp_path):
                 assert running.cancel() in {"running", "cancelled"}
 
 
-def test_an_event_comes_at_once_also_from_a_server_that_asks_for_nothing(tmp_path):
+def test_nginx_does_not_buffer_events_of_a_server_without_buffering_headers(tmp_path):
     def script(request):
         if request.method == "POST":
             yield answer(201, job(state("", status="running"), columns=["/items/0/value"]))
@@ -97,10 +97,10 @@ def test_an_event_comes_at_once_also_from_a_server_that_asks_for_nothing(tmp_pat
             assert next(texts) == "Hel"
 
 
-def test_a_stream_goes_on_when_it_dies_and_comes_back(tmp_path):
+def test_a_stream_continues_after_nginx_stops_and_restarts(tmp_path):
     port = free_port()
-    patient = RetryPolicy(initial=0.01, maximum=0.1, max_attempts=500)
-    with served(retry=0.01) as server, Client(f"http://127.0.0.1:{port}", retry=patient) as client:
+    retry_policy = RetryPolicy(initial=0.01, maximum=0.1, max_attempts=500)
+    with served(retry=0.01) as server, Client(f"http://127.0.0.1:{port}", retry=retry_policy) as client:
         with nginx(tmp_path, server, port):
             job = client.submit("talk", words=60, slow=True)
             updates = iter(job)
@@ -110,7 +110,7 @@ def test_a_stream_goes_on_when_it_dies_and_comes_back(tmp_path):
             assert text == job.result() == sentence(60)
 
 
-def test_a_body_that_it_finds_too_large_is_told_as_such(tmp_path):
+def test_a_body_above_the_limit_of_nginx_raises_invalid_input_with_413(tmp_path):
     with served() as server, nginx(tmp_path, server, free_port()) as url, Client(url) as client:
         with pytest.raises(InvalidInputError, match="413"):
             client.submit("talk", pad="x" * 9 * 2**20)

@@ -1,4 +1,4 @@
-"""`bench/compare.py`: the measurements run on today's public names, and nothing is left behind."""
+"""`bench/compare.py` runs the measurements, prints verdicts and removes its temporary worktrees."""
 
 import json
 import os
@@ -14,29 +14,32 @@ COMPARE = [sys.executable, str(REPOSITORY / "bench/compare.py")]
 
 
 def worktrees(folder):
-    """Those in a folder, which is the temporary folder of the command: other checkouts may be compared meanwhile."""
+    """The git worktrees in `folder`, the temporary folder of the command.
+
+    Worktrees elsewhere may belong to another comparison that runs at the same time.
+    """
     listed = ["git", "-C", str(REPOSITORY), "worktree", "list", "--porcelain"]
-    found = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if line.startswith(f"worktree {folder}/")]
+    report_data = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in report_data if line.startswith(f"worktree {folder}/")]
 
 
-def test_the_working_tree_is_compared_with_itself(tmp_path):
+def test_comparing_the_working_tree_with_itself_reports_all_metrics(tmp_path):
     report = tmp_path / "report.json"
     command = [*COMPARE, ".", ".", "--runs", "1", "--quick", "--json", str(report)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(report.read_text(encoding="utf-8"))
-    rows = {row["metric"]: row for row in found["rows"]}
+    report_data = json.loads(report.read_text(encoding="utf-8"))
+    rows = {row["metric"]: row for row in report_data["rows"]}
     assert {"decoder", "apply", "append", "first value", "tokens"} <= set(rows)
     for name, row in rows.items():
         assert min(row["old"], row["new"]) > 0, name
         assert row["verdict"] in {"within 5 %", "within the spread", "slower", "faster"}
         assert f"\n{name} " in done.stdout
-    assert found["old"] == found["new"] == {"revision": ".", "commit": "."}
+    assert report_data["old"] == report_data["new"] == {"revision": ".", "commit": "."}
 
 
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="this is not a git checkout")
-def test_a_revision_has_a_worktree_that_an_interrupt_removes_as_well(tmp_path):
+def test_an_interrupt_removes_the_worktree_of_a_revision(tmp_path):
     command = [*COMPARE, "HEAD", ".", "--runs", "50", "--quick"]
     with subprocess.Popen(
         command,
@@ -59,7 +62,7 @@ def test_a_revision_has_a_worktree_that_an_interrupt_removes_as_well(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["no-such-revision", "."], [".", ".", "--runs", "0"], ["."]])
-def test_wrong_usage_is_refused_in_words(arguments):
+def test_wrong_usage_exits_with_2_and_a_message(arguments):
     done = subprocess.run([*COMPARE, *arguments], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
     assert "no-such-revision" in done.stderr or "usage:" in done.stderr
@@ -74,7 +77,7 @@ print([verdict("tokens", old, [new]) for new in (1.04, 1.08, 1.2, 0.8)])
 """
 
 
-def test_the_verdict_knows_what_is_better_and_what_the_spread_hides():
+def test_verdict_considers_the_better_direction_and_the_spread():
     command = [sys.executable, "-c", VERDICTS, str(REPOSITORY / "bench")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.splitlines() == [

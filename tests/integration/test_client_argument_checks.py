@@ -1,4 +1,4 @@
-"""Arguments and environment that are checked with the first call: refused in words that say what is wrong, and repeat no secret."""
+"""Invalid arguments and environment variables raise at the first call, with messages that contain no secrets."""
 
 import pytest
 
@@ -6,27 +6,37 @@ from support.scripted_server import ScriptedServer, answer, discovery
 from tidewire import Client
 from tidewire.errors import TidewireError
 
-NOWHERE = "http://127.0.0.1:1"
+CLOSED_PORT_URL = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    ("url", "variable", "value", "said"),
+    ("url", "variable", "value", "message"),
     [
-        (NOWHERE, "HTTP_PROXY", "ftp://proxy.example", "the proxy that the environment names .* give proxy="),
-        (NOWHERE, "ALL_PROXY", "http://[::1", "the proxy that the environment names .* give proxy="),
+        (
+            CLOSED_PORT_URL,
+            "HTTP_PROXY",
+            "ftp://proxy.example",
+            "cannot use the proxy in the environment .* pass proxy=",
+        ),
+        (
+            CLOSED_PORT_URL,
+            "ALL_PROXY",
+            "http://[::1",
+            "cannot use the proxy in the environment .* pass proxy=",
+        ),
         (
             "https://127.0.0.1:1",
             "SSL_CERT_FILE",
             "/nowhere",
-            "SSL_CERT_FILE .* names cannot be read: .* give verify=",
+            "cannot read the certificates in SSL_CERT_FILE .* pass verify=",
         ),
     ],
 )
-def test_an_environment_that_cannot_be_used_is_told_with_the_first_request(
-    url, variable, value, said, monkeypatch
+def test_an_invalid_proxy_or_certificate_variable_raises_at_the_first_request(
+    url, variable, value, message, monkeypatch
 ):
     monkeypatch.setenv(variable, value)
-    with Client(url) as client, pytest.raises(TidewireError, match=said):
+    with Client(url) as client, pytest.raises(TidewireError, match=message):
         client.discover()
 
 
@@ -37,37 +47,42 @@ def test_certificates_are_not_read_for_a_server_without_tls(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("credentials", "message"),
     [
-        (None, "what auth gave: .* not NoneType"),
-        ({"Authorization": "Bearer secret\n"}, "what auth gave: the value of 'Authorization'"),
+        (None, "the result of auth .* not NoneType"),
+        ({"Authorization": "Bearer secret\n"}, "the result of auth: the value of 'Authorization'"),
     ],
 )
-def test_credentials_that_cannot_be_sent_are_told_without_being_repeated(given, said):
-    with Client(NOWHERE, auth=lambda: given) as client:
-        with pytest.raises((TypeError, ValueError), match=said) as caught:
+def test_invalid_credentials_raise_without_the_secret_in_the_message(credentials, message):
+    with Client(CLOSED_PORT_URL, auth=lambda: credentials) as client:
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
             client.discover()
     assert "secret" not in str(caught.value)
 
 
-def test_a_header_is_replaced_whatever_the_case_of_its_name():
+def test_header_names_are_case_insensitive_when_replaced():
     with ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server:
         with Client(server.url, headers={"Authorization": "old", "User-agent": "mine"}) as client:
             client.with_options(headers={"authorization": "new"}).discover()
-        # What is sent twice is joined by who reads it, or the later one counts.
+        # A recipient joins header lines that are sent twice, or takes the later line.
         (request,) = server.requests
         assert request.lines.count("authorization") == 1
         assert request.lines.count("user-agent") == 1
         assert (request.headers["authorization"], request.headers["user-agent"]) == ("new", "mine")
 
 
-@pytest.mark.parametrize(("name", "said"), [(5, "name is a text, not 5"), ("", "name is empty")])
-def test_an_endpoint_without_a_name_is_refused_before_anything_is_sent(name, said):
-    with Client(NOWHERE) as client, pytest.raises((TypeError, ValueError), match=said):
+@pytest.mark.parametrize(
+    ("name", "message"), [(5, "name must be a string, not 5"), ("", "name must not be empty")]
+)
+def test_submit_with_an_invalid_endpoint_name_raises_before_sending(name, message):
+    with Client(CLOSED_PORT_URL) as client, pytest.raises((TypeError, ValueError), match=message):
         client.submit(name)
 
 
 @pytest.mark.parametrize("inputs", ["abc", {"a": 1}, 5])
-def test_one_value_is_no_batch(inputs):
-    with Client(NOWHERE) as client, pytest.raises(TypeError, match="inputs are a list, or another iterable"):
+def test_submit_batch_refuses_inputs_that_are_not_a_list(inputs):
+    with (
+        Client(CLOSED_PORT_URL) as client,
+        pytest.raises(TypeError, match="inputs must be a list or another iterable"),
+    ):
         client.submit_batch("count", inputs)

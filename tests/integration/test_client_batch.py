@@ -1,4 +1,4 @@
-"""Jobs of many inputs: results in order, items as they end, one update per item that changed."""
+"""Batch jobs in the client: ordered results, items as they complete, and one update per changed item."""
 
 import pytest
 from pydantic import BaseModel
@@ -51,9 +51,9 @@ def script(request, *, events=tuple(EVENTS), end=END):
     after = int((request.cursor or "1-0").partition("-")[2])
     opening = b"" if request.cursor else snapshot("1-1", QUEUED, columns=COLUMNS)
     yield STREAM + hello() + opening
-    for said in events:
-        if int(said.partition(b"id:1-")[2].partition(b"\n")[0]) > after:
-            yield said
+    for sse_event in events:
+        if int(sse_event.partition(b"id:1-")[2].partition(b"\n")[0]) > after:
+            yield sse_event
     yield end
     yield CLOSE
 
@@ -64,7 +64,7 @@ def server():
         yield server
 
 
-async def test_inputs_and_shared_members_go_over_the_wire(server):
+async def test_submit_batch_sends_inputs_and_shared_members(server):
     async with AsyncClient(server.url) as client:
         await client.submit_batch("embed", [{"text": "a"}, {"text": "b"}], normalize=True)
     assert server.requests[0].json == {
@@ -73,14 +73,14 @@ async def test_inputs_and_shared_members_go_over_the_wire(server):
     }
 
 
-async def test_a_batch_without_inputs_is_refused_before_anything_is_sent(server):
+async def test_submit_batch_without_inputs_raises_before_sending(server):
     async with AsyncClient(server.url) as client:
         with pytest.raises(InvalidInputError, match="at least one input"):
             await client.submit_batch("embed", [])
     assert server.requests == []
 
 
-async def test_results_are_in_the_order_of_the_inputs_and_the_first_failure_is_raised(server):
+async def test_results_keep_the_input_order_and_raise_the_first_failure(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         with pytest.raises(ItemFailedError, match=r"item 2 failed: out of luck \[item_failed\]") as caught:
@@ -91,7 +91,7 @@ async def test_results_are_in_the_order_of_the_inputs_and_the_first_failure_is_r
         assert isinstance(results[2], ItemFailedError)
 
 
-async def test_items_come_as_they_end(server):
+async def test_as_completed_yields_items_as_they_end(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         ended = [(index, result) async for index, result in batch.as_completed()]
@@ -100,7 +100,7 @@ async def test_items_come_as_they_end(server):
         assert isinstance(ended[1][1], ItemFailedError)
 
 
-async def test_items_that_ended_before_come_first_and_once(server):
+async def test_as_completed_starts_with_items_that_already_ended(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         async for index, _ in batch.as_completed():
@@ -111,7 +111,7 @@ async def test_items_that_ended_before_come_first_and_once(server):
 
 
 @pytest.mark.parametrize("taken", [1, 3])
-async def test_a_checkpoint_moves_with_the_items_that_came_and_they_do_not_come_again(server, taken):
+async def test_as_completed_resumes_from_a_checkpoint_without_repeating_items(server, taken):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         ended = batch.as_completed()
@@ -121,7 +121,7 @@ async def test_a_checkpoint_moves_with_the_items_that_came_and_they_do_not_come_
     assert first + rest == [1, 2, 0]
 
 
-async def test_an_item_comes_while_the_others_still_run():
+async def test_as_completed_yields_an_item_while_others_still_run():
     with ScriptedServer(lambda request: script(request, events=EVENTS[:3], end=HOLD)) as server:
         async with AsyncClient(server.url) as client:
             async for index, result in (await client.submit_batch("embed", [1, 2, 3])).as_completed():
@@ -129,7 +129,7 @@ async def test_an_item_comes_while_the_others_still_run():
                 break
 
 
-async def test_each_update_is_of_an_item_that_changed(server):
+async def test_each_update_belongs_to_one_changed_item(server):
     async with AsyncClient(server.url) as client:
         updates = [update async for update in await client.submit_batch("embed", [1, 2, 3])]
     assert [(update.index, update.text, update.seq) for update in updates] == [
@@ -144,10 +144,12 @@ async def test_each_update_is_of_an_item_that_changed(server):
 
 
 @pytest.mark.parametrize("path", ["", "/items"])
-async def test_a_diff_of_all_items_at_once_is_an_update_of_each(path):
+async def test_a_diff_that_replaces_all_items_yields_one_update_per_item(path):
     items = [{"status": "running", "value": text} for text in ("a", "b", "c")]
-    said = event([["s", path, items if path else QUEUED | {"items": items}]], id="1-2")
-    with ScriptedServer(lambda request: script(request, events=[said], end=done("1-3", items))) as server:
+    sse_event = event([["s", path, items if path else QUEUED | {"items": items}]], id="1-2")
+    with ScriptedServer(
+        lambda request: script(request, events=[sse_event], end=done("1-3", items))
+    ) as server:
         async with AsyncClient(server.url) as client:
             updates = [update async for update in client.batch_job("j1")]
     assert [(update.index, update.value, update.seq) for update in updates] == [
@@ -157,7 +159,7 @@ async def test_a_diff_of_all_items_at_once_is_an_update_of_each(path):
     ]
 
 
-async def test_an_attached_batch_begins_with_one_update_per_item(server):
+async def test_attaching_to_a_batch_starts_with_one_update_per_item(server):
     async with AsyncClient(server.url) as client:
         batch = client.batch_job("j1")
         texts = {}
@@ -166,7 +168,7 @@ async def test_an_attached_batch_begins_with_one_update_per_item(server):
         assert texts == {0: "aA", 1: "bB"}
 
 
-async def test_what_a_result_brought_in_is_handed_over_once_per_item(server):
+async def test_updates_received_while_waiting_for_results_are_merged_per_item(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         await batch.results(return_exceptions=True)
@@ -175,7 +177,7 @@ async def test_what_a_result_brought_in_is_handed_over_once_per_item(server):
         assert batch.checkpoint().cursor == "1-6"
 
 
-async def test_a_checkpoint_moves_when_the_last_item_of_an_event_was_taken(server):
+async def test_the_checkpoint_advances_after_the_last_item_of_an_event(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         updates = batch.updates()
@@ -190,7 +192,7 @@ async def test_a_checkpoint_moves_when_the_last_item_of_an_event_was_taken(serve
         assert rest == [(0, "A"), (1, "")]
 
 
-async def test_items_can_be_cancelled(server):
+async def test_cancel_accepts_item_indices(server):
     async with AsyncClient(server.url) as client:
         batch = client.batch_job("j1")
         assert await batch.cancel([0, 2]) == "running"
@@ -199,9 +201,9 @@ async def test_items_can_be_cancelled(server):
 
 
 @pytest.mark.parametrize("items", [1, "12"])
-async def test_items_that_are_no_indices_are_refused_before_anything_is_sent(server, items):
+async def test_cancel_with_invalid_indices_raises_before_sending(server, items):
     async with AsyncClient(server.url) as client:
-        with pytest.raises(TypeError, match=r"items are indices such as \[1, 3\], not"):
+        with pytest.raises(TypeError, match=r"items must be indices such as \[1, 3\], not"):
             await client.batch_job("j1").cancel(items)
     assert server.requests == []
 
@@ -210,14 +212,14 @@ class Word(BaseModel):
     text: str
 
 
-async def test_values_are_validated_each(server):
+async def test_each_result_of_a_batch_is_validated(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3], returns=Word)
         with pytest.raises(InvalidValueError, match="not a valid Word"):
             await batch.results(return_exceptions=True)
 
 
-async def test_a_failed_item_tells_its_problem_in_the_loop():
+async def test_the_update_of_a_failed_item_carries_its_error():
     failed = [event([["s", "/items/2", {"status": "failed", "value": 1, "error": FAILURE}]], id="1-2")]
     end = done("1-3", [*QUEUED["items"][:2], {"status": "failed", "value": 1, "error": FAILURE}])
     with ScriptedServer(lambda request: script(request, events=failed, end=end)) as server:
@@ -226,7 +228,7 @@ async def test_a_failed_item_tells_its_problem_in_the_loop():
     assert (update.index, update.status, update.error.detail) == (2, "failed", "out of luck")
 
 
-def test_the_blocking_form_does_the_same(server):
+def test_the_blocking_client_reads_batches(server):
     with Client(server.url) as client:
         batch = client.submit_batch("embed", [1, 2, 3])
         assert [index for index, _ in batch.as_completed()] == [1, 2, 0]

@@ -1,4 +1,4 @@
-"""`timeout=` of the calls that wait, and `idempotency_key=` and `shared=` of those that start jobs, with a real server."""
+"""The arguments `timeout=`, `idempotency_key=` and `shared=` of client calls, against a real server."""
 
 import time
 
@@ -22,7 +22,7 @@ def url():
 
 @pytest.fixture(scope="module")
 def echo():
-    """The URL of a server with endpoints that take members with the names of arguments."""
+    """Start a server whose endpoints have input members named like arguments of the client's calls."""
     server = Server()
 
     @server.endpoint
@@ -41,11 +41,11 @@ def echo():
 
 
 @pytest.mark.parametrize("call", ["result", "wait"])
-def test_a_timeout_ends_the_call_and_not_the_job(url, call):
+def test_a_timeout_ends_the_call_but_not_the_job(url, call):
     with Client(url) as client:
         job = client.submit("forever")
         begun = time.monotonic()
-        with pytest.raises(TotalTimeoutError, match=r"the timeout of 0.2 s passed.*The job goes on"):
+        with pytest.raises(TotalTimeoutError, match=r"the timeout of 0.2 s passed.*The job continues"):
             getattr(job, call)(timeout=SHORT)
         assert SHORT <= time.monotonic() - begun < 5
         assert job.status() == "running"
@@ -56,7 +56,7 @@ def test_a_timeout_ends_the_call_and_not_the_job(url, call):
 
 
 @pytest.mark.parametrize("call", ["results", "wait"])
-def test_a_timeout_ends_the_call_of_a_batch(url, call):
+def test_a_timeout_ends_a_call_on_a_batch(url, call):
     with Client(url) as client:
         batch = client.submit_batch("forever", [{}, {}])
         with pytest.raises(TotalTimeoutError, match="the timeout of 0.2 s passed"):
@@ -69,7 +69,7 @@ def test_a_timeout_ends_the_call_of_a_batch(url, call):
 
 
 @pytest.mark.anyio
-async def test_the_async_calls_take_a_timeout(url):
+async def test_async_calls_accept_a_timeout(url):
     async with AsyncClient(url) as client:
         job = await client.submit("forever")
         with pytest.raises(TotalTimeoutError, match="the timeout of 0.2 s passed"):
@@ -80,13 +80,13 @@ async def test_the_async_calls_take_a_timeout(url):
         assert await batch.results(timeout=10) == [2, 4]
 
 
-def test_the_timeout_of_a_call_takes_precedence_over_the_clients(url):
+def test_the_timeout_of_a_call_overrides_the_timeout_of_the_client(url):
     with Client(url, timeout=0.001) as hurried, Client(url) as client:
         job = hurried.job(client.submit("talk", words=2).id)
         assert job.result(timeout=10) == sentence(2)
 
 
-def test_a_timeout_that_passes_in_the_queue_says_so():
+def test_a_timeout_while_the_job_is_queued_raises_queue_timeout():
     server = Server(default_concurrency_limit=1)
 
     @server.endpoint
@@ -106,17 +106,17 @@ def test_a_timeout_that_passes_in_the_queue_says_so():
 
 @pytest.mark.parametrize("wrong", [0, -1, "5", True])
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_timeout_that_cannot_be_is_refused(url, wrong, ended):
+def test_an_invalid_timeout_raises(url, wrong, ended):
     with Client(url) as client:
         job = client.submit("talk", words=1)
         if ended:
             job.wait()
         for call in (job.result, job.wait):
-            with pytest.raises((TypeError, ValueError), match="timeout is"):
+            with pytest.raises((TypeError, ValueError), match="timeout must be"):
                 call(timeout=wrong)
 
 
-def test_wait_raises_nothing_for_a_job_that_failed_and_delivers_nothing(url):
+def test_wait_neither_raises_for_a_failed_job_nor_consumes_updates(url):
     with Client(url) as client:
         failed = client.submit("point", x=1, fail=True)
         assert failed.wait() is None
@@ -126,7 +126,7 @@ def test_wait_raises_nothing_for_a_job_that_failed_and_delivers_nothing(url):
         assert "".join(update.text for update in job) == sentence(3)
 
 
-def test_wait_needs_no_connection_when_the_job_has_ended(url):
+def test_wait_on_an_ended_job_needs_no_connection(url):
     client = Client(url)
     job = client.submit("talk", words=1)
     job.wait()
@@ -138,7 +138,7 @@ def test_wait_needs_no_connection_when_the_job_has_ended(url):
 # ---- idempotency_key= --------------------------------------------------------------------------------------------
 
 
-def test_a_key_names_one_submit_and_not_the_next(url):
+def test_an_idempotency_key_applies_to_one_submit_only(url):
     with Client(url, headers=BEARER) as client:
         first = client.submit("talk", words=2, idempotency_key="one")
         assert client.submit("talk", words=2, idempotency_key="one").id == first.id
@@ -147,7 +147,7 @@ def test_a_key_names_one_submit_and_not_the_next(url):
             client.submit("talk", words=3, idempotency_key="one")
 
 
-def test_run_and_submit_batch_take_a_key(url):
+def test_run_and_submit_batch_accept_an_idempotency_key(url):
     with Client(url, headers=BEARER) as client:
         before = client.run("starts_so_far")
         for _ in range(2):
@@ -158,14 +158,14 @@ def test_run_and_submit_batch_take_a_key(url):
 
 
 @pytest.mark.anyio
-async def test_the_async_calls_take_a_key(url):
+async def test_async_calls_accept_an_idempotency_key(url):
     async with AsyncClient(url, headers=BEARER) as client:
         jobs = [await client.submit("talk", words=2, idempotency_key="async") for _ in range(2)]
         assert jobs[0].id == jobs[1].id
         assert await client.run("talk", words=2, idempotency_key="async") == sentence(2)
 
 
-def test_one_key_names_the_whole_map(url):
+def test_one_idempotency_key_covers_all_jobs_of_a_map(url):
     inputs = [{"x": x} for x in range(1000, 1012)]
     with Client(url, headers=BEARER) as client:
         known = len(client.jobs())
@@ -179,10 +179,10 @@ def test_one_key_names_the_whole_map(url):
         assert len(client.jobs()) == known + 6
 
 
-# ---- shared= and members with the names of arguments ---------------------------------------------------------------
+# ---- shared= and members named like arguments of a call ------------------------------------------------------------
 
 
-def test_shared_members_come_as_a_mapping_by_keyword_or_both(url):
+def test_shared_members_are_a_mapping_or_keywords_or_both(url):
     with Client(url) as client:
         for passed in ({"shared": {"x": 2, "fail": False}}, {"shared": {"x": 2}, "fail": False}, {"x": 2}):
             batch = client.submit_batch("point", [{}, {"x": 1}], **passed)
@@ -192,25 +192,25 @@ def test_shared_members_come_as_a_mapping_by_keyword_or_both(url):
 
 
 @pytest.mark.parametrize("call", ["submit_batch", "map"])
-def test_shared_members_that_cannot_be_are_refused(url, call):
+def test_invalid_shared_members_raise(url, call):
     with Client(url) as client:
-        with pytest.raises(TypeError, match="shared is a mapping"):
+        with pytest.raises(TypeError, match="shared must be a mapping"):
             getattr(client, call)("point", [{}], shared=[("x", 2)])
         with pytest.raises(TypeError, match="both in shared and by keyword: x"):
             getattr(client, call)("point", [{}], shared={"x": 2}, x=3)
 
 
-def test_a_member_with_the_name_of_an_argument_goes_into_the_input(echo):
+def test_input_members_may_be_named_like_arguments(echo):
     with Client(echo) as client:
         value = {"returns": "a", "idempotency_key": "b", "shared": "c"}
         assert client.run("echo", value) == ["a", "b", "c"]
         assert client.run("echo", value, returns=list[str]) == ["a", "b", "c"]
-        # Of a submit, `shared` is a member as any other.
+        # `submit` has no argument `shared`, so this `shared` is a member of the input.
         with pytest.raises(InvalidInputError, match="returns"):
             client.run("echo", shared="c")
 
 
-def test_a_shared_member_with_the_name_of_an_argument_goes_into_shared(echo):
+def test_shared_members_may_be_named_like_arguments(echo):
     with Client(echo) as client:
         members = {"returns": "a", "idempotency_key": "b", "shared": "c"}
         assert client.submit_batch("echo", [{}, {"shared": "d"}], shared=members).results() == [
@@ -225,6 +225,6 @@ class Caption(BaseModel):
     x: float
 
 
-def test_a_result_type_and_a_timeout_go_together(url):
+def test_returns_and_timeout_can_be_combined(url):
     with Client(url) as client:
         assert client.submit("point", {"x": 1}, returns=Caption).result(timeout=10) == Caption(x=1)

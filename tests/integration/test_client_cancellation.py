@@ -1,4 +1,7 @@
-"""A client that is cancelled at any of its awaits, as an interrupt of `asyncio.run` does it: nothing stays open."""
+"""Cancelling an AsyncClient at any await leaves no open connection.
+
+An interrupt of `asyncio.run` cancels the main task in the same way.
+"""
 
 import asyncio
 import contextlib
@@ -31,14 +34,14 @@ ENDED = [{"status": "succeeded", "value": "abc"}]
 
 
 @types.coroutine
-def cancelled_at(work, await_number, *, too_late, seen):
-    """Await something, and cancel the task at its await of this number.
+def cancel_at(work, await_number, *, too_late, seen):
+    """Run a coroutine and cancel its task at the await with this number.
 
     Args:
-        work: A coroutine.
-        await_number: From 1.
-        too_late: Whether what is awaited has come by then, which the task does not know yet.
-        seen: Gets a member for each await.
+        work: The coroutine.
+        await_number: The await at which to cancel, counted from 1.
+        too_late: Cancel only after the awaited future is done but before the task resumes.
+        seen: A list that receives one entry per await.
     """
     error = None
     while True:
@@ -60,7 +63,7 @@ def cancelled_at(work, await_number, *, too_late, seen):
 
 
 def script_of(*, answers_with_stream):
-    """A job whose stream breaks twice, so that it is connected to, read, waited for, and connected to again."""
+    """Script for a job whose stream breaks twice, so the client connects, reads, waits and reconnects."""
 
     def script(request):
         if request.method == "POST" and not answers_with_stream:
@@ -83,7 +86,7 @@ def script_of(*, answers_with_stream):
     return script
 
 
-async def live(url):
+async def run_job(url):
     async with AsyncClient(url, verify=False) as client:
         job = await client.submit("count")
         async for _ in job:
@@ -101,9 +104,9 @@ async def live(url):
         pytest.param(True, False, marks=pytest.mark.slow),
     ],
 )
-def test_a_client_that_is_cancelled_at_any_of_its_awaits_leaves_nothing(answers_with_stream, too_late):
+def test_cancelling_a_client_at_any_await_leaves_nothing_open(answers_with_stream, too_late):
     async def cancelled(url, number, seen):
-        await cancelled_at(live(url), number, too_late=too_late, seen=seen)
+        await cancel_at(run_job(url), number, too_late=too_late, seen=seen)
 
     with ScriptedServer(script_of(answers_with_stream=answers_with_stream)) as server:
         number, seen = 0, []
@@ -111,7 +114,7 @@ def test_a_client_that_is_cancelled_at_any_of_its_awaits_leaves_nothing(answers_
             number, seen = number + 1, []
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(cancelled(server.url, number, seen))
-        # What was not closed says so when it is collected, and warnings are errors.
+        # Unclosed resources warn when they are collected, and warnings are errors in tests.
         gc.collect()
         assert number > 20
         server.wait_until_none_is_open()
@@ -131,7 +134,7 @@ def anyio_backend(request):
         pytest.param("http://server.example", "https://{}", id="with a proxy"),
     ],
 )
-async def test_a_handshake_that_is_broken_off_closes_its_connection(address, proxy):
+async def test_a_cancelled_tls_or_proxy_handshake_closes_the_connection(address, proxy):
     async def broken_off(connection):
         async with connection:
             if (await connection.receive(7)) == b"CONNECT":

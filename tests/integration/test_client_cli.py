@@ -1,4 +1,4 @@
-"""The commands, as a shell runs them, against the reference server."""
+"""The `tidewire` commands, run as from a shell, against the reference server."""
 
 import json
 import math
@@ -28,42 +28,43 @@ def url():
 
 
 def run(*arguments, stdin=""):
-    """In this process, since a fresh interpreter for each would take its time."""
+    """Run a command in this process, because starting an interpreter for each command is slow."""
     result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
 
 
-def test_call_writes_a_text_as_it_is(url):
+def test_call_writes_text_unchanged(url):
     result = run("call", url, "talk", "words=9")
     assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9), "")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_pipe_carries_utf_8_whatever_the_locale(url, encoding):
+def test_piped_output_is_utf_8_in_any_locale(url, encoding):
     command = [sys.executable, "-m", "tidewire", "call", url, "talk", "words=9"]
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     called = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=False)
     assert (called.returncode, called.stdout.decode(), called.stderr) == (0, sentence(9), b"")
 
 
-def test_call_writes_any_other_value_as_json(url):
+def test_call_writes_values_other_than_text_as_json(url):
     assert run("call", url, "point", "x=2").stdout == '{"x":2.0,"label":"at 2"}\n'
     assert run("call", url, "count", "n=3").stdout == "2\n"
 
 
 @pytest.mark.parametrize("how", ["inline", "file", "stdin"])
-def test_an_input_comes_inline_from_a_file_or_from_standard_input(url, how, tmp_path):
+def test_input_is_read_inline_from_a_file_or_from_standard_input(url, how, tmp_path):
     file = tmp_path / "input.json"
     file.write_text('{"x": 4}')
-    given = {"inline": '{"x": 4}', "file": f"@{file}", "stdin": "-"}[how]
+    input_option = {"inline": '{"x": 4}', "file": f"@{file}", "stdin": "-"}[how]
     assert (
-        run("call", url, "point", "--input", given, stdin='{"x": 4}').stdout == '{"x":4.0,"label":"at 4"}\n'
+        run("call", url, "point", "--input", input_option, stdin='{"x": 4}').stdout
+        == '{"x":4.0,"label":"at 4"}\n'
     )
 
 
-def test_json_is_one_line_per_update_and_a_last_one(url):
+def test_json_writes_one_line_per_update_and_a_result_line(url):
     lines = [
         json.loads(line)
         for line in run("call", url, "talk", "words=20", "slow=true", "--json").stdout.splitlines()
@@ -74,7 +75,7 @@ def test_json_is_one_line_per_update_and_a_last_one(url):
     assert (last["type"], last["value"]) == ("result", sentence(20))
 
 
-def test_a_failed_job_is_told_on_both_channels_and_by_the_exit_code(url):
+def test_a_failed_job_is_reported_on_stdout_stderr_and_by_the_exit_code(url):
     result = run("call", url, "point", "x=1", "fail=true", "--json")
     assert result.exit_code == 1
     last = json.loads(result.stdout.splitlines()[-1])
@@ -83,7 +84,7 @@ def test_a_failed_job_is_told_on_both_channels_and_by_the_exit_code(url):
     assert result.stderr.startswith("tidewire: the job failed: no such point")
 
 
-def test_a_detached_job_is_attached_to_listed_and_cancelled(url):
+def test_a_detached_job_can_be_attached_listed_and_cancelled(url):
     job = run("call", url, "forever", "--detach").stdout.strip()
     assert run("attach", url, job, "--timeout", "0.3").exit_code == 3
     assert run("cancel", url, job).exit_code == 0
@@ -97,7 +98,7 @@ def test_a_detached_job_is_attached_to_listed_and_cancelled(url):
     assert (newest["id"], newest["status"]) == (job, "cancelled")
 
 
-def test_a_job_of_many_items_is_one_line_per_item(url):
+def test_attach_to_a_batch_writes_one_line_per_item(url):
     with Client(url) as client:
         job = client.submit_batch("point", [{"x": 1}, {"x": 2, "fail": True}]).id
     result = run("attach", url, job)
@@ -107,7 +108,7 @@ def test_a_job_of_many_items_is_one_line_per_item(url):
     assert (result.exit_code, "item 1 failed" in result.stderr) == (1, True)
 
 
-def test_describe_says_what_there_is(url):
+def test_describe_shows_endpoints_and_input_schemas(url):
     assert "talk" in run("describe", url).stdout
     one = run("describe", url, "talk").stdout
     assert "words" in one
@@ -136,11 +137,11 @@ def test_describe_says_what_there_is(url):
         (["attach", "URL", "A" * 22], 2, "job_not_found"),
         (["cancel", "URL", "A" * 22], 2, "job_not_found"),
         (["call", "127.0.0.1:8000", "point"], 2, "http://127.0.0.1:8000"),
-        (["describe", "http://127.0.0.1:1"], 3, "nothing listens at 127.0.0.1:1"),
+        (["describe", "http://127.0.0.1:1"], 3, "no server is listening at 127.0.0.1:1"),
         (["call", "URL", "forever", "--timeout", "2"], 3, "tidewire attach"),
     ],
 )
-def test_what_goes_wrong_is_one_paragraph_and_an_exit_code(url, arguments, code, says):
+def test_errors_are_one_paragraph_and_an_exit_code(url, arguments, code, says):
     result = run(*(url if argument == "URL" else argument for argument in arguments))
     assert result.exit_code == code
     assert says in result.stderr.replace("\n", " ")
@@ -148,23 +149,23 @@ def test_what_goes_wrong_is_one_paragraph_and_an_exit_code(url, arguments, code,
     assert "Traceback" not in result.output
 
 
-def test_wrong_usage_is_told_by_the_exit_code():
+def test_wrong_usage_exits_with_2():
     assert run("call").exit_code == 2
     assert run("dance").exit_code == 2
 
 
-def test_another_kind_of_server_is_a_protocol_fault(url):
+def test_describe_of_a_url_that_is_not_a_server_fails(url):
     result = run("describe", url + "/v1/endpoints/talk")
     assert result.exit_code in {2, 4}
 
 
-def test_help_tells_the_commands_and_the_exit_codes():
+def test_help_lists_commands_and_exit_codes():
     text = run("--help").stdout
     for word in ("call", "attach", "cancel", "jobs", "describe", "serve", "Exit codes"):
         assert word in text
 
 
-def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
+def test_an_interrupt_keeps_the_job_and_prints_the_attach_command(url):
     with subprocess.Popen(
         [*COMMAND, "call", url, "forever"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -172,18 +173,18 @@ def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    told = re.search(rf"the job keeps running. Attach to it with: tidewire attach {url} (\S+)", errors)
-    assert told is not None, errors
-    assert run("cancel", url, told[1]).exit_code == 0
+    hint = re.search(rf"the job keeps running. Attach to it with: tidewire attach {url} (\S+)", errors)
+    assert hint is not None, errors
+    assert run("cancel", url, hint[1]).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["attach", "cancel"])
-def test_an_id_that_begins_with_a_dash_is_an_id(url, command):
+def test_a_job_id_may_begin_with_a_dash(url, command):
     result = run(command, url, "-XrCxrsDIssI4maOt_M2Lg")
     assert (result.exit_code, "job '-XrCxrsDIssI4maOt_M2Lg' does not exist" in result.stderr) == (2, True)
 
 
-def test_on_a_terminal_the_text_comes_live_and_whole(url):
+def test_on_a_terminal_text_is_shown_live_and_complete(url):
     main, side = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, "call", url, "talk", "words=12", "slow=true"],
@@ -197,14 +198,14 @@ def test_on_a_terminal_the_text_comes_live_and_whole(url):
             while chunk := os.read(main, 4096):
                 shown += chunk
         except OSError:
-            pass  # the terminal's other end is gone
+            pass  # The terminal's other end is closed.
         _, errors = process.communicate(timeout=20)
     os.close(main)
     assert (process.returncode, errors) == (0, "")
     assert shown.decode().strip() == sentence(12)
 
 
-def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(monkeypatch):
+def test_a_command_of_a_missing_package_prints_how_to_install_it(monkeypatch):
     monkeypatch.setattr(
         plugins,
         "_plugins",
@@ -215,8 +216,12 @@ def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(m
     assert "pip install" in result.stderr
 
 
-def piped(url, *arguments, lines=0):
-    """A command whose output is read up to some lines, after which the reader goes; its code and what it complained."""
+def run_with_closed_pipe(url, *arguments, lines=0):
+    """Run a command and close its output pipe after reading some lines.
+
+    Returns:
+        The exit code and the standard error of the command.
+    """
     with subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
@@ -227,17 +232,20 @@ def piped(url, *arguments, lines=0):
         for _ in range(lines):
             assert process.stdout.readline()
         process.stdout.close()
-        complaint = process.stderr.read()
-        return process.wait(30), complaint
+        error_output = process.stderr.read()
+        return process.wait(30), error_output
 
 
-def test_a_reader_that_goes_ends_the_command_quietly(url):
-    assert piped(url, "call", url, "talk", "words=5000", "slow=true", "--json", lines=2) == (141, "")
+def test_a_closed_output_pipe_ends_the_command_silently(url):
+    assert run_with_closed_pipe(url, "call", url, "talk", "words=5000", "slow=true", "--json", lines=2) == (
+        141,
+        "",
+    )
 
 
-def test_a_reader_that_goes_before_the_first_byte_does_too(url):
-    assert piped(url, "call", url, "talk", "words=20000") == (141, "")
-    assert piped(url, "describe", url) == (141, "")
+def test_a_pipe_closed_before_the_first_byte_ends_the_command_silently(url):
+    assert run_with_closed_pipe(url, "call", url, "talk", "words=20000") == (141, "")
+    assert run_with_closed_pipe(url, "describe", url) == (141, "")
 
 
 def write_lines(folder, *lines):
@@ -246,7 +254,7 @@ def write_lines(folder, *lines):
     return str(file)
 
 
-def test_map_writes_a_line_for_each_line_in_the_same_order(url, tmp_path):
+def test_map_writes_one_line_per_input_line_in_order(url, tmp_path):
     file = write_lines(tmp_path, '{"x": 1}', "", '{"x": 2, "fail": true}', '{"y": 3}', '{"x": 4}')
     result = run("map", url, "point", file, "--batch-size", "2", "--concurrency", "2")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
@@ -258,13 +266,13 @@ def test_map_writes_a_line_for_each_line_in_the_same_order(url, tmp_path):
     assert (result.exit_code, "2 of 4 inputs failed" in result.stderr) == (1, True)
 
 
-def test_map_reads_standard_input_and_shares_members(url):
+def test_map_reads_standard_input_and_sends_shared_members(url):
     result = run("map", url, "talk", "-", "words=3", stdin="{}\n" * 3)
     assert [json.loads(line)["value"] for line in result.stdout.splitlines()] == [sentence(3)] * 3
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_map_with_a_key_runs_nothing_a_second_time(url, tmp_path):
+def test_map_with_an_idempotency_key_runs_each_input_once(url, tmp_path):
     file = write_lines(tmp_path, *(json.dumps({"x": 10_000 + at}) for at in range(30)))
     arguments = ("map", url, "double", file, "--batch-size", "10", "--idempotency-key", "tonight")
     first, second = run(*arguments), run(*arguments)
@@ -273,7 +281,7 @@ def test_map_with_a_key_runs_nothing_a_second_time(url, tmp_path):
         assert client.run("most_runs_of_an_input") == [30, 1]
 
 
-def test_map_says_which_line_is_wrong(url, tmp_path):
+def test_map_names_the_line_of_an_invalid_input(url, tmp_path):
     result = run("map", url, "point", write_lines(tmp_path, '{"x": 1}', "{x: 2}"))
     assert (result.exit_code, "inputs.jsonl, line 2" in result.stderr) == (2, True)
     missing = run("map", url, "point", str(tmp_path / "none.jsonl"))
@@ -281,11 +289,11 @@ def test_map_says_which_line_is_wrong(url, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["call", "map", "attach", "describe"])
-def test_help_teaches_by_example(command):
+def test_help_of_a_command_shows_an_example(command):
     assert f"tidewire {command} http://127.0.0.1:8000" in " ".join(run(command, "--help").stdout.split())
 
 
-def test_on_a_terminal_a_generation_is_followed_by_what_else_could_have_come(monkeypatch):
+def test_on_a_terminal_a_generation_ends_with_a_table_of_alternatives(monkeypatch):
     monkeypatch.setattr(display.Screen, "live", property(lambda _: True))
     with FakeServer() as server:
         hello = FakeToken("Hel", math.log(0.5), [("Hel", math.log(0.5)), ("[J]el", math.log(0.25))])

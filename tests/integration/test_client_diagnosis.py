@@ -1,4 +1,4 @@
-"""First contact: addresses with nothing behind them, or something else. One clear error each, and soon."""
+"""Errors of a first connection: no server at the address, a silent server, or a server of another kind."""
 
 import re
 import socket
@@ -49,12 +49,13 @@ def free_port():
         return listener.getsockname()[1]
 
 
-async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_what_to_check(contact):
+async def test_a_refused_connection_raises_after_a_few_quick_attempts(contact):
     port = free_port()
     timing, waits = hurried()
     async with with_timing(AsyncClient(f"http://127.0.0.1:{port}"), timing) as client:
         with pytest.raises(
-            TransportError, match=rf"nothing listens at 127.0.0.1:{port} .*Check that the server runs"
+            TransportError,
+            match=rf"no server is listening at 127.0.0.1:{port} .*Check that the server is running",
         ) as caught:
             await contact(client)
     assert not caught.value.sent
@@ -62,15 +63,15 @@ async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_wha
     assert sum(waits) < 2
 
 
-async def test_a_host_that_is_not_known_is_told(contact):
+async def test_an_unknown_host_raises_a_transport_error(contact):
     timing, _ = hurried()
     async with with_timing(AsyncClient("http://no-such-host.invalid"), timing) as client:
-        with pytest.raises(TransportError, match=r"the host of http://no-such-host\.invalid"):
+        with pytest.raises(TransportError, match=r"the host name of http://no-such-host\.invalid"):
             await contact(client)
 
 
-async def test_a_connection_that_does_not_come_about_is_a_time_out():
-    # A listener whose queue is full does not answer further calls.
+async def test_an_unanswered_connection_attempt_raises_connect_timeout():
+    # A listener whose accept queue is full does not accept further connections.
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -91,7 +92,7 @@ async def test_a_connection_that_does_not_come_about_is_a_time_out():
                 one.close()
 
 
-STRANGERS = {
+OTHER_SERVERS = {
     "a page": (
         answer(200, HTML, media="text/html"),
         r"200 text/html: '<!doctype html><title>It works!</title>'",
@@ -110,20 +111,20 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-async def test_a_server_of_another_kind_is_told_at_once_with_what_came(contact, name):
-    said, what = STRANGERS[name]
+@pytest.mark.parametrize("name", OTHER_SERVERS)
+async def test_a_response_of_another_kind_of_server_is_quoted_without_retries(contact, name):
+    response, message = OTHER_SERVERS[name]
     timing, waits = hurried()
-    with ScriptedServer(lambda _: iter([said])) as server:
+    with ScriptedServer(lambda _: iter([response])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
-            with pytest.raises(NotATidewireServerError, match=what) as caught:
+            with pytest.raises(NotATidewireServerError, match=message) as caught:
                 await contact(client)
         assert server.url in str(caught.value)
         assert len(server.requests) == 1
     assert waits == []
 
 
-async def test_a_submit_answered_with_no_content_is_told_at_once():
+async def test_a_submit_answered_with_204_raises_without_retries():
     timing, waits = hurried()
     with ScriptedServer(lambda _: iter([b"HTTP/1.1 204 No Content\r\n\r\n"])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
@@ -133,24 +134,24 @@ async def test_a_submit_answered_with_no_content_is_told_at_once():
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("response", "quoted"),
     [
         (b"SSH-2.0-OpenSSH_9.9\r\n", "SSH-2.0-OpenSSH_9.9"),
         (b"\x15\x03\x01\x00\x02\x02\x46", ""),
         (b"+OK ready\r\n" * 3, r"\+OK ready"),
     ],
 )
-async def test_what_does_not_speak_http_is_told_with_what_it_said(contact, said, told):
+async def test_a_server_that_does_not_speak_http_is_quoted(contact, response, quoted):
     timing, _ = hurried()
-    with ScriptedServer(lambda _: iter([said, CLOSE])) as server:
+    with ScriptedServer(lambda _: iter([response, CLOSE])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
             with pytest.raises(
-                NotATidewireServerError, match=rf"127.0.0.1:{server.port} does not speak HTTP: .*{told}"
+                NotATidewireServerError, match=rf"127.0.0.1:{server.port} does not speak HTTP: .*{quoted}"
             ):
                 await contact(client)
 
 
-async def test_tls_to_a_server_without_is_told_and_says_what_to_check():
+async def test_https_to_a_plain_http_server_raises_and_names_the_scheme():
     timing, _ = hurried()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -170,7 +171,7 @@ async def test_tls_to_a_server_without_is_told_and_says_what_to_check():
         thread.join(5)
 
 
-async def test_a_server_that_says_nothing_is_a_time_out():
+async def test_a_silent_server_raises_silence_timeout():
     with ScriptedServer(lambda _: iter([HOLD])) as server:
         timing, _ = hurried(hello_timeout=0.05)
         async with with_timing(AsyncClient(server.url, connect_timeout=0.05), timing) as client:
@@ -178,14 +179,14 @@ async def test_a_server_that_says_nothing_is_a_time_out():
                 await client.job("j1").result()
 
 
-async def test_a_gateway_in_front_of_a_server_that_starts_is_waited_for():
+async def test_gateway_errors_are_retried_while_the_server_starts():
     timing, waits = hurried()
-    turns = iter(
+    responses = iter(
         [answer(502, HTML, media="text/html"), answer(503, HTML, media="text/html", Retry_After="2")]
     )
 
     def script(_):
-        yield next(turns, problem(404, "job_not_found"))
+        yield next(responses, problem(404, "job_not_found"))
 
     with ScriptedServer(script) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
@@ -208,12 +209,12 @@ async def test_a_gateway_in_front_of_a_server_that_starts_is_waited_for():
         "http://ho\0st",
     ],
 )
-def test_an_address_that_is_none_is_refused_with_an_example(url):
+def test_an_invalid_url_raises_with_an_example(url):
     with pytest.raises(ValueError, match=re.escape("http://127.0.0.1:8000")):
         AsyncClient(url)
 
 
-async def test_a_closed_client_says_so(contact):
+async def test_calls_on_a_closed_client_raise(contact):
     client = AsyncClient("http://127.0.0.1:1")
     await client.aclose()
     with pytest.raises(ClientClosedError, match="was closed"):

@@ -13,11 +13,11 @@ from tidewire import AsyncClient
 from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 
 TEXT = "/items/0/value"
-MESSAGE = r"first used on another event loop.*Create one AsyncClient per event loop"
+MESSAGE = r"belongs to another event loop.*Create one AsyncClient per event loop"
 
 
 def script(request):
-    """A job whose stream is silent after one value."""
+    """Script for a job whose stream is silent after one value."""
     if request.method == "POST":
         yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
     elif not request.path.endswith("/events"):
@@ -32,7 +32,7 @@ def server():
     with ScriptedServer(script) as server:
         yield server
         with warnings.catch_warnings():
-            # The connections of an event loop that has ended cannot be closed on it any more: asyncio warns about them.
+            # asyncio warns about connections of an ended event loop because nothing can close them any more.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         server.wait_until_none_is_open()
@@ -40,11 +40,11 @@ def server():
 
 @pytest.mark.parametrize("second", ["asyncio", "trio"])
 @pytest.mark.parametrize("first", ["asyncio", "trio"])
-def test_every_use_on_another_event_loop_says_to_make_another_client(server, first, second):
-    asked = []
+def test_every_call_on_another_event_loop_raises(server, first, second):
+    auth_calls = []
 
     def auth():
-        asked.append("credentials")
+        auth_calls.append("credentials")
         return {}
 
     async def begin():
@@ -73,11 +73,11 @@ def test_every_use_on_another_event_loop_says_to_make_another_client(server, fir
     requests = len(server.requests)
     anyio.run(refused, backend=second)
     assert len(server.requests) == requests
-    assert asked == ["credentials"]
+    assert auth_calls == ["credentials"]
     assert started.checkpoint().cursor == "1-2"
 
 
-def test_a_client_that_another_running_event_loop_uses_says_so(server):
+def test_using_a_client_of_another_running_event_loop_raises(server):
     with anyio.from_thread.start_blocking_portal() as portal:
         client = AsyncClient(server.url)
         assert portal.call(client.job("j1").status) == "running"
@@ -87,7 +87,7 @@ def test_a_client_that_another_running_event_loop_uses_says_so(server):
         portal.call(client.aclose)
 
 
-def test_a_client_that_was_only_made_on_one_event_loop_works_on_another(server):
+def test_a_client_created_on_one_event_loop_can_be_first_used_on_another(server):
     async def make():
         client = AsyncClient(server.url)
         return client, client.job("j1")
@@ -100,7 +100,7 @@ def test_a_client_that_was_only_made_on_one_event_loop_works_on_another(server):
     anyio.run(use, backend="trio")
 
 
-def test_a_client_that_was_closed_may_be_closed_again_anywhere(server):
+def test_a_closed_client_can_be_closed_again_on_any_event_loop(server):
     async def use():
         await client.job("j1").status()
         await client.aclose()
@@ -110,7 +110,7 @@ def test_a_client_that_was_closed_may_be_closed_again_anywhere(server):
     anyio.run(client.aclose, backend="trio")
 
 
-def test_a_client_that_was_made_in_another_thread_works_here(server):
+def test_a_client_created_in_another_thread_works(server):
     clients = []
     other = threading.Thread(target=lambda: clients.append(AsyncClient(server.url)))
     other.start()

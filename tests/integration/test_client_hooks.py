@@ -1,4 +1,4 @@
-"""Hooks are told of requests, reconnects, resyncs and ends; what they raise breaks nothing."""
+"""Hooks receive requests, reconnects, resyncs and job ends; an exception in a hook does not affect the call."""
 
 import logging
 
@@ -35,34 +35,34 @@ def server():
         yield server
 
 
-def noting(told, *, slow=False):
-    """Hooks that note what they are told: plain functions, or coroutine functions."""
+def recording_hooks(received, *, slow=False):
+    """Hooks that append each event to a list: plain functions, or coroutine functions if `slow`."""
 
-    def note(said):
-        told.append(said)
+    def record_event(hook_event):
+        received.append(hook_event)
 
-    async def note_slowly(said):
+    async def record_event_slowly(hook_event):
         await anyio.sleep(0)
-        told.append(said)
+        received.append(hook_event)
 
-    hook = note_slowly if slow else note
+    hook = record_event_slowly if slow else record_event
     return Hooks(on_request=hook, on_reconnect=hook, on_resync=hook, on_end=hook)
 
 
-def kinds(told):
-    return [type(said).__name__.removesuffix("Event") for said in told]
+def kinds(received):
+    return [type(hook_event).__name__.removesuffix("Event") for hook_event in received]
 
 
 CUT_ONCE = ["Request", "Request", "Reconnect", "Request", "End"]
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_blocking_client_tells_its_hooks(server, slow):
-    told = []
-    with Client(server.url, hooks=noting(told, slow=slow)) as client:
+def test_a_blocking_client_calls_its_hooks(server, slow):
+    received = []
+    with Client(server.url, hooks=recording_hooks(received, slow=slow)) as client:
         assert client.run("talk") == "Hello"
-    assert kinds(told) == CUT_ONCE
-    submit, stream, reconnect, again, end = told
+    assert kinds(received) == CUT_ONCE
+    submit, stream, reconnect, again, end = received
     assert (submit.method, submit.status, submit.error) == ("POST", 201, None)
     assert (stream.url, stream.status) == (f"{server.url}/v1/jobs/job-1/events", 200)
     assert stream.seconds >= 0
@@ -73,27 +73,27 @@ def test_a_blocking_client_tells_its_hooks(server, slow):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("slow", [False, True])
-async def test_an_async_client_tells_its_hooks(server, slow):
-    told = []
-    async with AsyncClient(server.url, hooks=noting(told, slow=slow)) as client:
+async def test_an_async_client_calls_its_hooks(server, slow):
+    received = []
+    async with AsyncClient(server.url, hooks=recording_hooks(received, slow=slow)) as client:
         assert [text async for text in (await client.submit("talk")).iter_text()] == ["Hel", "lo"]
     assert (
         kinds(
             [
-                said
-                for said in told
-                if "endpoints/talk" not in getattr(said, "url", "") or said.method == "POST"
+                hook_event
+                for hook_event in received
+                if "endpoints/talk" not in getattr(hook_event, "url", "") or hook_event.method == "POST"
             ]
         )
         == CUT_ONCE
     )
 
 
-def test_an_error_of_a_hook_is_logged_and_breaks_nothing(server, caplog):
-    def fail(said):
+def test_an_exception_in_a_hook_is_logged_and_the_call_succeeds(server, caplog):
+    def fail(hook_event):
         raise KeyError("no such gauge")
 
-    async def fail_slowly(said):
+    async def fail_slowly(hook_event):
         await anyio.sleep(0)
         raise KeyError("no such gauge")
 
@@ -105,17 +105,17 @@ def test_an_error_of_a_hook_is_logged_and_breaks_nothing(server, caplog):
     assert all(record.name == "tidewire" and record.exc_info for record in errors)
 
 
-def test_a_request_that_was_not_answered_is_told_with_its_error():
-    told = []
+def test_a_request_without_a_response_reaches_the_hook_with_its_error():
+    received = []
     timing, _ = hurried()
     with ScriptedServer(lambda _: [CLOSE]) as server:
         with (
-            with_timing(Client(server.url, hooks=noting(told)), timing) as client,
+            with_timing(Client(server.url, hooks=recording_hooks(received)), timing) as client,
             pytest.raises(Exception, match="broke"),
         ):
             client.discover()
-    assert {said.status for said in told} == {None}
-    assert "the connection broke" in told[0].error
+    assert {hook_event.status for hook_event in received} == {None}
+    assert "the connection broke" in received[0].error
 
 
 def resyncing(request):
@@ -130,22 +130,22 @@ def resyncing(request):
         yield CLOSE
 
 
-def test_a_resync_is_told_and_warned_of_and_the_reconnect_after_it(caplog):
+def test_a_resync_and_its_reconnect_reach_the_hooks_and_the_log(caplog):
     caplog.set_level(logging.DEBUG, "tidewire")
-    told = []
+    received = []
     timing, _ = hurried()
     with (
         ScriptedServer(resyncing) as server,
-        with_timing(Client(server.url, hooks=noting(told)), timing) as client,
+        with_timing(Client(server.url, hooks=recording_hooks(received)), timing) as client,
     ):
         assert client.run("count") == 1
-    assert kinds(told) == ["Request", "Request", "Resync", "Reconnect", "Request", "End"]
-    assert (told[3].cause, told[3].last_event_id) == ("resync", None)
+    assert kinds(received) == ["Request", "Request", "Resync", "Reconnect", "Request", "End"]
+    assert (received[3].cause, received[3].last_event_id) == ("resync", None)
     levels = {record.levelno for record in caplog.records if "resync" in record.getMessage()}
     assert levels == {logging.WARNING}
 
 
-def test_nothing_is_printed_unless_logging_is_configured(server, capfd, monkeypatch):
+def test_nothing_is_printed_without_logging_configuration(server, capfd, monkeypatch):
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     monkeypatch.setattr(logging.root, "handlers", [])
     with Client(server.url, hooks=Hooks(on_end=lambda _: 1 / 0)) as client:
@@ -154,7 +154,7 @@ def test_nothing_is_printed_unless_logging_is_configured(server, capfd, monkeypa
 
 
 @pytest.mark.anyio
-async def test_a_hook_that_is_cancelled_leaves_no_connection_open():
+async def test_cancelling_a_hook_leaves_no_connection_open():
     def script(request):
         if request.method == "POST":
             yield answer(201, job())
@@ -162,8 +162,8 @@ async def test_a_hook_that_is_cancelled_leaves_no_connection_open():
             yield STREAM + hello() + snapshot("1-1", state(1))
             yield from resyncing(request)
 
-    async def hang(said):
-        if said.url.endswith("/events"):
+    async def hang(hook_event):
+        if hook_event.url.endswith("/events"):
             await anyio.sleep_forever()
 
     with ScriptedServer(script) as server:

@@ -1,4 +1,4 @@
-"""What a job hands to its reader: updates, text, results, checkpoints."""
+"""Reading a job with the async client: updates, text, results and checkpoints."""
 
 import itertools
 from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
@@ -55,7 +55,7 @@ def anyio_backend(request):
 
 
 def replying(*events, opening=None, rollback=False):
-    """A script: submit, job read, endpoint, and one stream that sends the events and ends."""
+    """Script that answers submit, job read and endpoint, and sends the events on one stream."""
 
     def script(request):
         if request.method == "POST":
@@ -65,12 +65,12 @@ def replying(*events, opening=None, rollback=False):
         elif request.path.endswith("/events"):
             yield STREAM + hello() + (b"" if request.cursor else opening or OPENING)
             after = int((request.cursor or "1-1").partition("-")[2])
-            for said in events:
+            for sse_event in events:
                 if (
-                    not isinstance(said, bytes)
-                    or int(said.partition(b"id:1-")[2].partition(b"\n")[0] or 99) > after
+                    not isinstance(sse_event, bytes)
+                    or int(sse_event.partition(b"id:1-")[2].partition(b"\n")[0] or 99) > after
                 ):
-                    yield said
+                    yield sse_event
             yield CLOSE
         else:
             yield answer(200, job(state({"text": ""}), cursor="1-2"))
@@ -91,8 +91,8 @@ EVENTS = [
 ]
 
 
-class Opened:
-    """A scripted server and a client of it, entered as one."""
+class ServerAndClient:
+    """Context manager that starts a scripted server and a client for it."""
 
     def __init__(self, script, **options):
         self.server = ScriptedServer(script)
@@ -110,7 +110,7 @@ class Opened:
 
 
 async def first(count, stream):
-    """At most so many of a stream."""
+    """Yield at most `count` elements of an async iterator."""
     for _ in range(count):
         try:
             yield await anext(stream)
@@ -121,24 +121,24 @@ async def first(count, stream):
 # ---- updates -----------------------------------------------------------------------------------------------------
 
 
-async def test_each_seq_is_covered_by_exactly_one_update_and_the_texts_are_the_whole():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_updates_cover_each_seq_once_and_their_texts_add_up():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply")]
     assert [(update.first_seq, update.seq) for update in updates] == [(1, 3), (4, 4), (5, 5), (6, 6)]
     assert "".join(update.text for update in updates) == "Hello"
     assert [update.id for update in updates] == ["1-3", "1-4", "1-5", "1-6"]
 
 
-async def test_a_value_stays_right_when_its_update_is_kept():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_the_value_of_a_kept_update_does_not_change():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply")]
     assert [update.value["text"] for update in updates] == ["", "Hel", "Hello", "Hello"]
     assert [update.value["tokens"] for update in updates] == [[], [1], [1, 2], [1, 2]]
     assert updates[1].value is not updates[1].value
 
 
-async def test_parse_validates_and_says_midway_that_the_value_may_not_be_whole():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_parse_validates_and_reports_a_possibly_incomplete_value():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply", returns=Reply)]
     assert updates[-1].parse() == Reply(**REPLY)
     with pytest.raises(
@@ -147,9 +147,9 @@ async def test_parse_validates_and_says_midway_that_the_value_may_not_be_whole()
         updates[0].parse()
 
 
-async def test_an_attached_job_begins_with_one_update_of_all_that_is_there():
+async def test_attaching_to_a_job_starts_with_one_update_of_its_current_value():
     opening = snapshot("1-5", state({"text": "Hello", "tokens": [1, 2]}), columns=[TEXT], reason="compacted")
-    async with Opened(replying(*EVENTS[4:], opening=opening)) as (client, _):
+    async with ServerAndClient(replying(*EVENTS[4:], opening=opening)) as (client, _):
         updates = [update async for update in client.job("j1")]
     assert [(update.first_seq, update.seq, update.text) for update in updates] == [
         (1, 5, "Hello"),
@@ -157,15 +157,15 @@ async def test_an_attached_job_begins_with_one_update_of_all_that_is_there():
     ]
 
 
-async def test_what_the_answer_to_a_submit_holds_is_handed_over():
-    # A repeated submit is answered with the job as it stands by now.
-    standing = job(state({"text": "Hel", "tokens": [1]}), cursor="1-4", columns=[TEXT, f"{VALUE}/tokens"])
+async def test_a_value_in_the_response_to_a_submit_is_delivered_as_an_update():
+    # The server answers a repeated submit with the current state of the job.
+    job_resource = job(state({"text": "Hel", "tokens": [1]}), cursor="1-4", columns=[TEXT, f"{VALUE}/tokens"])
     rest = replying(*EVENTS)
 
     def script(request):
-        return iter([answer(201, standing)]) if request.method == "POST" else rest(request)
+        return iter([answer(201, job_resource)]) if request.method == "POST" else rest(request)
 
-    async with Opened(script) as (client, server):
+    async with ServerAndClient(script) as (client, server):
         updates = [update async for update in await client.submit("reply")]
         assert [request.cursor for request in server.requests[1:]] == ["1-4"]
     assert [(update.first_seq, update.seq, update.text) for update in updates] == [
@@ -175,61 +175,61 @@ async def test_what_the_answer_to_a_submit_holds_is_handed_over():
     ]
 
 
-async def test_a_submit_answered_with_an_ended_job_needs_no_stream():
+async def test_a_submit_that_returns_an_ended_job_opens_no_stream():
     items = [{"status": "succeeded", "value": REPLY}]
-    standing = job(state(REPLY, status="succeeded"), cursor="1-8", columns=[TEXT], ended=ending(items))
-    async with Opened(lambda _: iter([answer(201, standing)])) as (client, server):
+    job_resource = job(state(REPLY, status="succeeded"), cursor="1-8", columns=[TEXT], ended=ending(items))
+    async with ServerAndClient(lambda _: iter([answer(201, job_resource)])) as (client, server):
         following = await client.submit("reply")
         assert await following.result() == REPLY
         assert [update.text async for update in following] == ["Hello"]
         assert len(server.requests) == 1
 
 
-async def test_a_job_without_any_value_hands_over_one_last_update():
+async def test_a_job_without_a_value_yields_one_update():
     items = [{"status": "succeeded"}]
     events = [EVENTS[0], event([["s", "/items/0/status", "succeeded"]], id="1-3"), done("1-4", items)]
-    async with Opened(replying(*events)) as (client, _):
+    async with ServerAndClient(replying(*events)) as (client, _):
         following = await client.submit("reply")
         assert [(update.first_seq, update.seq, update.value) async for update in following] == [(1, 4, None)]
         assert await following.result() is None
 
 
-async def test_text_that_became_void_is_told_with_the_text_that_came_instead():
+async def test_an_update_after_a_restart_counts_the_deleted_text():
     restarted = snapshot("9-5", state({"text": "Help", "tokens": [1]}), columns=[TEXT], reason="restart")
     end = done("9-6", [{"status": "running", "value": {"text": "Help", "tokens": [1]}}])
-    async with Opened(replying(*EVENTS[:4], restarted, end)) as (client, _):
+    async with ServerAndClient(replying(*EVENTS[:4], restarted, end)) as (client, _):
         updates = [update async for update in await client.submit("reply")]
     assert [(update.deleted, update.text) for update in updates] == [(0, ""), (0, "Hel"), (0, "lo"), (2, "p")]
 
 
-async def test_a_restart_that_names_another_column_voids_the_old_ones_text():
+async def test_a_restart_with_another_text_column_deletes_the_old_text():
     other = f"{VALUE}/answer"
     restarted = snapshot("9-5", state({"answer": "Hi"}), columns=[other], reason="restart")
     more = event("!", id="9-6")
     end = done("9-7", [{"status": "running", "value": {"answer": "Hi!"}}])
-    async with Opened(replying(*EVENTS[:4], restarted, more, end)) as (client, _):
+    async with ServerAndClient(replying(*EVENTS[:4], restarted, more, end)) as (client, _):
         updates = [update async for update in await client.submit("reply")]
     assert [(update.deleted, update.text) for update in updates[3:]] == [(5, "Hi"), (0, "!")]
 
 
-async def test_a_restart_that_begins_from_nothing_voids_all_text():
+async def test_a_restart_without_a_value_deletes_all_text():
     restarted = snapshot("9-5", state(None), columns=[TEXT], reason="restart")
     more = event([["s", VALUE, {"text": "Hey"}]], id="9-6")
     end = done("9-7", [{"status": "running", "value": {"text": "Hey"}}])
-    async with Opened(replying(*EVENTS[:4], restarted, more, end)) as (client, _):
+    async with ServerAndClient(replying(*EVENTS[:4], restarted, more, end)) as (client, _):
         updates = [update async for update in await client.submit("reply")]
     assert [(update.deleted, update.text) for update in updates[3:]] == [(5, ""), (0, "Hey")]
 
 
-async def test_queue_and_progress_are_told_while_somebody_waits():
-    told = []
+async def test_the_listener_receives_queue_and_progress_messages():
+    messages = []
     queue = event({"position": 2, "eta_ms": 100}, type="queue")
     progress = event({"current": 1, "total": 4, "unit": "step"}, type="progress")
-    async with Opened(replying(queue, progress, *EVENTS)) as (client, _):
+    async with ServerAndClient(replying(queue, progress, *EVENTS)) as (client, _):
         following = await client.submit("reply")
-        following.listener = told.append
+        following.listener = messages.append
         await following.result()
-    assert [type(message).__name__ for message in told] == ["Queue", "Progress"]
+    assert [type(message).__name__ for message in messages] == ["Queue", "Progress"]
     assert following.queue.position == 2
     assert following.progress.total == 4
 
@@ -238,21 +238,21 @@ async def test_queue_and_progress_are_told_while_somebody_waits():
 
 
 @pytest.mark.parametrize("returns", [Reply, TypeAdapter(Reply)])
-async def test_a_result_is_validated(returns):
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_result_is_validated_against_returns(returns):
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         assert await client.run("reply", returns=returns) == Reply(**REPLY)
 
 
-async def test_a_result_that_is_not_of_the_type_is_an_error_that_says_where():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_a_result_of_another_type_raises_with_the_path():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         with pytest.raises(
             InvalidValueError, match=r"not a valid dict\[str, int\]: /text: Input should be a valid integer"
         ):
             await client.run("reply", returns=dict[str, int])
 
 
-async def test_a_loop_after_a_result_gets_everything_as_one_update():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_a_loop_after_result_yields_one_merged_update():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
         assert await following.result() == REPLY
         updates = [update async for update in following]
@@ -261,8 +261,8 @@ async def test_a_loop_after_a_result_gets_everything_as_one_update():
         assert await following.result() == REPLY
 
 
-async def test_a_result_midway_hands_nothing_over_twice():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_result_in_the_middle_of_a_loop_repeats_no_update():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
         updates = []
         async for update in following:
@@ -271,17 +271,18 @@ async def test_a_result_midway_hands_nothing_over_twice():
                 break
         assert await following.result() == REPLY
         updates += [update async for update in following]
-    # What came in with "Hel" is handed over by itself, what the result brought in as one: how much depends on the chunks.
+    # Updates that arrived with "Hel" are delivered separately; updates received by `result` are merged into
+    # one. How many arrived depends on the chunks.
     assert "".join(update.text for update in updates) == "Hello"
     assert [update.first_seq for update in updates[1:]] == [update.seq + 1 for update in updates[:-1]]
     assert updates[-1].value == REPLY
 
 
 @pytest.mark.parametrize("taken", range(4))
-async def test_a_restart_that_a_result_brought_in_is_told_in_net_effect(taken):
+async def test_a_restart_received_during_result_is_merged_into_its_net_effect(taken):
     restarted = snapshot("9-5", state({"text": "Help", "tokens": [1]}), columns=[TEXT], reason="restart")
     end = done("9-6", [{"status": "running", "value": {"text": "Help", "tokens": [1]}}])
-    async with Opened(replying(*EVENTS[:4], HOLD)) as (client, server):
+    async with ServerAndClient(replying(*EVENTS[:4], HOLD)) as (client, server):
         following = await client.submit("reply")
         updates = following.updates()
         seen = [await anext(updates) for _ in range(taken)]
@@ -296,8 +297,8 @@ async def test_a_restart_that_a_result_brought_in_is_told_in_net_effect(taken):
     assert text == "Help"
 
 
-async def test_a_result_and_a_loop_at_the_same_time_share_one_stream():
-    async with Opened(replying(*EVENTS)) as (client, server), anyio.create_task_group() as tasks:
+async def test_concurrent_result_and_loop_share_one_stream():
+    async with ServerAndClient(replying(*EVENTS)) as (client, server), anyio.create_task_group() as tasks:
         following = await client.submit("reply")
         results, updates = [], []
 
@@ -317,8 +318,8 @@ async def test_a_result_and_a_loop_at_the_same_time_share_one_stream():
     assert len(server.paths("GET")) == 1
 
 
-async def test_a_second_loop_at_the_same_time_is_refused_and_told_what_to_do():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_a_second_concurrent_loop_raises_with_advice():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
         async for _ in following:
             with pytest.raises(ConcurrentReadError, match=r"client\.job\(job\.id\)"):
@@ -329,10 +330,12 @@ async def test_a_second_loop_at_the_same_time_is_refused_and_told_what_to_do():
 FAILURE = {"code": "item_failed", "title": "No", "status": 500, "detail": "out of luck"}
 
 
-async def test_a_failed_job_raises_at_the_end_of_a_loop_and_in_result():
+async def test_a_failed_job_raises_after_the_loop_and_in_result():
     items = [{"status": "failed", "value": {"text": "Hel", "tokens": [1]}, "error": FAILURE}]
     failed = event([["s", "/items/0/status", "failed"], ["s", "/items/0/error", FAILURE]], id="1-5")
-    async with Opened(replying(*EVENTS[:3], failed, done("1-6", items, status="failed", error=FAILURE))) as (
+    async with ServerAndClient(
+        replying(*EVENTS[:3], failed, done("1-6", items, status="failed", error=FAILURE))
+    ) as (
         client,
         _,
     ):
@@ -350,26 +353,26 @@ async def test_a_failed_job_raises_at_the_end_of_a_loop_and_in_result():
             await following.result()
 
 
-async def test_a_cancelled_job_raises_an_error_that_is_no_cancellation_of_a_task():
+async def test_a_cancelled_job_does_not_raise_task_cancellation():
     items = [{"status": "cancelled"}]
     cancelled = event([["s", "/items/0/status", "cancelled"]], id="1-2")
-    async with Opened(replying(cancelled, done("1-3", items, status="cancelled"))) as (client, _):
+    async with ServerAndClient(replying(cancelled, done("1-3", items, status="cancelled"))) as (client, _):
         with pytest.raises(JobCancelledError) as caught:
             await client.run("reply")
         assert not isinstance(caught.value, anyio.get_cancelled_exc_class())
 
 
-async def test_a_timeout_while_the_job_is_queued_says_so():
+async def test_a_timeout_while_the_job_is_queued_raises_queue_timeout():
     queue = event({"position": 3}, type="queue")
-    async with Opened(replying(queue, HOLD)) as (client, _):
+    async with ServerAndClient(replying(queue, HOLD)) as (client, _):
         with pytest.raises(QueueTimeoutError, match="in the server's queue at position 3"):
             await client.with_options(timeout=0.3).run("reply")
 
 
-async def test_a_batch_read_as_one_job_says_how_to_read_it():
+async def test_reading_a_batch_as_one_job_raises_with_advice():
     two = snapshot("1-1", state("a", "b"))
     end = done("1-2", state("a", "b")["items"])
-    async with Opened(replying(end, opening=two)) as (client, _):
+    async with ServerAndClient(replying(end, opening=two)) as (client, _):
         with pytest.raises(TidewireError, match="batch_job"):
             await client.job("j1").result()
 
@@ -377,15 +380,15 @@ async def test_a_batch_read_as_one_job_says_how_to_read_it():
 # ---- text --------------------------------------------------------------------------------------------------------
 
 
-async def test_text_comes_undelayed_where_there_is_no_rollback():
-    async with Opened(replying(*EVENTS[:4], HOLD)) as (client, _):
+async def test_iter_text_does_not_hold_text_back_without_rollback():
+    async with ServerAndClient(replying(*EVENTS[:4], HOLD)) as (client, _):
         texts = (await client.submit("reply")).iter_text()
         assert [await anext(texts) for _ in range(2)] == ["Hel", "lo"]
         await texts.aclose()
 
 
-def wavering(*, restart=False):
-    """Text that is taken back in part, with promises of what stays."""
+def rolled_back_text(*, restart=False):
+    """Events that truncate text after `stable` declared part of it final."""
     events = [
         *EVENTS[:2],
         event([["a", TEXT, "I like "]], id="1-4"),
@@ -405,21 +408,21 @@ def wavering(*, restart=False):
     ]
 
 
-async def test_text_that_may_be_taken_back_is_held_until_it_is_stable_or_the_job_ends():
-    async with Opened(replying(*wavering(), rollback=True)) as (client, _):
+async def test_iter_text_holds_text_back_until_it_is_stable_or_the_job_ends():
+    async with ServerAndClient(replying(*rolled_back_text(), rollback=True)) as (client, _):
         assert [text async for text in (await client.submit("reply")).iter_text()] == ["I like ", "dogs."]
 
 
-async def test_text_that_was_handed_over_and_became_void_is_an_error():
-    async with Opened(replying(*wavering(restart=True), rollback=True)) as (client, _):
+async def test_iter_text_raises_if_delivered_text_is_retracted():
+    async with ServerAndClient(replying(*rolled_back_text(restart=True), rollback=True)) as (client, _):
         texts = (await client.submit("reply")).iter_text()
         assert await anext(texts) == "I like "
         with pytest.raises(VoidTextError, match="7 code points"):
             await anext(texts)
 
 
-async def test_deltas_tell_what_becomes_void():
-    async with Opened(replying(*wavering(), rollback=True)) as (client, _):
+async def test_text_deltas_count_retracted_characters():
+    async with ServerAndClient(replying(*rolled_back_text(), rollback=True)) as (client, _):
         deltas = [delta async for delta in (await client.submit("reply")).iter_text_deltas()]
     assert deltas == [
         TextDelta(0, "I like "),
@@ -429,8 +432,8 @@ async def test_deltas_tell_what_becomes_void():
     ]
 
 
-async def test_text_that_is_held_back_is_not_lost_to_the_next_loop():
-    async with Opened(replying(*wavering(), rollback=True)) as (client, _):
+async def test_text_held_back_by_one_loop_is_delivered_by_the_next():
+    async with ServerAndClient(replying(*rolled_back_text(), rollback=True)) as (client, _):
         following = await client.submit("reply")
         texts = []
         async for text in following.iter_text():
@@ -443,8 +446,8 @@ async def test_text_that_is_held_back_is_not_lost_to_the_next_loop():
     assert text == "I like dogs."
 
 
-def with_a_promise_within_an_update(request):
-    """Of `defgh` the first two code points are promised, the others are taken back."""
+def stable_boundary_within_an_update(request):
+    """Script with `defgh` in one event: `stable` then covers `de`, and a truncation removes `fgh`."""
     events = [
         event([["s", VALUE, {"text": "", "tokens": []}]], id="1-2"),
         event([["a", TEXT, "abc"], ["s", "/items/0/stable", {"/text": 3}]], id="1-3"),
@@ -466,8 +469,8 @@ def with_a_promise_within_an_update(request):
 
 
 @pytest.mark.parametrize("taken", range(4))
-async def test_held_text_goes_on_where_a_loop_or_another_process_left_it(taken):
-    async with Opened(with_a_promise_within_an_update) as (client, _):
+async def test_held_back_text_resumes_in_another_loop_or_from_a_checkpoint(taken):
+    async with ServerAndClient(stable_boundary_within_an_update) as (client, _):
         following = await client.submit("reply")
         texts = following.iter_text()
         before = [text async for text in first(taken, texts)]
@@ -479,8 +482,8 @@ async def test_held_text_goes_on_where_a_loop_or_another_process_left_it(taken):
             assert "".join(before + rest) == "abcdeFGHij"
 
 
-async def test_held_text_is_left_to_a_loop_of_another_kind_with_every_seq_covered_once():
-    async with Opened(with_a_promise_within_an_update) as (client, _):
+async def test_held_back_text_is_delivered_once_by_an_update_loop():
+    async with ServerAndClient(stable_boundary_within_an_update) as (client, _):
         following = await client.submit("reply")
         texts = following.iter_text()
         assert await anext(texts) == "abc"
@@ -494,8 +497,8 @@ async def test_held_text_is_left_to_a_loop_of_another_kind_with_every_seq_covere
             assert later.first_seq == earlier.seq + 1
 
 
-async def test_text_that_became_void_is_told_to_the_next_loop():
-    async with Opened(replying(*wavering(restart=True), rollback=True)) as (client, _):
+async def test_the_next_loop_reports_text_retracted_in_the_previous_loop():
+    async with ServerAndClient(replying(*rolled_back_text(restart=True), rollback=True)) as (client, _):
         following = await client.submit("reply")
         texts = following.iter_text()
         text = await anext(texts)
@@ -506,8 +509,8 @@ async def test_text_that_became_void_is_told_to_the_next_loop():
         assert text == "No."
 
 
-async def test_an_attached_job_asks_for_the_endpoint_to_know_whether_it_takes_text_back():
-    async with Opened(replying(*wavering(), rollback=True)) as (client, server):
+async def test_iter_text_of_an_attached_job_reads_the_rollback_flag_of_its_endpoint():
+    async with ServerAndClient(replying(*rolled_back_text(), rollback=True)) as (client, server):
         assert "".join([text async for text in client.job("j1").iter_text()]) == "I like dogs."
         assert server.paths()[:2] == ["/v1/jobs/j1", "/v1/endpoints/count"]
 
@@ -515,8 +518,8 @@ async def test_an_attached_job_asks_for_the_endpoint_to_know_whether_it_takes_te
 # ---- checkpoints -------------------------------------------------------------------------------------------------
 
 
-async def test_a_checkpoint_moves_when_an_update_is_taken():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_the_checkpoint_advances_with_each_delivered_update():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
         assert following.checkpoint() == Checkpoint(job="j1", url=client.url)
         cursors = []
@@ -527,8 +530,8 @@ async def test_a_checkpoint_moves_when_an_update_is_taken():
 
 
 @pytest.mark.parametrize("taken", range(5))
-async def test_reading_on_from_a_checkpoint_gives_exactly_the_rest(taken):
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_resuming_from_a_checkpoint_yields_the_remaining_updates(taken):
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
         updates = following.updates()
         texts = [(await anext(updates)).text for _ in range(taken)]
@@ -542,24 +545,24 @@ async def test_reading_on_from_a_checkpoint_gives_exactly_the_rest(taken):
         assert await again.result() == Reply(**REPLY)
 
 
-async def test_a_result_moves_no_checkpoint():
-    async with Opened(replying(*EVENTS)) as (client, _):
+async def test_result_does_not_advance_the_checkpoint():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
         await following.result()
         assert following.checkpoint().cursor is None
 
 
-async def test_attaching_sends_nothing():
-    async with Opened(replying(*EVENTS)) as (client, server):
+async def test_attaching_sends_no_request():
+    async with ServerAndClient(replying(*EVENTS)) as (client, server):
         client.job("j1")
         client.job(checkpoint=Checkpoint(job="j1"))
         assert (server.requests, server.open) == ([], 0)
 
 
-async def test_a_checkpoint_of_another_job_or_server_is_refused():
+async def test_a_checkpoint_of_another_job_or_server_raises():
     client = AsyncClient("http://127.0.0.1:1")
     saved = Checkpoint(job="j1", url="http://127.0.0.1:1")
-    with pytest.raises(CheckpointError, match="of job j1, not of j2"):
+    with pytest.raises(CheckpointError, match="belongs to job j1, not to j2"):
         client.job("j2", checkpoint=saved)
     with pytest.raises(CheckpointError, match="dataclasses.replace"):
         client.job(checkpoint=replace(saved, url="http://127.0.0.1:2"))
@@ -568,18 +571,18 @@ async def test_a_checkpoint_of_another_job_or_server_is_refused():
         client.job()
 
 
-@pytest.mark.parametrize("given", [Checkpoint(job="j1").to_json(), asdict(Checkpoint(job="j1"))])
-async def test_a_checkpoint_that_was_not_read_back_says_how_to(given):
+@pytest.mark.parametrize("serialized", [Checkpoint(job="j1").to_json(), asdict(Checkpoint(job="j1"))])
+async def test_a_serialized_checkpoint_raises_and_names_from_json(serialized):
     with pytest.raises(TypeError, match="Checkpoint.from_json"):
-        AsyncClient("http://127.0.0.1:1").job(checkpoint=given)
+        AsyncClient("http://127.0.0.1:1").job(checkpoint=serialized)
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "expected"),
     [
         ("", "Invalid JSON"),
         ("{}", "/job: Field required"),
-        ('{"job":"j1","cursor":"1-1"}', "state and cursor belong together"),
+        ('{"job":"j1","cursor":"1-1"}', "state and cursor must both"),
         (
             '{"job":"j1","cursor":"0-0","state":{"status":"running","items":[{"status":"running"}]}}',
             "is not an event id",
@@ -589,22 +592,22 @@ async def test_a_checkpoint_that_was_not_read_back_says_how_to(given):
         ('{"job":"j1","cusror":"1-1"}', "cusror"),
     ],
 )
-def test_a_text_that_is_no_checkpoint_is_refused(text, what):
-    with pytest.raises(CheckpointError, match=what):
+def test_from_json_refuses_an_invalid_checkpoint(text, expected):
+    with pytest.raises(CheckpointError, match=expected):
         Checkpoint.from_json(text)
 
 
 @pytest.mark.parametrize(
-    ("state_of_it", "columns", "what"),
+    ("job_state", "columns", "expected"),
     [(state("a"), ("-",), "column '-'"), (state(2**60), (), "integer beyond")],
 )
-def test_a_checkpoint_that_was_changed_by_hand_is_refused_where_it_is_given(state_of_it, columns, what):
-    changed = Checkpoint(job="j1", state=state_of_it, columns=columns, cursor="1-2")
-    with pytest.raises(CheckpointError, match=f"this is not a checkpoint: .*{what}.*to_json"):
+def test_a_manually_edited_checkpoint_raises_when_it_is_used(job_state, columns, expected):
+    changed = Checkpoint(job="j1", state=job_state, columns=columns, cursor="1-2")
+    with pytest.raises(CheckpointError, match=f"the checkpoint is not valid: .*{expected}.*to_json"):
         AsyncClient("http://127.0.0.1:1").job(checkpoint=changed)
 
 
-def test_a_checkpoint_is_a_dataclass_with_the_json_that_it_always_had():
+def test_a_checkpoint_is_a_dataclass_with_stable_json():
     value = {"a": None, "b": [1.5, "né 😀"]}
     saved = Checkpoint(
         job="j1",
@@ -622,7 +625,7 @@ def test_a_checkpoint_is_a_dataclass_with_the_json_that_it_always_had():
     assert Checkpoint(job="j1").to_json() == '{"protocol":"tidewire/1","job":"j1","columns":[]}'
     assert is_dataclass(saved)
     assert replace(saved, url=None).url is None
-    with pytest.raises(ValueError, match="state and cursor belong together"):
+    with pytest.raises(ValueError, match="state and cursor must both"):
         Checkpoint(job="j1", cursor="1-1")
 
 
@@ -634,21 +637,21 @@ def test_a_checkpoint_is_frozen():
 # ---- status and cancel -------------------------------------------------------------------------------------------
 
 
-async def test_status_is_one_get():
-    async with Opened(replying()) as (client, server):
+async def test_status_sends_one_get():
+    async with ServerAndClient(replying()) as (client, server):
         assert await client.job("j1").status() == "running"
         assert server.paths() == ["/v1/jobs/j1"]
 
 
-async def test_cancel_is_one_post():
-    async with Opened(lambda _: iter([answer(202, job(state("x")))])) as (client, server):
+async def test_cancel_sends_one_post():
+    async with ServerAndClient(lambda _: iter([answer(202, job(state("x")))])) as (client, server):
         assert await client.job("j1").cancel() == "running"
         assert server.paths("POST") == ["/v1/jobs/j1/cancel"]
         assert server.requests[0].json == {}
 
 
-async def test_an_id_with_a_slash_stays_one_path_segment():
-    async with Opened(lambda _: iter([problem(404, "job_not_found")])) as (client, server):
+async def test_a_job_id_with_a_slash_is_escaped_as_one_path_segment():
+    async with ServerAndClient(lambda _: iter([problem(404, "job_not_found")])) as (client, server):
         with pytest.raises(TidewireError):
             await client.job("../secret").status()
         assert server.paths() == ["/v1/jobs/..%2Fsecret"]

@@ -1,4 +1,4 @@
-"""`client.map`: any number of inputs, the values in order, a bounded number of jobs and inputs ahead."""
+"""`client.map`: ordered values for any number of inputs, with bounded jobs and look-ahead."""
 
 import itertools
 import math
@@ -33,19 +33,19 @@ def client(server):
         yield client
 
 
-def fussy(value):
-    """Like a server that checks its input."""
+def validating(value):
+    """Endpoint function that accepts only inputs with the member `x`."""
     return value["x"]
 
 
-def test_values_come_in_the_order_of_the_inputs_in_jobs_of_many(server, client):
+def test_values_keep_the_input_order_across_batch_jobs(server, client):
     assert list(client.map("double", range(10), batch_size=4)) == [2 * x for x in range(10)]
     assert [[*submit.inputs] for submit in server.submits] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("lazy", [False, True])
-async def test_async_loops_take_sync_and_async_iterables(server, lazy):
+async def test_async_map_accepts_sync_and_async_iterables(server, lazy):
     async def numbers():
         for x in range(5):
             await anyio.sleep(0)
@@ -57,46 +57,46 @@ async def test_async_loops_take_sync_and_async_iterables(server, lazy):
 
 
 class DataSet:
-    """What has items and a length, and no more."""
+    """A sequence with `__getitem__` but without `__iter__`."""
 
     def __getitem__(self, index):
         return [1, 2, 3][index]
 
 
-def test_a_data_set_that_only_has_items_is_looped_over(client):
+def test_map_and_submit_batch_accept_objects_with_getitem_only(client):
     assert list(client.map("double", DataSet())) == [2, 4, 6]
     assert client.submit_batch("double", DataSet()).results() == [2, 4, 6]
 
 
-def test_no_inputs_are_no_jobs(server, client):
+def test_map_without_inputs_starts_no_jobs(server, client):
     assert list(client.map("double", [])) == []
     assert server.submits == []
 
 
-def test_an_endless_iterable_is_taken_no_further_than_the_look_ahead(client):
+def test_map_consumes_an_infinite_iterable_only_up_to_its_look_ahead(client):
     taken = itertools.count()
     values = client.map("double", taken, concurrency=3, batch_size=5)
     assert next(taken) == 0, "nothing is taken before the first value is asked for"
     assert list(itertools.islice(values, 7)) == [2 * x for x in range(1, 8)]
-    # 5 of the 7 were handed over with the first job, so that a fourth one was begun.
+    # Five of the seven values came from the first job, so the client has started a fourth job.
     assert next(taken) == 1 + 4 * 5
 
 
-def test_no_more_jobs_than_concurrency_are_under_way(server, client):
+def test_map_runs_at_most_concurrency_jobs_at_once(server, client):
     seen = []
     assert len(list(client.map("double", range(20), concurrency=2, batch_size=3, progress=seen.append))) == 20
-    assert max(told.jobs for told in seen) == 2
+    assert max(snapshot.jobs for snapshot in seen) == 2
     assert seen[-1] == MapProgress(taken=20, ended=20, failed=0, jobs=0, total=20)
-    assert [told.ended for told in seen] == sorted(told.ended for told in seen)
+    assert [snapshot.ended for snapshot in seen] == sorted(snapshot.ended for snapshot in seen)
 
 
-def test_the_bounds_have_the_defaults_that_are_documented(client):
+def test_map_uses_the_documented_default_bounds(client):
     taken = itertools.count()
     next(client.map("double", taken))
     assert next(taken) == CONCURRENCY * BATCH_SIZE
 
 
-def test_the_servers_number_of_inputs_bounds_a_job():
+def test_max_inputs_of_the_server_bounds_each_job():
     with FakeServer(limits=Limits(max_inputs=3)) as server, Client(server.url) as client:
         server.endpoint("double").calls(lambda x: 2 * x)
         server.endpoint("pairs", batch=2).calls(lambda x: 2 * x)
@@ -105,7 +105,7 @@ def test_the_servers_number_of_inputs_bounds_a_job():
         assert [len(submit.inputs) for submit in server.submits] == [3, 3, 1, 2, 2, 1]
 
 
-def test_the_servers_size_of_a_body_bounds_a_job():
+def test_max_body_bytes_of_the_server_bounds_each_job():
     with FakeServer(limits=Limits(max_body_bytes=3000)) as server, Client(server.url) as client:
         server.endpoint("size").calls(len)
         texts = ["x" * length for length in (900, 900, 900, 2, 2500, 1)]
@@ -119,7 +119,7 @@ def test_the_servers_size_of_a_body_bounds_a_job():
         assert all(int(submit.headers["content-length"]) <= 3000 for submit in server.submits)
 
 
-def test_shared_members_go_once_with_each_job_or_with_each_input_where_there_are_no_batches(server, client):
+def test_shared_members_are_merged_into_inputs_of_endpoints_without_batches(server, client):
     server.endpoint("one", batch=None).calls(lambda value: [value["x"], value["tone"]])
     server.endpoint("many").calls(lambda value: [value["x"], value["tone"]])
     inputs = [{"x": 1}, {"x": 2, "tone": "own"}]
@@ -132,19 +132,19 @@ def test_shared_members_go_once_with_each_job_or_with_each_input_where_there_are
     ]
 
 
-def test_values_are_validated(client):
+def test_map_validates_values_against_returns(client):
     assert list(client.map("double", [1.5], returns=float)) == [3.0]
 
 
 # ---- failures ----------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_item_is_raised_at_its_place_and_what_runs_is_cancelled(server, client):
-    some = server.endpoint("some")
-    some.returns("a")
-    some.fails("internal", "out of luck")
-    some.returns("c")
-    values = client.map("some", range(6), batch_size=3)
+def test_a_failed_item_raises_in_order_and_ends_the_map(server, client):
+    flaky_endpoint = server.endpoint("flaky_endpoint")
+    flaky_endpoint.returns("a")
+    flaky_endpoint.fails("internal", "out of luck")
+    flaky_endpoint.returns("c")
+    values = client.map("flaky_endpoint", range(6), batch_size=3)
     assert next(values) == "a"
     with pytest.raises(ItemFailedError, match="out of luck") as caught:
         next(values)
@@ -152,29 +152,29 @@ def test_a_failed_item_is_raised_at_its_place_and_what_runs_is_cancelled(server,
     assert list(values) == []
 
 
-def test_with_return_exceptions_an_error_stands_in_the_place_of_its_value(server, client):
-    some = server.endpoint("some")
+def test_return_exceptions_yields_errors_in_place_of_values(server, client):
+    flaky_endpoint = server.endpoint("flaky_endpoint")
     for _ in range(4):
-        some.returns("a")
-    some.fails("internal", "out of luck")
-    some.returns("c")
-    *before, failed, after = client.map("some", range(6), batch_size=3, return_exceptions=True)
+        flaky_endpoint.returns("a")
+    flaky_endpoint.fails("internal", "out of luck")
+    flaky_endpoint.returns("c")
+    *before, failed, after = client.map("flaky_endpoint", range(6), batch_size=3, return_exceptions=True)
     assert (before, after) == (["a"] * 4, "c")
     assert isinstance(failed, ItemFailedError)
     assert (failed.index, failed.code) == (4, "internal")
 
 
 def refusing(server, *numbers):
-    """An endpoint that refuses the body with these inputs, one after another, as a server that checks its input does."""
-    endpoint = server.endpoint("fussy")
+    """Add an endpoint that rejects the request body once for each of these inputs, as input validation does."""
+    endpoint = server.endpoint("validating")
     endpoint.calls(lambda x: 2 * x)
     for number in numbers:
         endpoint.refuses("invalid_input", f"/inputs/{number}: no number", pointer=f"/inputs/{number}")
 
 
-def test_a_refused_input_fails_by_itself_and_the_others_of_its_job_run(server, client):
+def test_a_rejected_input_fails_alone_and_the_rest_of_its_job_runs(server, client):
     refusing(server, 1, 2)
-    values = list(client.map("fussy", range(5), return_exceptions=True))
+    values = list(client.map("validating", range(5), return_exceptions=True))
     assert [values[at] for at in (0, 2, 4)] == [0, 4, 8]
     assert [(values[at].index, values[at].code) for at in (1, 3)] == [
         (1, "invalid_input"),
@@ -184,32 +184,32 @@ def test_a_refused_input_fails_by_itself_and_the_others_of_its_job_run(server, c
     assert [[*submit.inputs] for submit in server.submits] == [[0, 1, 2, 3, 4], [0, 2, 3, 4], [0, 2, 4]]
 
 
-def test_a_refused_input_is_raised_at_its_place_and_none_after_it_runs(server, client):
+def test_a_rejected_input_raises_in_order_and_later_inputs_do_not_run(server, client):
     refusing(server, 2)
-    values = client.map("fussy", itertools.count())
+    values = client.map("validating", itertools.count())
     assert [next(values), next(values)] == [0, 2]
     with pytest.raises(InvalidInputError, match="input 2 was refused"):
         next(values)
     assert [*server.submits[-1].inputs] == [0, 1]
 
 
-def test_what_is_not_json_fails_by_itself(client):
+def test_an_input_that_is_not_json_fails_alone(client):
     values = list(client.map("double", [1, math.nan, object(), 4], return_exceptions=True))
     assert (values[0], values[3]) == (2, 8)
     assert [value.index for value in values[1:3]] == [1, 2]
 
 
-def test_a_refusal_that_names_no_input_ends_the_map(server, client):
-    server.endpoint("fussy").calls(lambda x: x)
-    server.endpoint("fussy").refuses("invalid_input", "shared is wrong", pointer="/shared/tone")
+def test_a_rejection_without_an_input_pointer_ends_the_map(server, client):
+    server.endpoint("validating").calls(lambda x: x)
+    server.endpoint("validating").refuses("invalid_input", "shared is wrong", pointer="/shared/tone")
     with pytest.raises(InvalidInputError, match="shared is wrong"):
-        list(client.map("fussy", [1, 2], return_exceptions=True, tone=1))
-    server.endpoint("fussy").refuses("forbidden")
+        list(client.map("validating", [1, 2], return_exceptions=True, tone=1))
+    server.endpoint("validating").refuses("forbidden")
     with pytest.raises(RequestError):
-        list(client.map("fussy", [1, 2], return_exceptions=True))
+        list(client.map("validating", [1, 2], return_exceptions=True))
 
 
-def test_an_iterable_that_raises_ends_the_map_with_its_error(client):
+def test_an_exception_of_the_input_iterable_ends_the_map(client):
     def numbers():
         yield 1
         raise KeyError("the file ended")
@@ -220,36 +220,36 @@ def test_an_iterable_that_raises_ends_the_map_with_its_error(client):
 
 
 @pytest.mark.anyio
-async def test_an_async_iterable_that_is_broken_off_is_not_taken_for_its_end(server):
-    waits = anyio.Event()
+async def test_a_cancelled_async_iterable_is_not_treated_as_exhausted(server):
+    entered = anyio.Event()
 
     async def numbers():
         yield 1
-        waits.set()
+        entered.set()
         await anyio.sleep_forever()
 
     async with AsyncClient(server.url) as client:
         values = client.map("double", numbers())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anext, values)
-            await waits.wait()
+            await entered.wait()
             tasks.cancel_scope.cancel()
-        with pytest.raises(ConcurrentReadError, match="broken off"):
+        with pytest.raises(ConcurrentReadError, match="ended early"):
             await anext(values)
         assert server.submits == []
 
 
-@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"batch_size": 0}, {"concurrency": 1.5}])
-def test_a_bound_that_is_none_is_refused_at_once(client, wrong):
-    with pytest.raises(ValueError, match="is a number of at least 1"):
-        client.map("double", [1], **wrong)
+@pytest.mark.parametrize("arguments", [{"concurrency": 0}, {"batch_size": 0}, {"concurrency": 1.5}])
+def test_map_refuses_invalid_bounds(client, arguments):
+    with pytest.raises(ValueError, match="must be an integer of at least 1"):
+        client.map("double", [1], **arguments)
 
 
-# ---- leaving -----------------------------------------------------------------------------------------------------
+# ---- leaving a loop early ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
-async def test_a_loop_that_is_left_cancels_what_runs(server):
+async def test_leaving_the_context_of_a_map_cancels_its_jobs(server):
     async with AsyncClient(server.url) as client:
         async with client.map("double", itertools.count(), batch_size=2) as values:
             assert await anext(values) == 0
@@ -257,7 +257,7 @@ async def test_a_loop_that_is_left_cancels_what_runs(server):
 
 
 @pytest.mark.anyio
-async def test_a_loop_that_is_left_by_break_cancels_what_runs_at_the_latest_with_the_client(server):
+async def test_closing_the_client_cancels_the_jobs_of_a_map_left_by_break(server):
     async with AsyncClient(server.url) as client:
         async for _ in client.map("double", itertools.count(), batch_size=2):
             break
@@ -266,14 +266,14 @@ async def test_a_loop_that_is_left_by_break_cancels_what_runs_at_the_latest_with
     assert len(server.cancels) == CONCURRENCY
 
 
-def test_a_blocking_loop_that_is_left_cancels_what_runs(server):
+def test_leaving_a_blocking_map_loop_cancels_its_jobs(server):
     with Client(server.url) as client:
         for _ in client.map("double", itertools.count(), batch_size=2):
             break
         assert len(server.cancels) == CONCURRENCY
 
 
-def test_a_key_of_the_users_own_leaves_the_jobs_to_the_next_attempt(server, client):
+def test_a_map_with_an_idempotency_key_keeps_its_jobs_for_the_next_attempt(server, client):
     for _ in client.map("double", range(20), batch_size=5, idempotency_key="tonight"):
         break
     again = client.map("double", range(20), batch_size=5, idempotency_key="tonight")
@@ -283,7 +283,7 @@ def test_a_key_of_the_users_own_leaves_the_jobs_to_the_next_attempt(server, clie
     assert len({submit.idempotency_key for submit in server.submits}) == 4
 
 
-def test_other_inputs_under_the_same_key_are_other_jobs(server, client):
+def test_other_inputs_under_the_same_map_key_start_other_jobs(server, client):
     for inputs in ([1, 2, 3], [1, 2, 4]):
         values = client.map("double", inputs, batch_size=2, idempotency_key="k" * 255)
         assert list(values) == [2 * x for x in inputs]
@@ -291,7 +291,7 @@ def test_other_inputs_under_the_same_key_are_other_jobs(server, client):
 
 
 @pytest.mark.anyio
-async def test_a_wait_that_is_cancelled_goes_on_with_the_next(server):
+async def test_a_cancelled_anext_of_a_map_can_be_repeated(server):
     server.endpoint("slow").streams(["a", "b"]).stalls_after(1)
     async with AsyncClient(server.url) as client:
         values = client.map("slow", [1])
@@ -305,7 +305,7 @@ async def test_a_wait_that_is_cancelled_goes_on_with_the_next(server):
 
 
 @pytest.mark.anyio
-async def test_two_loops_over_one_map_are_refused(server):
+async def test_a_second_concurrent_loop_over_a_map_raises(server):
     server.endpoint("slow").streams(["a", "b"]).stalls_after(1)
     async with AsyncClient(server.url) as client:
         values = client.map("slow", [1, 2])
@@ -317,12 +317,12 @@ async def test_two_loops_over_one_map_are_refused(server):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()
-            with pytest.raises(ConcurrentReadError, match="read by another loop"):
+            with pytest.raises(ConcurrentReadError, match="another loop is reading"):
                 await anext(values)
 
 
 @pytest.mark.anyio
-async def test_what_has_ended_is_read_before_its_turn_so_that_the_server_may_forget_it(server):
+async def test_map_reads_ended_jobs_before_the_server_can_forget_them(server):
     slow = server.endpoint("slow", batch=None)
     slow.streams(["a", "b"]).stalls_after(1)
     slow.returns("c")

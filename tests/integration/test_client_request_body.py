@@ -1,4 +1,4 @@
-"""A request whose connection breaks while its body is on the way leaves nothing behind."""
+"""A connection that breaks while the client sends a request body leaves no unclosed generator."""
 
 import gc
 import socket
@@ -13,7 +13,7 @@ from tidewire.errors import TransportError
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.filterwarnings("error")
-def test_a_body_cut_short_leaves_no_generator_to_the_garbage_collector(backend):
+def test_a_reset_during_the_request_body_leaves_no_unclosed_generator(backend):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def refuse():
@@ -23,7 +23,7 @@ def test_a_body_cut_short_leaves_no_generator_to_the_garbage_collector(backend):
                 except OSError:
                     return
                 connection.recv(1000)
-                connection.close()  # with bytes unread: the other side gets a reset
+                connection.close()  # Closing with unread bytes makes the kernel send a reset.
 
         thread = threading.Thread(target=refuse)
         thread.start()

@@ -1,4 +1,4 @@
-"""A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
+"""Abandoned clients, jobs and loops leave no socket, thread or task behind, on asyncio and trio."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ TEXT = "/items/0/value"
 
 @pytest.fixture
 def server():
-    """One whose stream gives some text, and then stands."""
+    """A server whose stream sends some text and then stays silent."""
 
     def script(request):
         if request.method == "POST":
@@ -43,26 +43,26 @@ def server():
         server.wait_until_none_is_open()
 
 
-async def left_by_break(client):
+async def leave_loop_by_break(client):
     async with client:
         async for _ in await client.submit("count"):
             break
 
 
-async def left_by_close(client):
+async def close_iterator(client):
     updates = (await client.submit("count")).updates()
     await anext(updates)
     await updates.aclose()
     await client.aclose()
 
 
-async def cancelled_in_a_wait(client):
+async def cancel_while_waiting(client):
     async with client:
         with anyio.move_on_after(0.2):
             await client.run("count")
 
 
-async def closed_while_another_task_waits(client):
+async def close_while_another_task_waits(client):
     async def wait():
         with pytest.raises(ClientClosedError):
             await client.run("count")
@@ -74,7 +74,7 @@ async def closed_while_another_task_waits(client):
         await client.aclose()
 
 
-async def a_loop_left_by_a_cancel_scope(client):
+async def leave_loop_by_cancel_scope(client):
     async with client:
         with anyio.CancelScope() as scope:
             async for _ in await client.submit("count"):
@@ -87,35 +87,35 @@ async def _loop_with_an_error(client):
             raise KeyError(update.id)
 
 
-async def an_error_in_the_loop(client):
+async def raise_in_loop(client):
     with pytest.raises(KeyError):
         await _loop_with_an_error(client)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(
-    "leaves",
+    "abandon",
     [
-        left_by_break,
-        left_by_close,
-        cancelled_in_a_wait,
-        closed_while_another_task_waits,
-        a_loop_left_by_a_cancel_scope,
-        an_error_in_the_loop,
+        leave_loop_by_break,
+        close_iterator,
+        cancel_while_waiting,
+        close_while_another_task_waits,
+        leave_loop_by_cancel_scope,
+        raise_in_loop,
     ],
 )
-def test_an_async_client_leaves_nothing(server, backend, leaves):
-    async def live():
+def test_an_abandoned_async_client_leaves_no_task_or_socket(server, backend, abandon):
+    async def main():
         tasks = len(anyio.get_running_tasks())
-        await leaves(AsyncClient(server.url))
+        await abandon(AsyncClient(server.url))
         with anyio.fail_after(10):
             while len(anyio.get_running_tasks()) > tasks:
                 await anyio.sleep(0.01)
 
-    anyio.run(live, backend=backend)
+    anyio.run(main, backend=backend)
 
 
-CARELESS = """
+UNCLOSED_CLIENT = """
 import sys
 import anyio
 import anyio.lowlevel
@@ -136,14 +136,14 @@ print(len(kept))
 """
 
 
-def test_a_script_that_closes_nothing_ends_without_a_word():
+def test_a_script_that_closes_nothing_exits_without_output_on_stderr():
     def script(_):
         yield STREAM[:-4] + b"\r\nLocation: /v1/jobs/j1\r\nContent-Location: /v1/jobs/j1/events\r\n\r\n"
         yield hello() + snapshot("1-1", state("a"), columns=[TEXT])
         yield HOLD
 
     with ScriptedServer(script) as server:
-        command = [sys.executable, "-c", CARELESS, server.url]
+        command = [sys.executable, "-c", UNCLOSED_CLIENT, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2\n", "")
         assert len(server.requests) == 6
@@ -151,10 +151,10 @@ def test_a_script_that_closes_nothing_ends_without_a_word():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_async_client_that_is_dropped_warns_once_and_closes_its_pool(server, backend):
+def test_a_garbage_collected_async_client_warns_once_and_closes_its_pool(server, backend):
     async def use():
         client = AsyncClient(server.url)
-        # A loop that was left, and one that is kept, of another view of the client.
+        # One loop was left by `break`; the other is kept and belongs to another view of the client.
         async for _ in await client.submit("count"):
             break
         updates = (await client.with_options(timeout=30).submit("count")).updates()
@@ -168,27 +168,27 @@ def test_an_async_client_that_is_dropped_warns_once_and_closes_its_pool(server, 
                 await anyio.sleep(0.01)
         drop(held)
 
-    async def live():
+    async def main():
         held = [await use()]
         with pytest.warns(ResourceWarning, match="was not closed") as warned:
             await drop_and_wait(held)
         assert [one.category for one in warned] == [ResourceWarning]
 
-    anyio.run(live, backend=backend)
+    anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_async_client_that_made_no_request_is_dropped_without_a_warning(backend):
-    async def live():
+def test_an_unused_async_client_is_collected_without_a_warning(backend):
+    async def main():
         AsyncClient("http://127.0.0.1:1").job("j1")
         gc.collect()
 
-    anyio.run(live, backend=backend)
+    anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_loops_that_are_left_by_break_hold_no_socket_while_the_client_lives(server, backend):
-    async def live():
+def test_loops_left_by_break_close_their_sockets_before_the_client_closes(server, backend):
+    async def main():
         async with AsyncClient(server.url) as client:
             for _ in range(5):
                 async for _ in client.job("j1"):
@@ -197,11 +197,11 @@ def test_loops_that_are_left_by_break_hold_no_socket_while_the_client_lives(serv
                 while session_of(client).transport.open or server.open:
                     await anyio.sleep(0.01)
 
-    anyio.run(live, backend=backend)
+    anyio.run(main, backend=backend)
 
 
-def test_a_loop_that_is_dropped_in_another_thread_closes_its_connection(server):
-    async def live():
+def test_an_iterator_collected_in_another_thread_closes_its_connection(server):
+    async def main():
         async with AsyncClient(server.url) as client:
             held = [client.job("j1").updates()]
             await anext(held[0])
@@ -209,29 +209,29 @@ def test_a_loop_that_is_dropped_in_another_thread_closes_its_connection(server):
             await anyio.to_thread.run_sync(server.wait_until_none_is_open)
             assert not session_of(client).transport.open
 
-    anyio.run(live)
+    anyio.run(main)
 
 
-def test_a_timeout_of_asyncio_leaves_nothing(server):
-    async def live():
+def test_asyncio_timeout_leaves_no_task_or_socket(server):
+    async def main():
         async with AsyncClient(server.url) as client:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await client.run("count")
             assert len(asyncio.all_tasks()) == 1
-            # It goes on after that.
+            # The client stays usable after the timeout.
             assert (await client.submit("count")).id == "j1"
 
-    asyncio.run(live())
+    asyncio.run(main())
 
 
-def test_a_blocking_client_leaves_nothing_when_a_loop_is_left(server):
+def test_leaving_a_blocking_loop_early_leaves_no_socket(server):
     with Client(server.url) as client:
         for _ in client.submit("count"):
             break
 
 
-def test_a_blocking_client_leaves_nothing_when_it_is_closed_in_a_wait(server):
+def test_closing_a_blocking_client_ends_a_wait_in_another_thread(server):
     client = Client(server.url)
     outcome = []
 
@@ -249,8 +249,8 @@ def test_a_blocking_client_leaves_nothing_when_it_is_closed_in_a_wait(server):
     assert len(outcome) == 1
 
 
-def interrupted_where(waits_in, work, *args):
-    """Call a function, and interrupt it once where it waits for an event in a function of the threading module."""
+def interrupt_in_wait(waits_in, work, *args):
+    """Call a function and raise KeyboardInterrupt in it while `waits_in` waits for a `threading.Event`."""
     hits = []
 
     def watch(frame, what, _):
@@ -268,23 +268,23 @@ def interrupted_where(waits_in, work, *args):
     assert hits
 
 
-def test_an_interrupt_while_the_thread_of_a_blocking_client_starts_leaves_nothing(server):
+def test_an_interrupt_while_the_event_loop_thread_starts_keeps_the_client_usable(server):
     with Client(server.url) as client:
-        interrupted_where(threading.Thread.start, client.submit, "count")
+        interrupt_in_wait(threading.Thread.start, client.submit, "count")
         assert client.submit("count").id == "j1"
 
 
-def test_an_interrupt_before_the_first_call_has_a_thread_leaves_nothing_to_close(server):
+def test_a_client_interrupted_while_its_thread_starts_can_be_closed(server):
     client = Client(server.url)
-    interrupted_where(threading.Thread.start, client.submit, "count")
+    interrupt_in_wait(threading.Thread.start, client.submit, "count")
     client.close()
 
 
-def test_interrupts_anywhere_in_close_leave_nothing(server):
+def test_close_can_be_repeated_after_an_interrupt_at_any_point(server):
     files, at, hit = {sync.__file__, event_loop_thread.__file__, threading.__file__}, 0, True
 
     def watch(frame, what, _):
-        # After a call is where the interpreter looks for signals.
+        # The interpreter checks for signals after each call.
         nonlocal passed, hit
         if what in {"call", "c_return"} and frame.f_code.co_filename in files:
             passed += 1
@@ -306,13 +306,13 @@ def test_interrupts_anywhere_in_close_leave_nothing(server):
             finally:
                 sys.setprofile(None)
         with warnings.catch_warnings():
-            # An interrupt before `close` has done anything leaves the client unclosed.
+            # An interrupt before the first step of `close` leaves the client unclosed, which causes this warning.
             warnings.simplefilter("ignore", ResourceWarning)
             del client
     assert at > 20
 
 
-def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):
+def test_a_garbage_collected_blocking_client_warns_once_and_closes_its_connections(server):
     held = [iter(Client(server.url).submit("count"))]
     next(held[0])
     with pytest.warns(ResourceWarning, match="was not closed") as warned:
@@ -320,7 +320,7 @@ def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):
     assert len(warned) == 1
 
 
-def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():
+def test_read_ahead_for_a_slow_reader_is_bounded_in_updates():
     many = 8 * AHEAD
 
     def script(request):
@@ -341,13 +341,13 @@ def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():
         while follower.cursor.seq < AHEAD:
             reading.status()
         for _ in range(20):
-            # Each of these takes turns with the reading, on its own thread.
+            # Each call runs on the event-loop thread and so alternates with reading the stream.
             reading.status()
         assert follower.cursor.seq <= AHEAD + 2 * BLOCK
         assert "".join(next(updates).text for _ in range(many - 1)) == "b" * (many - 1)
 
 
-def test_of_large_values_a_slow_reader_is_brought_few():
+def test_read_ahead_for_a_slow_reader_is_bounded_in_bytes():
     large, many = AHEAD_BYTES // 3, 40
 
     def script(_request):
@@ -365,7 +365,7 @@ def test_of_large_values_a_slow_reader_is_brought_few():
         while follower.cursor.seq < 4:
             thread.call(anyio.lowlevel.checkpoint)
         for _ in range(200):
-            # Each of these takes turns with the reading, on its own thread.
+            # Each call runs on the event-loop thread and so alternates with reading the stream.
             thread.call(anyio.lowlevel.checkpoint)
         assert follower.cursor.seq <= 5
         for seq in range(2, many + 2):

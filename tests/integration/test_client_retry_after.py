@@ -1,4 +1,4 @@
-"""What a server asks a client to wait: in an answer, in a stream, in any form; by client and by call."""
+"""Waits that a server requests by `Retry-After` and `goaway`, within the limits of the retry policy."""
 
 import anyio
 import pytest
@@ -23,89 +23,89 @@ from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import QueueFullError, RateLimitError, RequestError, TidewireError, TransportError
 
 TEXT = "/items/0/value"
-BEGUN = STREAM + hello(retry=1000) + snapshot("1-1", state("a"), columns=[TEXT])
-ENDED = (
+STREAM_START = STREAM + hello(retry=1000) + snapshot("1-1", state("a"), columns=[TEXT])
+STREAM_END = (
     event([["s", "/items/0/status", "succeeded"]], id="1-2")
     + done("1-3", [{"status": "succeeded", "value": "a"}])
 )  # fmt: skip
 
 
-async def submits(client):
+async def start_job(client):
     assert (await client.submit("count")).id == "j1"
 
 
-async def discovers(client):
+async def read_discovery(client):
     assert (await client.discover()).server == "scripted"
 
 
-async def reads(client):
+async def read_result(client):
     assert await client.job("j1").result() == "a"
 
 
-RIGHT = {
-    submits: [answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")],
-    discovers: [answer(200, discovery("count"))],
-    reads: [BEGUN + ENDED, CLOSE],
+SUCCESSES = {
+    start_job: [answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")],
+    read_discovery: [answer(200, discovery("count"))],
+    read_result: [STREAM_START + STREAM_END, CLOSE],
 }
 
 
 def scripted(*first, then):
-    """A server that says something else to the first request."""
-    said = [first]
+    """A server that answers the first request with `first` and all later requests with `then`."""
+    pending = [first]
 
     def script(_):
-        yield from said.pop() if said else then
+        yield from pending.pop() if pending else then
 
     return ScriptedServer(script)
 
 
-def asked(does, server, **settings):
-    """What a client does with a server, and the waits that it takes."""
+def waits_of(action, server, **settings):
+    """Run one action against a server and return the client's waits in seconds."""
     timing, waits = hurried()
 
-    async def live():
+    async def main():
         async with with_timing(AsyncClient(server.url, **settings), timing) as client:
-            await does(client)
+            await action(client)
 
-    anyio.run(live)
+    anyio.run(main)
     return waits
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "rate_limited"), (503, "unavailable")])
-@pytest.mark.parametrize("does", RIGHT)
-def test_seconds_are_waited_and_never_less(does, status, code):
-    busy = problem(status, code, retry_after="7", retryable=True)
-    with scripted(busy, then=RIGHT[does]) as server:
-        [wait] = asked(does, server)
+@pytest.mark.parametrize("action", SUCCESSES)
+def test_retry_after_seconds_are_a_lower_bound_of_the_wait(action, status, code):
+    refusal = problem(status, code, retry_after="7", retryable=True)
+    with scripted(refusal, then=SUCCESSES[action]) as server:
+        [wait] = waits_of(action, server)
     assert 7 <= wait <= 10.5
 
 
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2099 07:28:00 GMT", "-5", "1e9", "7 s", ""])
-@pytest.mark.parametrize("does", RIGHT)
-def test_any_other_form_is_ignored_and_the_backoff_waits(does, value):
-    busy = problem(429, "rate_limited", retry_after=value, retryable=True)
-    with scripted(busy, then=RIGHT[does]) as server:
-        [wait] = asked(does, server)
+@pytest.mark.parametrize("action", SUCCESSES)
+def test_an_invalid_retry_after_is_ignored_in_favor_of_backoff(action, value):
+    refusal = problem(429, "rate_limited", retry_after=value, retryable=True)
+    with scripted(refusal, then=SUCCESSES[action]) as server:
+        [wait] = waits_of(action, server)
     assert 0.5 <= wait <= 1.5
 
 
 @pytest.mark.parametrize("value", ["601", "99999999999", "9" * 400])
-@pytest.mark.parametrize(("does", "code"), [(submits, "queue_full"), (discovers, "rate_limited")])
-def test_a_wait_longer_than_the_policy_is_the_servers_refusal_at_once(does, code, value):
-    busy = problem(429, code, retry_after=value, retryable=True)
-    with scripted(busy, then=RIGHT[does]) as server:
+@pytest.mark.parametrize(("action", "code"), [(start_job, "queue_full"), (read_discovery, "rate_limited")])
+def test_a_retry_after_beyond_the_policy_raises_the_refusal_at_once(action, code, value):
+    refusal = problem(429, code, retry_after=value, retryable=True)
+    with scripted(refusal, then=SUCCESSES[action]) as server:
         with pytest.raises(QueueFullError if code == "queue_full" else RateLimitError) as caught:
-            asked(does, server)
+            waits_of(action, server)
         assert len(server.requests) == 1
     error = caught.value
     assert (error.status_code, error.code, error.retryable) == (429, code, True)
 
 
 @pytest.mark.parametrize("value", ["601", "9" * 400])
-def test_a_stream_that_is_to_wait_longer_than_the_policy_ends_in_an_error_that_says_so(value):
-    busy = problem(503, "unavailable", retry_after=value, retryable=True)
-    with scripted(busy, then=RIGHT[reads]) as server, pytest.raises(TransportError) as caught:
-        asked(reads, server)
+def test_a_stream_with_a_retry_after_beyond_the_policy_raises(value):
+    refusal = problem(503, "unavailable", retry_after=value, retryable=True)
+    with scripted(refusal, then=SUCCESSES[read_result]) as server, pytest.raises(TransportError) as caught:
+        waits_of(read_result, server)
     assert "the retry policy allows 600 s in total" in caught.value.what
     assert (caught.value.job_id, caught.value.retryable) == ("j1", True)
     assert isinstance(caught.value.__cause__, RequestError)
@@ -113,44 +113,44 @@ def test_a_stream_that_is_to_wait_longer_than_the_policy_ends_in_an_error_that_s
 
 
 @pytest.mark.parametrize(("retry_ms", "least", "most"), [(0, 0.1, 1.5), (50, 0.1, 1.5), (7000, 7, 10.5)])
-def test_a_planned_close_is_waited_for(retry_ms, least, most):
+def test_the_client_waits_retry_ms_after_a_goaway(retry_ms, least, most):
     goaway = event({"reason": "restart", "retry_ms": retry_ms}, type="goaway")
-    with scripted(BEGUN + goaway, CLOSE, then=[STREAM + hello() + ENDED, CLOSE]) as server:
-        [wait] = asked(reads, server)
+    with scripted(STREAM_START + goaway, CLOSE, then=[STREAM + hello() + STREAM_END, CLOSE]) as server:
+        [wait] = waits_of(read_result, server)
     assert least <= wait <= most
 
 
-def test_a_planned_close_for_longer_than_the_policy_has_ends_in_an_error_that_says_so():
+def test_a_goaway_with_a_wait_beyond_the_policy_raises():
     goaway = event({"reason": "restart", "retry_ms": 2**53}, type="goaway")
-    with scripted(BEGUN + goaway, CLOSE, then=[CLOSE]) as server:
+    with scripted(STREAM_START + goaway, CLOSE, then=[CLOSE]) as server:
         with pytest.raises(TransportError, match="the retry policy allows 600 s in total") as caught:
-            asked(reads, server)
+            waits_of(read_result, server)
         assert len(server.requests) == 1
     assert caught.value.last_event_id == "1-1"
 
 
 @pytest.mark.parametrize("retry_ms", [-1, 1.5, "soon", None])
-def test_a_planned_close_for_a_time_that_is_none_is_malformed_and_the_cursor_dropped(retry_ms):
+def test_a_goaway_with_an_invalid_retry_ms_drops_the_cursor(retry_ms):
     goaway = event({"reason": "restart", "retry_ms": retry_ms}, type="goaway")
-    with scripted(BEGUN + goaway, CLOSE, then=RIGHT[reads]) as server:
-        asked(reads, server)
+    with scripted(STREAM_START + goaway, CLOSE, then=SUCCESSES[read_result]) as server:
+        waits_of(read_result, server)
         assert [request.cursor for request in server.requests] == [None, None]
 
 
-def test_the_policy_of_a_call_goes_before_that_of_its_client():
-    busy = problem(429, "rate_limited", retry_after="700", retryable=True)
+def test_the_retry_policy_of_a_call_overrides_that_of_the_client():
+    refusal = problem(429, "rate_limited", retry_after="700", retryable=True)
 
     async def patiently(client):
         await client.with_options(retry=RetryPolicy(max_seconds=1e6)).discover()
 
-    with scripted(busy, then=RIGHT[discovers]) as server:
-        [wait] = asked(patiently, server)
+    with scripted(refusal, then=SUCCESSES[read_discovery]) as server:
+        [wait] = waits_of(patiently, server)
     assert wait >= 700
-    with scripted(busy, then=RIGHT[discovers]) as server:
-        assert asked(discovers, server, retry=RetryPolicy(max_seconds=1e6))[0] >= 700
+    with scripted(refusal, then=SUCCESSES[read_discovery]) as server:
+        assert waits_of(read_discovery, server, retry=RetryPolicy(max_seconds=1e6))[0] >= 700
 
     async def impatiently(client):
         await client.with_options(retry=RetryPolicy()).discover()
 
-    with scripted(busy, then=RIGHT[discovers]) as server, pytest.raises(TidewireError):
-        asked(impatiently, server, retry=RetryPolicy(max_seconds=1e6))
+    with scripted(refusal, then=SUCCESSES[read_discovery]) as server, pytest.raises(TidewireError):
+        waits_of(impatiently, server, retry=RetryPolicy(max_seconds=1e6))

@@ -1,4 +1,4 @@
-"""One job's stream over real sockets: what the shell does at each break, byte by byte from a scripted server."""
+"""Reading one job's stream over sockets from a scripted server: reconnects, retries, errors and early exits."""
 
 import asyncio
 import gzip
@@ -67,20 +67,20 @@ def anyio_backend(request):
 
 
 def by_turn(*turns):
-    """A script whose n-th stream request is answered by the n-th turn, the last one for all that follow."""
-    asked = []
+    """Script that answers the n-th stream request with the n-th turn, and later requests with the last turn."""
+    seen_requests = []
 
     def script(request):
         if not request.path.endswith("/events"):
             return iter([answer(404)])
-        asked.append(request)
-        return iter(turns[min(len(asked), len(turns)) - 1])
+        seen_requests.append(request)
+        return iter(turns[min(len(seen_requests), len(turns)) - 1])
 
     return script
 
 
 async def follow(script, **options):
-    """Read job j1 to its end; gives the texts, the cursors asked with, and the waits."""
+    """Read job j1 to its end; return the texts, the cursors of the stream requests, and the waits."""
     timing, waits = hurried(**options.pop("timing", {}))
     with ScriptedServer(script) as server:
         async with with_timing(AsyncClient(server.url, **options), timing) as client:
@@ -94,7 +94,7 @@ async def follow(script, **options):
 
 
 def read_into(following):
-    """A list, and a coroutine that reads the texts of a job into it."""
+    """Return a list and a coroutine that reads the texts of a job into this list."""
     texts = []
 
     async def read():
@@ -112,7 +112,7 @@ async def test_a_stream_is_read_to_its_end():
     assert (texts, cursors, waits) == (["Hel", "lo", " world"], [None], [])
 
 
-async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
+async def test_a_stream_over_plain_http_is_read_directly_from_the_socket():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             async with client.job("j1").updates() as updates:
@@ -123,10 +123,12 @@ async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 @pytest.mark.parametrize("quick", [True, False])
-async def test_a_stream_in_chunks_is_the_same_where_the_socket_is_out_of_reach(quick, size, monkeypatch):
-    asked = []
+async def test_a_chunked_stream_reads_the_same_with_and_without_the_fast_body(quick, size, monkeypatch):
+    seen_requests = []
     if not quick:
-        monkeypatch.setattr(tidewire.http.fast_body_reader, "fast_body_of", lambda *_: asked.append(1))
+        monkeypatch.setattr(
+            tidewire.http.fast_body_reader, "fast_body_of", lambda *_: seen_requests.append(1)
+        )
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = OPENING + FIRST + b"id:1-4\ndata:"
     parts = [body[at : at + size] for at in range(0, len(body), size)]
@@ -135,12 +137,12 @@ async def test_a_stream_in_chunks_is_the_same_where_the_socket_is_out_of_reach(q
         by_turn([head + chunks + b"0\r\nX-Trailer: 1\r\n\r\n", CLOSE], [REST, CLOSE])
     )
     assert (texts, cursors) == (["Hel", "lo", " world"], [None, "1-3"])
-    assert len(asked) == (0 if quick else 2)
+    assert len(seen_requests) == (0 if quick else 2)
 
 
 @pytest.mark.parametrize("how", [RESET, CLOSE])
-async def test_resume_after_a_cut_mid_event_repeats_nothing(how):
-    # What a reset leaves unread may be lost with it: the server lets the events arrive first.
+async def test_resume_after_a_cut_within_an_event_repeats_nothing(how):
+    # A reset may discard bytes that the client has not read yet, so the cursor is one of several.
     unfinished = b'id:1-4\ndata:" wo'
     texts, cursors, waits = await follow(by_turn([STREAM + OPENING + FIRST + unfinished, how], [REST, CLOSE]))
     assert texts[-1] == " world"
@@ -149,15 +151,15 @@ async def test_resume_after_a_cut_mid_event_repeats_nothing(how):
     assert len(waits) == 1
 
 
-async def test_a_cut_right_after_the_status_line_is_a_cut():
+async def test_a_connection_closed_after_the_response_head_is_retried():
     await follow(by_turn([STREAM, CLOSE], [STREAM + OPENING + FIRST + LAST + END, CLOSE]))
 
 
-async def test_a_cut_before_the_status_line_is_a_cut():
+async def test_a_connection_closed_before_the_response_head_is_retried():
     await follow(by_turn([CLOSE], [b"HTTP/1.1 20", CLOSE], [STREAM + OPENING + FIRST + LAST + END, CLOSE]))
 
 
-async def test_a_body_with_an_unfinished_chunk_is_a_cut():
+async def test_an_unfinished_chunk_is_resumed_from_the_cursor():
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = OPENING + FIRST
     chunk = f"{len(body):x}\r\n".encode() + body + b"\r\n"
@@ -170,7 +172,7 @@ async def test_repeated_events_are_dropped():
     assert texts == ["Hel", "lo", " world"]
 
 
-async def test_waits_double_until_there_is_progress_and_begin_with_the_servers_retry():
+async def test_backoff_starts_at_retry_of_the_server_and_resets_on_progress():
     opening = STREAM + hello(retry=100)
     _, _, waits = await follow(
         by_turn(
@@ -185,7 +187,7 @@ async def test_waits_double_until_there_is_progress_and_begin_with_the_servers_r
     assert waits == [0.1, 0.2, 0.4, 0.1]
 
 
-async def test_goaway_is_followed_after_its_wait():
+async def test_the_client_reconnects_after_the_wait_of_a_goaway():
     goaway = event({"reason": "rotate", "retry_ms": 300}, type="goaway")
     _, cursors, waits = await follow(
         by_turn([STREAM + OPENING + FIRST + goaway, HOLD], [REST, CLOSE]), retry=RetryPolicy(jitter=0)
@@ -193,43 +195,43 @@ async def test_goaway_is_followed_after_its_wait():
     assert (cursors, waits) == ([None, "1-3"], [0.3])
 
 
-async def test_done_closes_at_once_without_waiting_for_the_server():
+async def test_done_closes_the_connection_without_waiting_for_the_server():
     await follow(by_turn([STREAM + OPENING + FIRST + LAST + END, HOLD]))
 
 
-async def test_silence_of_two_and_a_half_heartbeats_is_a_cut():
+async def test_silence_of_two_and_a_half_heartbeats_reconnects():
     opening = STREAM + hello(heartbeat_ms=100) + OPENING[len(hello()) :]
     _, cursors, _ = await follow(by_turn([opening + FIRST, HOLD], [REST, CLOSE]))
     assert cursors == [None, "1-3"]
 
 
-async def test_no_hello_in_time_is_a_cut_even_where_comments_come():
+async def test_a_missing_hello_reconnects_even_if_comments_arrive():
     chatter = [STREAM, *([b": still here\n"] * 3), HOLD]
     await follow(
         by_turn(chatter, [STREAM + OPENING + FIRST + LAST + END, CLOSE]), timing={"hello_timeout": 0.1}
     )
 
 
-async def test_two_pings_about_events_that_do_not_come_are_a_cut():
+async def test_two_pings_ahead_of_the_received_events_reconnect():
     ping = event({"head": "1-9"}, type="ping")
     _, cursors, _ = await follow(by_turn([STREAM + OPENING + FIRST + ping + ping, HOLD], [REST, CLOSE]))
     assert cursors == [None, "1-3"]
 
 
-async def test_a_server_that_never_answers_is_given_up_with_a_time_out():
+async def test_a_server_that_stops_answering_raises_silence_timeout():
     timing, _ = hurried(hello_timeout=0.05)
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [HOLD])) as server:
         async with with_timing(
             AsyncClient(server.url, retry=RetryPolicy(max_attempts=2), connect_timeout=0.05), timing
         ) as client:
             following = client.job("j1")
-            with pytest.raises(SilenceTimeoutError, match="no answer within") as caught:
+            with pytest.raises(SilenceTimeoutError, match="no response within") as caught:
                 await following.result()
             assert isinstance(caught.value, TimeoutError)
             assert caught.value.last_event_id == "1-3"
 
 
-async def test_after_giving_up_the_job_can_be_read_on():
+async def test_reading_can_continue_after_the_client_gave_up():
     timing, _ = hurried()
     turns = [[STREAM + OPENING + FIRST, CLOSE], *([[CLOSE]] * 4), [REST, CLOSE]]
     with ScriptedServer(by_turn(*turns)) as server:
@@ -245,10 +247,10 @@ async def test_after_giving_up_the_job_can_be_read_on():
     assert texts == ["Hel", "lo", " world"]
 
 
-# ---- what cannot be used -----------------------------------------------------------------------------------------
+# ---- invalid streams ---------------------------------------------------------------------------------------------
 
 
-async def test_a_malformed_event_drops_the_cursor_and_a_snapshot_mends_it():
+async def test_a_malformed_event_drops_the_cursor_and_resyncs_from_a_snapshot():
     broken = STREAM + OPENING + FIRST + event([["a", "/nope", "x"]], id="1-4")
     mended = STREAM + hello() + snapshot("1-4", state("Hello world"), columns=[TEXT], reason="compacted")
     texts, cursors, _ = await follow(
@@ -257,7 +259,7 @@ async def test_a_malformed_event_drops_the_cursor_and_a_snapshot_mends_it():
     assert (texts, cursors) == (["Hel", "lo", " world"], [None, None])
 
 
-async def test_an_event_beyond_the_bound_drops_the_cursor_and_what_came_before_it_is_used(monkeypatch):
+async def test_an_oversized_event_drops_the_cursor_and_keeps_earlier_events(monkeypatch):
     monkeypatch.setattr(tidewire.jobs.reconnecting_stream, "LEAST_EVENT_BYTES", 500)
     huge = STREAM + OPENING + FIRST + event("x" * 1000, id="1-4")
     mended = STREAM + hello() + snapshot("1-3", state("Hello"), columns=[TEXT], reason="compacted")
@@ -267,7 +269,7 @@ async def test_an_event_beyond_the_bound_drops_the_cursor_and_what_came_before_i
     assert (texts, cursors) == (["Hel", "lo", " world"], [None, None])
 
 
-async def test_a_text_that_grows_without_end_is_given_up_at_the_bound():
+async def test_an_endlessly_growing_text_raises_at_max_state_bytes():
     def endless(request):
         yield STREAM + OPENING + event([["s", TEXT, ""]], id="1-2")
         for seq in itertools.count(3):
@@ -289,7 +291,7 @@ async def test_a_text_that_grows_without_end_is_given_up_at_the_bound():
         server.wait_until_none_is_open()
 
 
-async def test_a_snapshot_that_is_larger_than_may_be_held_says_so():
+async def test_a_snapshot_above_the_size_limit_raises_and_names_the_setting():
     timing, _ = hurried()
     large = STREAM + hello() + snapshot("1-1", state("x" * 2**20), columns=[TEXT])
     with ScriptedServer(by_turn([large, HOLD])) as server:
@@ -298,7 +300,7 @@ async def test_a_snapshot_that_is_larger_than_may_be_held_says_so():
                 await client.job("j1").result()
 
 
-async def test_a_server_that_keeps_sending_nonsense_is_given_up():
+async def test_repeated_protocol_errors_raise():
     timing, _ = hurried()
     with ScriptedServer(by_turn([STREAM + OPENING + event("gap", id="1-7"), CLOSE])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
@@ -307,7 +309,7 @@ async def test_a_server_that_keeps_sending_nonsense_is_given_up():
             assert caught.value.where.url == f"{server.url}/v1/jobs/j1/events"
 
 
-async def test_a_server_of_another_protocol_version_is_told_apart():
+async def test_another_protocol_version_raises_unsupported_protocol():
     other = event(
         {"protocol": "tidewire/9", "job": "j1", "events": "/", "head": "1-1", "heartbeat_ms": 1}, type="hello"
     )
@@ -317,7 +319,7 @@ async def test_a_server_of_another_protocol_version_is_told_apart():
                 await client.job("j1").result()
 
 
-async def test_the_stream_of_another_job_is_refused():
+async def test_a_stream_of_another_job_raises():
     with ScriptedServer(by_turn([STREAM + hello("j2"), HOLD])) as server:
         async with AsyncClient(server.url) as client:
             with pytest.raises(ProtocolError, match="requested job j1, but the stream is of job j2"):
@@ -334,12 +336,12 @@ async def test_the_stream_of_another_job_is_refused():
         + gzip.compress(OPENING),
     ],
 )
-async def test_a_fault_between_is_a_cut(fault):
+async def test_a_faulty_response_between_two_streams_is_retried(fault):
     _, cursors, _ = await follow(by_turn([STREAM + OPENING + FIRST, CLOSE], [fault, CLOSE], [REST, CLOSE]))
     assert cursors == [None, "1-3", "1-3"]
 
 
-async def test_faults_between_are_given_up_after_a_bounded_number_in_a_row():
+async def test_too_many_consecutive_server_faults_raise():
     timing, _ = hurried()
     fault = answer(502, b"<html>bad gateway", media="text/html")
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [fault])) as server:
@@ -350,7 +352,7 @@ async def test_faults_between_are_given_up_after_a_bounded_number_in_a_row():
         assert len(server.requests) == 1 + MAX_SERVER_FAULTS + 1
 
 
-async def test_an_endless_page_where_a_stream_should_be_is_not_read_for_ever():
+async def test_an_endless_html_page_is_not_read_to_its_end():
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n<html>"
     with ScriptedServer(by_turn([page + b"x" * (4 * REFUSAL_BYTES), HOLD])) as server:
         async with AsyncClient(server.url) as client:
@@ -358,7 +360,7 @@ async def test_an_endless_page_where_a_stream_should_be_is_not_read_for_ever():
                 await client.job("j1").result()
 
 
-async def test_an_unbounded_compressed_stream_is_not_unpacked():
+async def test_a_compressed_stream_is_not_decompressed():
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n"
     with ScriptedServer(by_turn([head + gzip.compress(b"\0" * 10**7), CLOSE])) as server:
         async with AsyncClient(server.url) as client:
@@ -370,7 +372,7 @@ async def test_an_unbounded_compressed_stream_is_not_unpacked():
 # ---- statuses ----------------------------------------------------------------------------------------------------
 
 
-async def test_204_delivers_the_ended_job():
+async def test_204_reads_the_ended_job():
     ended = job(state("Hello world", status="succeeded"), cursor="1-6", columns=[TEXT], ended=ending(FINAL))
 
     def script(request):
@@ -380,7 +382,7 @@ async def test_204_delivers_the_ended_job():
     assert texts == ["Hello world"]
 
 
-async def test_204_for_a_job_that_still_runs_is_a_cut_without_a_cursor():
+async def test_204_for_a_running_job_reconnects_without_a_cursor():
     head = STREAM + hello() + snapshot("1-3", state("Hello"), columns=[TEXT], reason="compacted")
     turns = by_turn([STREAM + OPENING + FIRST, CLOSE], [answer(204)], [head + LAST + END, CLOSE])
 
@@ -395,7 +397,7 @@ async def test_204_for_a_job_that_still_runs_is_a_cut_without_a_cursor():
     assert cursors == [None, "1-3", None]
 
 
-async def test_400_on_a_cursor_asks_without_one():
+async def test_400_for_a_cursor_reconnects_without_it():
     whole = STREAM + hello() + snapshot("1-4", state("Hello world"), columns=[TEXT], reason="compacted")
     _, cursors, _ = await follow(
         by_turn(
@@ -419,7 +421,7 @@ async def test_400_on_a_cursor_asks_without_one():
         (problem(406, "not_acceptable"), RequestError),
     ],
 )
-async def test_refusals_are_typed_and_carry_their_evidence(refusal, error):
+async def test_error_responses_raise_typed_errors_with_details(refusal, error):
     with ScriptedServer(by_turn([refusal])) as server:
         async with AsyncClient(server.url) as client:
             with pytest.raises(error, match="told so") as caught:
@@ -430,7 +432,7 @@ async def test_refusals_are_typed_and_carry_their_evidence(refusal, error):
     assert caught.value.status_code == caught.value.problem.status
 
 
-async def test_a_job_that_expires_midway_keeps_what_was_received():
+async def test_a_job_that_expires_while_read_keeps_received_updates():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [problem(410, "job_expired")])) as server:
         timing, _ = hurried()
         async with with_timing(AsyncClient(server.url), timing) as client:
@@ -443,11 +445,11 @@ async def test_a_job_that_expires_midway_keeps_what_was_received():
             assert following.checkpoint().cursor == "1-3"
 
 
-async def test_a_job_that_a_server_has_forgotten_midway_is_told_from_an_id_that_is_wrong():
+async def test_the_advice_differs_for_a_forgotten_job_and_a_wrong_job_id():
     unknown = [problem(404, "job_not_found")]
     for answers, advice in (
         ([unknown], "Check the id"),
-        ([[STREAM + OPENING + FIRST, CLOSE], unknown], "Submit it again"),
+        ([[STREAM + OPENING + FIRST, CLOSE], unknown], "Submit the job again"),
     ):
         with ScriptedServer(by_turn(*answers)) as server:
             timing, _ = hurried()
@@ -457,14 +459,14 @@ async def test_a_job_that_a_server_has_forgotten_midway_is_told_from_an_id_that_
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "too_many_streams"), (503, "unavailable")])
-async def test_a_busy_server_is_waited_for_as_long_as_it_says(status, code):
+async def test_a_busy_server_is_retried_after_retry_after(status, code):
     busy = problem(status, code, retry_after="7", retryable=True)
     _, cursors, waits = await follow(by_turn([busy], [STREAM + OPENING + FIRST + LAST + END, CLOSE]))
     assert cursors == [None, None]
     assert 7 <= waits[0] <= 7 * 1.5
 
 
-async def test_a_server_that_stays_busy_is_given_up():
+async def test_a_server_that_stays_busy_raises():
     timing, _ = hurried()
     busy = problem(429, "too_many_streams", retry_after="1", retryable=True)
     with ScriptedServer(by_turn([busy])) as server:
@@ -474,7 +476,7 @@ async def test_a_server_that_stays_busy_is_given_up():
             assert caught.value.retryable
 
 
-async def test_refused_credentials_are_refreshed_once():
+async def test_rejected_credentials_are_refreshed_once():
     tokens = iter(["old", "new", "newer"])
 
     async def auth():
@@ -495,18 +497,18 @@ async def test_refused_credentials_are_refreshed_once():
     assert seen == ["old", "new"]
 
 
-async def test_credentials_that_are_refused_again_are_fatal():
-    given = []
+async def test_credentials_rejected_after_a_refresh_raise():
+    auth_calls = []
 
     def auth():
-        given.append(1)
+        auth_calls.append(1)
         return {"Authorization": "bad"}
 
     with ScriptedServer(by_turn([problem(403, "forbidden")])) as server:
         async with AsyncClient(server.url, auth=auth) as client:
             with pytest.raises(PermissionDeniedError):
                 await client.job("j1").result()
-        assert (len(server.requests), len(given)) == (2, 2)
+        assert (len(server.requests), len(auth_calls)) == (2, 2)
 
 
 async def test_redirects_on_the_same_origin_are_followed():
@@ -523,7 +525,7 @@ async def test_redirects_on_the_same_origin_are_followed():
             assert await client.job("j1").result() == "Hello world"
 
 
-async def test_endless_redirects_are_given_up():
+async def test_endless_redirects_raise():
     with ScriptedServer(by_turn([answer(302, Location="/v1/jobs/j1/events")])) as server:
         async with AsyncClient(server.url) as client:
             with pytest.raises(ProtocolError, match="redirects"):
@@ -531,20 +533,22 @@ async def test_endless_redirects_are_given_up():
         assert len(server.requests) < 10
 
 
-async def test_credentials_never_leave_their_origin():
-    with ScriptedServer(lambda _: iter([HOLD])) as stranger:
-        with ScriptedServer(by_turn([answer(302, Location=f"{stranger.url}/v1/jobs/j1/events")])) as server:
+async def test_credentials_are_not_sent_to_another_origin():
+    with ScriptedServer(lambda _: iter([HOLD])) as other_server:
+        with ScriptedServer(
+            by_turn([answer(302, Location=f"{other_server.url}/v1/jobs/j1/events")])
+        ) as server:
             async with AsyncClient(server.url, headers={"Authorization": "secret"}) as client:
                 with pytest.raises(ProtocolError, match="another origin"):
                     await client.job("j1").result()
-        assert stranger.requests == []
+        assert other_server.requests == []
 
 
-# ---- leaving -----------------------------------------------------------------------------------------------------
+# ---- leaving a loop early ----------------------------------------------------------------------------------------
 
 
 def in_two_parts(resume):
-    """A stream that is silent in the middle until an event is set."""
+    """Script for a stream that stays silent in the middle until `resume` is set."""
 
     def script(_):
         yield STREAM + OPENING + FIRST
@@ -555,7 +559,7 @@ def in_two_parts(resume):
     return script
 
 
-async def test_leaving_the_loop_early_closes_the_socket_at_once():
+async def test_leaving_the_loop_early_closes_the_socket():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             following = client.job("j1")
@@ -565,7 +569,7 @@ async def test_leaving_the_loop_early_closes_the_socket_at_once():
             await anyio.to_thread.run_sync(server.wait_until_none_is_open)
 
 
-async def test_a_loop_that_was_left_goes_on_where_it_stopped():
+async def test_a_second_loop_continues_where_the_first_stopped():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD], [REST, CLOSE])) as server:
         async with AsyncClient(server.url) as client:
             following = client.job("j1")
@@ -577,7 +581,7 @@ async def test_a_loop_that_was_left_goes_on_where_it_stopped():
             assert texts == ["Hel", "lo", " world"]
 
 
-async def test_a_cancelled_wait_keeps_the_iterator_and_its_connection():
+async def test_cancelling_anext_keeps_the_iterator_and_its_connection():
     resume = threading.Event()
     with ScriptedServer(in_two_parts(resume)) as server:
         async with AsyncClient(server.url) as client:
@@ -594,10 +598,10 @@ async def test_a_cancelled_wait_keeps_the_iterator_and_its_connection():
         assert len(server.requests) == 1
 
 
-def test_wait_for_of_asyncio_may_time_out_any_number_of_times_in_a_loop():
+def test_asyncio_wait_for_around_anext_may_time_out_repeatedly():
     resume = threading.Event()
 
-    async def live(url):
+    async def main(url):
         texts, timeouts = [], 0
         async with AsyncClient(url) as client:
             updates = client.job("j1").updates()
@@ -612,13 +616,13 @@ def test_wait_for_of_asyncio_may_time_out_any_number_of_times_in_a_loop():
                     return texts, timeouts
 
     with ScriptedServer(in_two_parts(resume)) as server:
-        texts, timeouts = asyncio.run(live(server.url))
+        texts, timeouts = asyncio.run(main(server.url))
         assert texts == ["Hel", "lo", " world"]
         assert timeouts >= 3
         assert len(server.requests) == 1
 
 
-async def test_waits_that_are_cancelled_again_and_again_see_a_silent_connection_all_the_same():
+async def test_repeatedly_cancelled_anext_still_detects_a_silent_connection():
     opening = hello(heartbeat_ms=1000) + OPENING.removeprefix(hello())
     timing, waits = hurried()
     with ScriptedServer(by_turn([STREAM + opening + FIRST, HOLD], [REST, CLOSE])) as server:
@@ -635,7 +639,7 @@ async def test_waits_that_are_cancelled_again_and_again_see_a_silent_connection_
         assert len(server.requests) == 2
 
 
-async def test_a_result_whose_wait_is_cancelled_closes_its_connection():
+async def test_cancelling_result_closes_its_connection():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             following = client.job("j1")
@@ -644,7 +648,7 @@ async def test_a_result_whose_wait_is_cancelled_closes_its_connection():
             await anyio.to_thread.run_sync(server.wait_until_none_is_open)
 
 
-async def test_a_loop_that_was_cancelled_makes_way_while_its_error_is_handled():
+async def test_a_new_loop_may_start_while_the_cancellation_of_another_is_handled():
     resume = threading.Event()
     with ScriptedServer(in_two_parts(resume)) as server:
         async with AsyncClient(server.url) as client:
@@ -660,26 +664,26 @@ async def test_a_loop_that_was_cancelled_makes_way_while_its_error_is_handled():
         assert len(server.requests) == 1
 
 
-async def test_a_loop_that_was_left_cannot_go_on_beside_another():
+async def test_a_closed_iterator_cannot_be_resumed():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD], [REST, CLOSE])) as server:
         async with AsyncClient(server.url) as client:
             following = client.job("j1")
             updates = following.updates()
             assert (await anext(updates)).text == "Hel"
             await updates.aclose()
-            with pytest.raises(ConcurrentReadError, match="was left"):
+            with pytest.raises(ConcurrentReadError, match="was closed"):
                 await anext(updates)
             assert [update.text async for update in following] == ["lo", " world"]
 
 
-async def test_what_comes_after_the_end_is_not_taken():
+async def test_events_after_done_are_ignored():
     too_late = event([["s", TEXT, "not this"]], id="1-7") + event("nor this", id="1-8")
     texts, _, _ = await follow(by_turn([STREAM + OPENING + FIRST + LAST + END + too_late, HOLD]))
     assert texts == ["Hel", "lo", " world"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-async def test_a_cancellation_while_the_ended_stream_is_closed_loses_no_update(monkeypatch):
+async def test_cancellation_while_the_ended_stream_closes_loses_no_update(monkeypatch):
     close = Connection.aclose
 
     async def closed_as_the_task_is_cancelled(self):
@@ -713,7 +717,7 @@ async def test_closing_the_client_closes_its_streams():
         await anyio.to_thread.run_sync(server.wait_until_none_is_open)
 
 
-async def test_the_total_timeout_ends_a_loop_and_leaves_the_job():
+async def test_the_total_timeout_ends_a_loop_but_not_the_job():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
         async with AsyncClient(server.url, timeout=0.3) as client:
             following = client.job("j1")

@@ -1,4 +1,4 @@
-"""Starting a job: what goes over the wire, what is repeated, and what is refused."""
+"""Submitting a job: the request, retries, and errors."""
 
 import math
 import re
@@ -31,7 +31,7 @@ def anyio_backend(request):
 
 
 def by_turn(*turns, offers=None):
-    """POSTs are answered turn by turn, the last one for all that follow; `GET /v1` by the discovery."""
+    """Script that answers POSTs with the turns in order and repeats the last; `GET /v1` returns `offers`."""
     left = list(turns)
     offers = offers or discovery("count")
 
@@ -47,7 +47,7 @@ ACCEPTED = [answer(201, job(), Location="/v1/jobs/j1")]
 
 
 async def submitted(*args, script=None, options=None, client_options=None, **members):
-    """Submit to a scripted server; gives the job or the error, the POSTs, and the waits."""
+    """Submit to a scripted server; return the job or the error, the POST requests, and the waits."""
     timing, waits = hurried()
     with ScriptedServer(script or by_turn(ACCEPTED)) as server:
         async with with_timing(AsyncClient(server.url, **(client_options or {})), timing) as client:
@@ -58,10 +58,10 @@ async def submitted(*args, script=None, options=None, client_options=None, **mem
         return outcome, [request for request in server.requests if request.method == "POST"], waits
 
 
-# ---- on the wire -------------------------------------------------------------------------------------------------
+# ---- request -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_submit_posts_json_with_a_key_and_asks_for_the_stream():
+async def test_submit_posts_json_with_an_idempotency_key_and_accepts_a_stream():
     started, [post], _ = await submitted("count", n=3)
     assert started.id == "j1"
     assert (post.path, post.json) == ("/v1/endpoints/count/jobs", {"input": {"n": 3}})
@@ -70,12 +70,12 @@ async def test_a_submit_posts_json_with_a_key_and_asks_for_the_stream():
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", post.headers["idempotency-key"])
 
 
-async def test_each_submit_draws_a_key_of_its_own():
+async def test_each_submit_has_a_new_idempotency_key():
     keys = {(await submitted("count"))[1][0].headers["idempotency-key"] for _ in range(3)}
     assert len(keys) == 3
 
 
-async def test_options_go_over_the_wire_in_milliseconds():
+async def test_options_in_seconds_are_sent_in_milliseconds():
     options = {
         "on_disconnect": "cancel",
         "grace": 90.0,
@@ -88,17 +88,17 @@ async def test_options_go_over_the_wire_in_milliseconds():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid_options",
     [{"timeout": 0}, {"deadline": -1}, {"grace": math.nan}, {"on_disconnect": "die"}],
 )
-async def test_options_that_make_no_sense_are_refused_at_once(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        AsyncClient("http://127.0.0.1:1").with_options(**wrong)
+async def test_with_options_refuses_invalid_values(invalid_options):
+    with pytest.raises(ValueError, match=next(iter(invalid_options))):
+        AsyncClient("http://127.0.0.1:1").with_options(**invalid_options)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "é", "x" * 256, 5])
 @pytest.mark.parametrize("call", ["submit", "run", "submit_batch", "map"])
-async def test_a_key_that_the_protocol_does_not_allow_is_refused_at_once(call, key):
+async def test_an_invalid_idempotency_key_raises_before_sending(call, key):
     async def start():
         started = getattr(AsyncClient("http://127.0.0.1:1"), call)("count", [{}], idempotency_key=key)
         await (anext(started) if call == "map" else started)
@@ -107,13 +107,13 @@ async def test_a_key_that_the_protocol_does_not_allow_is_refused_at_once(call, k
         await start()
 
 
-def test_with_options_takes_no_idempotency_key():
+def test_with_options_does_not_accept_idempotency_key():
     client = AsyncClient("http://127.0.0.1:1")
     with pytest.raises(TypeError, match="idempotency_key"):
         client.with_options(idempotency_key="k")
 
 
-async def test_an_endpoints_name_stays_one_path_segment():
+async def test_an_endpoint_name_is_escaped_as_one_path_segment():
     _, [post], _ = await submitted("a/b c")
     assert post.path == "/v1/endpoints/a%2Fb%20c/jobs"
 
@@ -130,7 +130,7 @@ class Pair:
 
 
 @pytest.mark.parametrize(
-    ("given", "wire"),
+    ("value", "wire"),
     [
         ("text", "text"),
         (None, None),
@@ -140,54 +140,54 @@ class Pair:
         (Pair(1, "b"), {"a": 1, "b": "b"}),
     ],
 )
-async def test_an_input_is_any_json_or_what_can_be_written_as_json(given, wire):
-    _, [post], _ = await submitted("count", given)
+async def test_an_input_may_be_json_a_model_or_a_dataclass(value, wire):
+    _, [post], _ = await submitted("count", value)
     assert post.json == {"input": wire}
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [math.nan, math.inf, 2**53 + 1, "\ud800", {"a": object()}, {1: 2, "1": 3}, [[]] * 3 + [math.nan]],
 )
-async def test_an_input_that_is_no_json_is_refused_before_anything_is_sent(given):
-    error, posts, _ = await submitted("count", given)
+async def test_an_input_that_is_not_json_raises_before_sending(value):
+    error, posts, _ = await submitted("count", value)
     assert isinstance(error, InvalidInputError)
     assert posts == []
 
 
-async def test_an_input_is_given_whole_or_by_its_members_not_both():
+async def test_an_input_and_keyword_members_together_raise():
     with pytest.raises(TypeError, match="not both"):
         await submitted("count", {"n": 1}, n=2)
 
 
-# ---- which endpoint ----------------------------------------------------------------------------------------------
+# ---- choice of the endpoint --------------------------------------------------------------------------------------
 
 
-async def test_without_a_name_the_only_endpoint_is_used():
+async def test_submit_without_a_name_uses_the_only_endpoint():
     _, [post], _ = await submitted()
     assert (post.path, post.json) == ("/v1/endpoints/count/jobs", {"input": {}})
 
 
-async def test_without_a_name_several_endpoints_are_named():
+async def test_submit_without_a_name_lists_several_endpoints():
     error, posts, _ = await submitted(script=by_turn(ACCEPTED, offers=discovery("a", "b")))
     assert isinstance(error, EndpointNotFoundError)
     assert "this server has 2 endpoints: a, b" in str(error)
     assert posts == []
 
 
-async def test_an_endpoint_that_is_given_by_keyword_is_told_where_it_goes():
+async def test_endpoint_as_a_keyword_raises_with_advice():
     error, _, _ = await submitted(endpoint="a", script=by_turn(ACCEPTED, offers=discovery("a", "b")))
     assert isinstance(error, EndpointNotFoundError)
-    assert "Its name is the first argument" in error.advice
+    assert "as the first positional argument" in error.advice
 
 
-async def test_an_input_that_does_not_fit_says_who_tells_what_does():
+async def test_invalid_input_advises_to_read_the_input_schema():
     error, _, _ = await submitted("count", n="x", script=by_turn([problem(422, "invalid_input")]))
     assert isinstance(error, InvalidInputError)
     assert "client.describe('count').input_schema" in error.advice
 
 
-async def test_discovery_is_asked_for_once():
+async def test_discovery_is_requested_once():
     with ScriptedServer(by_turn(ACCEPTED)) as server:
         async with AsyncClient(server.url) as client:
             for _ in range(3):
@@ -195,18 +195,18 @@ async def test_discovery_is_asked_for_once():
         assert server.paths() == ["/v1"]
 
 
-async def test_an_unknown_endpoint_says_which_there_are():
+async def test_an_unknown_endpoint_lists_the_known_ones():
     script = by_turn([problem(404, "endpoint_not_found")], offers=discovery("a", "b"))
     error, _, _ = await submitted("nope", script=script)
     assert isinstance(error, EndpointNotFoundError)
     assert "This server has: a, b." in str(error)
 
 
-# ---- what is repeated --------------------------------------------------------------------------------------------
+# ---- retries -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [CLOSE, RESET])
-async def test_a_submit_cut_before_its_answer_is_repeated_with_the_same_key_and_body(how):
+async def test_submit_is_retried_with_the_same_key_and_body_when_its_response_is_lost(how):
     started, posts, waits = await submitted(
         "count", n=1, script=by_turn([how], [answer(201)[:20], how], ACCEPTED)
     )
@@ -217,7 +217,7 @@ async def test_a_submit_cut_before_its_answer_is_repeated_with_the_same_key_and_
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
-async def test_a_submit_that_a_gateway_may_have_passed_on_is_not_repeated_where_the_server_keeps_no_keys(
+async def test_gateway_errors_are_not_retried_if_the_server_keeps_no_keys(
     status,
 ):
     script = by_turn(
@@ -228,7 +228,7 @@ async def test_a_submit_that_a_gateway_may_have_passed_on_is_not_repeated_where_
     assert "no idempotency keys" in str(error)
 
 
-async def test_a_submit_is_not_repeated_where_the_server_keeps_no_keys():
+async def test_submit_is_not_retried_if_the_server_keeps_no_keys():
     script = by_turn([CLOSE], ACCEPTED, offers=discovery("count", capabilities=[]))
     error, posts, _ = await submitted("count", script=script)
     assert isinstance(error, TransportError)
@@ -237,7 +237,7 @@ async def test_a_submit_is_not_repeated_where_the_server_keeps_no_keys():
     assert len(posts) == 1
 
 
-async def test_with_credentials_keys_are_always_kept():
+async def test_submit_with_credentials_is_retried_without_the_capability():
     script = by_turn([CLOSE], ACCEPTED, offers=discovery("count", capabilities=[]))
     started, posts, _ = await submitted(
         "count", script=script, client_options={"headers": {"Authorization": "x"}}
@@ -249,7 +249,7 @@ async def test_with_credentials_keys_are_always_kept():
     ("status", "code"),
     [(409, "idempotency_in_flight"), (429, "queue_full"), (429, "rate_limited"), (503, "unavailable")],
 )
-async def test_a_submit_waits_as_long_as_the_server_says(status, code):
+async def test_submit_waits_for_retry_after(status, code):
     busy = [problem(status, code, retry_after="3", retryable=True)]
     started, posts, waits = await submitted("count", script=by_turn(busy, busy, ACCEPTED))
     assert started.id == "j1"
@@ -266,7 +266,7 @@ async def test_a_submit_waits_as_long_as_the_server_says(status, code):
         (500, "internal", RequestError),
     ],
 )
-async def test_a_submit_is_given_up_after_as_many_attempts_as_the_policy_says(status, code, kind):
+async def test_submit_raises_after_submit_attempts(status, code, kind):
     options = {"retry": RetryPolicy(submit_attempts=3)}
     error, posts, waits = await submitted("count", script=by_turn([problem(status, code)]), options=options)
     assert type(error) is kind
@@ -287,13 +287,13 @@ async def test_a_submit_is_given_up_after_as_many_attempts_as_the_policy_says(st
         (410, "job_expired", RequestError),
     ],
 )
-async def test_refusals_are_not_repeated(status, code, kind):
+async def test_client_errors_are_not_retried(status, code, kind):
     error, posts, _ = await submitted("count", script=by_turn([problem(status, code)]))
     assert isinstance(error, kind)
     assert len(posts) == 1
 
 
-async def test_a_wrong_member_is_named():
+async def test_invalid_input_names_the_member():
     error, _, _ = await submitted(
         "count", n="x", script=by_turn([problem(422, "invalid_input", pointer="/input/n")])
     )
@@ -302,13 +302,13 @@ async def test_a_wrong_member_is_named():
     assert isinstance(error, ValueError)
 
 
-async def test_a_submit_is_never_redirected():
+async def test_submit_does_not_follow_redirects():
     error, posts, _ = await submitted("count", script=by_turn([answer(307, Location="/elsewhere")]))
     assert isinstance(error, TidewireError)
     assert len(posts) == 1
 
 
-async def test_an_answer_that_is_no_job_is_a_protocol_error():
+async def test_a_response_that_is_not_a_job_raises_a_protocol_error():
     with ScriptedServer(by_turn([answer(201, {"id": "j1"})])) as server:
         async with AsyncClient(server.url) as client:
             await client.discover()
@@ -316,7 +316,7 @@ async def test_an_answer_that_is_no_job_is_a_protocol_error():
                 await client.submit("count")
 
 
-async def test_a_link_to_another_origin_is_not_followed():
+async def test_links_to_another_origin_are_not_followed():
     elsewhere = job()
     elsewhere["links"]["events"] = "http://192.0.2.1/steal"
     started, _, _ = await submitted("count", script=by_turn([answer(201, elsewhere)]))
@@ -325,22 +325,22 @@ async def test_a_link_to_another_origin_is_not_followed():
 
 
 @pytest.mark.parametrize("link", ["http://[::1", "\0", "http://a\tb/"])
-async def test_a_link_that_is_none_is_a_fault_of_the_server(link):
+async def test_an_invalid_link_raises_a_protocol_error(link):
     broken = job()
     broken["links"]["events"] = link
     error, _, _ = await submitted("count", script=by_turn([answer(201, broken)]))
     assert isinstance(error, ProtocolError)
-    assert "is no link" in str(error)
+    assert "invalid link" in str(error)
 
 
-async def test_a_redirect_to_what_is_no_link_is_a_fault_of_the_server():
+async def test_a_redirect_to_an_invalid_link_raises_a_protocol_error():
     with ScriptedServer(lambda _: iter([answer(302, Location="javascript:1")])) as server:
         async with AsyncClient(server.url) as client:
-            with pytest.raises(ProtocolError, match="link that is none"):
+            with pytest.raises(ProtocolError, match="contains an invalid link"):
                 await client.job("j1").result()
 
 
-async def test_a_server_under_a_path_is_spoken_to_under_it():
+async def test_requests_keep_the_base_path_of_the_server():
     with ScriptedServer(by_turn(ACCEPTED)) as server:
         async with AsyncClient(server.url + "/ai/v1/") as client:
             assert client.url == server.url + "/ai"
@@ -348,13 +348,13 @@ async def test_a_server_under_a_path_is_spoken_to_under_it():
         assert server.paths("POST") == ["/ai/v1/endpoints/count/jobs"]
 
 
-async def test_credentials_are_asked_for_once_however_many_requests_wait_for_them():
-    given = []
+async def test_concurrent_requests_share_one_call_of_auth():
+    value = []
 
     async def auth():
-        given.append(f"Bearer {len(given) + 1}")
+        value.append(f"Bearer {len(value) + 1}")
         await anyio.sleep(0.01)
-        return {"Authorization": given[-1]}
+        return {"Authorization": value[-1]}
 
     def script(request):
         if request.headers["authorization"] == good:
@@ -368,5 +368,6 @@ async def test_credentials_are_asked_for_once_however_many_requests_wait_for_the
                 async with anyio.create_task_group() as tasks:
                     for _ in range(8):
                         tasks.start_soon(client.job("j1").status)
-                # Those before are refused once they have expired; what one request is given then, the others take, too.
-                assert given[-1] == good
+                # The server rejects earlier credentials as expired. All waiting requests share the new
+                # credentials of one call of `auth`.
+                assert value[-1] == good

@@ -1,4 +1,4 @@
-"""A submit whose answer is the job's stream: who reads it, who closes it, and when none is asked for."""
+"""A submit whose response is the job's stream: when the client asks for it, reads it and closes it."""
 
 import gc
 
@@ -42,14 +42,14 @@ def anyio_backend(request):
 
 
 def stream(**headers):
-    """The head of a stream that answers a submit."""
-    given = {"Location": "/v1/jobs/j1", "Content_Location": "/v1/jobs/j1/events"} | headers
-    lines = "".join(f"\r\n{name.replace('_', '-')}: {value}" for name, value in given.items() if value)
+    """The response head of a stream that answers a submit."""
+    fields = {"Location": "/v1/jobs/j1", "Content_Location": "/v1/jobs/j1/events"} | headers
+    lines = "".join(f"\r\n{name.replace('_', '-')}: {value}" for name, value in fields.items() if value)
     return STREAM.replace(b"\r\n\r\n", lines.encode() + b"\r\n\r\n")
 
 
 def by_turn(*turns, streams=()):
-    """Submits and streams are answered turn by turn, the last for all that follow."""
+    """Script with answers for submits (`turns`) and for `streams`; the last answer of each list repeats."""
     posts, gets = [*turns], [*streams]
 
     def script(request):
@@ -61,8 +61,8 @@ def by_turn(*turns, streams=()):
     return script
 
 
-def asked(server):
-    """Which submits asked for a stream."""
+def stream_requested(server):
+    """For each submit, whether its `Accept` header asked for a stream."""
     return [
         request.headers["accept"] == "text/event-stream"
         for request in server.requests
@@ -70,7 +70,7 @@ def asked(server):
     ]
 
 
-async def test_the_answer_of_a_submit_is_read_and_nothing_else_is_asked_for():
+async def test_the_stream_in_the_response_to_a_submit_is_read_without_another_request():
     with ScriptedServer(by_turn([stream(), WHOLE])) as server:
         async with AsyncClient(server.url) as client:
             started = await client.submit("count")
@@ -81,7 +81,7 @@ async def test_the_answer_of_a_submit_is_read_and_nothing_else_is_asked_for():
         assert post.headers["accept-encoding"] == "identity"
 
 
-async def test_a_cut_in_that_stream_is_resumed_by_get_with_the_cursor_and_never_by_another_submit():
+async def test_a_cut_submit_stream_is_resumed_by_get_with_the_cursor():
     cut = [stream() + OPENING + event("Hel", id="1-2") + b"id:1-3\nda", RESET]
     rest = [STREAM + hello() + event("lo", id="1-3") + END]
     timing, _ = hurried()
@@ -93,7 +93,7 @@ async def test_a_cut_in_that_stream_is_resumed_by_get_with_the_cursor_and_never_
 
 
 @pytest.mark.parametrize("how", [CLOSE, RESET])
-async def test_a_submit_cut_before_its_head_is_whole_is_repeated_with_its_key(how):
+async def test_a_submit_cut_within_its_response_head_is_retried_with_its_key(how):
     timing, _ = hurried()
     with ScriptedServer(by_turn([stream()[:40], how], [stream(), WHOLE])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
@@ -103,7 +103,7 @@ async def test_a_submit_cut_before_its_head_is_whole_is_repeated_with_its_key(ho
         assert len(posts) == 2
 
 
-async def test_the_job_may_come_in_place_of_its_stream():
+async def test_a_server_may_answer_with_the_job_instead_of_the_stream():
     submitted = answer(201, job(state("", status="running"), columns=[TEXT]), Location="/v1/jobs/j1")
     rest = [STREAM + hello() + event("Hel", id="1-2") + event("lo", id="1-3") + END]
     with ScriptedServer(by_turn([submitted], streams=[rest])) as server:
@@ -112,7 +112,7 @@ async def test_the_job_may_come_in_place_of_its_stream():
         assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", "1-1")]
 
 
-async def test_a_stream_that_nobody_reads_is_closed_with_its_client():
+async def test_closing_the_client_closes_an_unread_submit_stream():
     with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             await client.submit("count")
@@ -121,7 +121,7 @@ async def test_a_stream_that_nobody_reads_is_closed_with_its_client():
         server.wait_until_none_is_open()
 
 
-def test_a_submit_and_nothing_else_leaves_nothing(nothing_is_left):
+def test_a_blocking_submit_without_reading_leaves_no_connection(nothing_is_left):
     with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
         with Client(server.url) as client:
             started = client.submit("count")
@@ -129,40 +129,40 @@ def test_a_submit_and_nothing_else_leaves_nothing(nothing_is_left):
         assert started.id == "j1"
 
 
-async def test_no_more_than_so_many_streams_stand_open_that_nobody_reads():
+async def test_the_number_of_unread_submit_streams_is_bounded():
     submitted = [answer(201, job(state("", status="running"), columns=[TEXT]))]
     opened = [stream(), OPENING, HOLD]
     script = by_turn(*[opened] * UNREAD_STREAMS, submitted, [stream(), WHOLE], streams=[[STREAM, WHOLE]])
     with ScriptedServer(script) as server:
         async with AsyncClient(server.url) as client:
             started = [await client.submit("count") for _ in range(UNREAD_STREAMS + 1)]
-            assert asked(server) == [True] * UNREAD_STREAMS + [False]
+            assert stream_requested(server) == [True] * UNREAD_STREAMS + [False]
             async with started.pop(0).updates() as updates:
                 assert (await anext(updates)).value == ""
                 assert await client.run("count") == "Hello"
-            assert asked(server)[-1]
+            assert stream_requested(server)[-1]
             await client.submit("count")
-            assert asked(server)[-1]
+            assert stream_requested(server)[-1]
 
 
-async def test_at_the_limit_of_streams_a_job_is_submitted_all_the_same():
+async def test_submit_refused_with_too_many_streams_is_repeated_without_a_stream():
     refusal = [problem(429, "too_many_streams", retry_after="5", retryable=True)]
     timing, waits = hurried()
     with ScriptedServer(by_turn(refusal, [answer(201, job())])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
             assert (await client.submit("count")).id == "j1"
-        assert (asked(server), waits) == ([True, False], [])
+        assert (stream_requested(server), waits) == ([True, False], [])
         assert len({one.headers["idempotency-key"] for one in server.requests}) == 1
 
 
-async def test_a_job_that_ends_when_nobody_reads_it_gets_no_reader_by_its_submit():
+async def test_submit_with_on_disconnect_cancel_asks_for_no_stream():
     with ScriptedServer(by_turn([answer(201, job())])) as server:
         async with AsyncClient(server.url) as client:
             await client.with_options(on_disconnect="cancel").submit("count")
-        assert asked(server) == [False]
+        assert stream_requested(server) == [False]
 
 
-async def test_a_stream_with_a_coding_is_left_for_one_without():
+async def test_a_submit_stream_with_a_content_coding_is_replaced_by_get():
     with ScriptedServer(
         by_turn([stream(Content_Encoding="gzip"), HOLD], streams=[[STREAM, WHOLE]])
     ) as server:
@@ -171,15 +171,15 @@ async def test_a_stream_with_a_coding_is_left_for_one_without():
 
 
 @pytest.mark.parametrize("place", ["", "/", "https://example.org"])
-async def test_a_stream_that_does_not_say_whose_it_is_is_a_fault_of_the_server(place):
+async def test_a_submit_stream_without_a_job_location_raises(place):
     with ScriptedServer(by_turn([stream(Location=place), OPENING, HOLD])) as server:
         async with AsyncClient(server.url) as client:
-            with pytest.raises(ProtocolError, match=r"names no job in Location.*may run"):
+            with pytest.raises(ProtocolError, match=r"no Location header that names the job.*may be running"):
                 await client.submit("count")
             server.wait_until_none_is_open()
 
 
-async def test_links_to_another_origin_are_not_followed_from_a_head_either():
+async def test_header_links_to_another_origin_are_not_followed():
     head = stream(Location="http://192.0.2.1/v1/jobs/j1", Content_Location="http://192.0.2.1/steal")
     rest = [STREAM + hello() + event("Hel", id="1-2") + event("lo", id="1-3") + END]
     timing, _ = hurried()
@@ -189,14 +189,14 @@ async def test_links_to_another_origin_are_not_followed_from_a_head_either():
         assert server.paths() == ["/v1/jobs/j1/events"]
 
 
-async def test_a_stream_of_another_job_is_fatal():
+async def test_a_submit_stream_of_another_job_raises():
     with ScriptedServer(by_turn([stream(), hello("j2")])) as server:
         async with AsyncClient(server.url) as client:
             with pytest.raises(ProtocolError):
                 await client.run("count")
 
 
-async def test_a_submit_that_says_nothing_more_is_not_waited_for_beyond_a_hello(monkeypatch):
+async def test_a_submit_stream_without_hello_is_replaced_by_get_after_the_timeout(monkeypatch):
     timing, waits = hurried(hello_timeout=0.05)
     with ScriptedServer(by_turn([stream(), HOLD], streams=[[STREAM, WHOLE]])) as server:
         async with with_timing(AsyncClient(server.url), timing) as client:
@@ -204,7 +204,7 @@ async def test_a_submit_that_says_nothing_more_is_not_waited_for_beyond_a_hello(
         assert len(waits) == 1
 
 
-async def test_credentials_of_a_submit_are_refreshed_for_a_stream_too():
+async def test_rejected_credentials_of_a_submit_with_stream_are_refreshed():
     tokens = iter(["old", "new"])
     with ScriptedServer(by_turn([problem(401, "unauthenticated")], [stream(), WHOLE])) as server:
         auth = lambda: {"Authorization": next(tokens)}  # noqa: E731
@@ -213,7 +213,7 @@ async def test_credentials_of_a_submit_are_refreshed_for_a_stream_too():
         assert [one.headers["authorization"] for one in server.requests] == ["old", "new"]
 
 
-async def test_a_submit_is_not_repeated_where_its_stream_was_lost_and_no_keys_are_kept():
+async def test_a_lost_submit_stream_is_not_retried_if_the_server_keeps_no_keys():
     def script(request):
         if request.path == "/v1":
             return iter([answer(200, discovery("count", capabilities=[]))])
@@ -223,22 +223,22 @@ async def test_a_submit_is_not_repeated_where_its_stream_was_lost_and_no_keys_ar
         async with AsyncClient(server.url) as client:
             with pytest.raises(TransportError, match="may or may not have started"):
                 await client.submit("count")
-        assert asked(server) == [True]
+        assert stream_requested(server) == [True]
 
 
-# ---- the connection after the end ------------------------------------------------------------------------------------
+# ---- connection reuse after the end of a stream ----------------------------------------------------------------------
 
 
 def chunked(*parts, after=b""):
-    """The same stream in chunks, on a connection that may go on; `after` comes once the last chunk has been sent."""
+    """The stream in chunks on a persistent connection; `after` replaces the bytes after the last chunk."""
     head = stream().replace(b"Connection: close", b"Transfer-Encoding: chunked")
     return head, b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n" + (
         after or b"\r\n"
     )
 
 
-async def run_twice(*said):
-    with ScriptedServer(by_turn([*said])) as server:
+async def run_twice(*sent):
+    with ScriptedServer(by_turn([*sent])) as server:
         async with AsyncClient(server.url) as client:
             for _ in range(2):
                 async for update in await client.submit("count"):
@@ -248,11 +248,11 @@ async def run_twice(*said):
 
 
 @pytest.mark.parametrize("parts", [(WHOLE,), (OPENING, WHOLE.removeprefix(OPENING))])
-async def test_a_stream_that_ended_whole_leaves_its_connection_to_the_next_submit(parts):
+async def test_a_completed_submit_stream_leaves_its_connection_for_reuse(parts):
     assert await run_twice(*chunked(*parts)) == 1
 
 
-async def test_a_beginning_that_came_with_the_head_counts_as_part_of_the_body():
+async def test_body_bytes_received_with_the_head_count_for_connection_reuse():
     head, body = chunked(OPENING, WHOLE.removeprefix(OPENING))
     assert await run_twice(head + body) == 1
     at = body.index(b"\r\n", len(OPENING)) + 2
@@ -261,11 +261,11 @@ async def test_a_beginning_that_came_with_the_head_counts_as_part_of_the_body():
 
 
 @pytest.mark.parametrize("after", [b"Trailer: here\r\n\r\n", b"\r\nHTTP/1.1 200 OK\r\n\r\n"])
-async def test_what_comes_after_the_end_of_a_stream_is_not_taken_for_the_next_answer(after):
+async def test_a_connection_with_bytes_after_the_last_chunk_is_not_reused(after):
     assert await run_twice(*chunked(WHOLE, after=after)) == 2
 
 
-async def test_a_stream_whose_body_goes_on_after_its_end_is_closed():
+async def test_a_submit_stream_without_its_last_chunk_is_closed():
     with ScriptedServer(
         by_turn([*chunked(WHOLE)[:1], chunked(WHOLE)[1].removesuffix(b"0\r\n\r\n"), HOLD])
     ) as server:

@@ -1,4 +1,4 @@
-"""The blocking client: a facade, so what is tested is threads, blocks and endings."""
+"""The blocking client: threads, blocks of updates, interrupts, forks and shutdown."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ COUNT = 3 * BLOCK
 
 
 def talking(*, hold=False):
-    """A job of many small pieces, sent in one go; then its end, or silence."""
+    """Script for a job that sends many small pieces at once, and then its end or silence."""
     pieces = b"".join(event("x", id=f"1-{seq}") for seq in range(3, COUNT + 3))
     items = [{"status": "queued", "value": "x" * (COUNT + 1)}]
 
@@ -78,18 +78,20 @@ def talking(*, hold=False):
     return script
 
 
-BEFORE = set()
-"""Threads of clients that are not this test's: what other tests have begun may end while this one runs."""
+EARLIER_THREADS = set()
+"""Client threads that were running when the test began; threads of earlier tests may end while this one runs."""
 
 
 def threads():
-    return [one for one in threading.enumerate() if one.name == "tidewire-client" and one not in BEFORE]
+    return [
+        one for one in threading.enumerate() if one.name == "tidewire-client" and one not in EARLIER_THREADS
+    ]
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left():
-    BEFORE.clear()
-    BEFORE.update(threads())
+    EARLIER_THREADS.clear()
+    EARLIER_THREADS.update(threads())
     yield
     gc.collect()
     for thread in threads():
@@ -97,7 +99,7 @@ def _no_thread_is_left():
     assert threads() == []
 
 
-def test_a_job_is_submitted_read_and_waited_for():
+def test_a_blocking_client_submits_reads_and_waits():
     with ScriptedServer(talking()) as server, Client(server.url) as client:
         started = client.submit()
         updates = list(started)
@@ -108,7 +110,7 @@ def test_a_job_is_submitted_read_and_waited_for():
         assert (started.id, started.ended) == ("j1", True)
 
 
-def test_every_call_has_its_blocking_form():
+def test_every_call_has_a_blocking_form():
     with ScriptedServer(talking()) as server, Client(server.url) as client:
         assert [endpoint.name for endpoint in client.discover().endpoints] == ["count"]
         assert client.describe().name == "count"
@@ -125,7 +127,7 @@ def test_every_call_has_its_blocking_form():
             client.job("nope").status()
 
 
-def test_it_works_without_with_and_ends_with_its_last_reference():
+def test_a_client_used_without_with_warns_and_ends_when_collected():
     with ScriptedServer(talking(hold=True)) as server:
         client = Client(server.url)
         started = client.submit("count")
@@ -142,14 +144,14 @@ def test_it_works_without_with_and_ends_with_its_last_reference():
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
-def test_a_client_is_let_go_of_though_its_hook_and_its_credentials_refer_to_it(closed):
+def test_a_client_is_collected_although_its_hooks_and_auth_refer_to_it(closed):
     def use(url):
         def auth():
             return {"Authorization": f"Bearer {id(client)}"}
 
         client = Client(url, auth=auth, hooks=Hooks(on_end=lambda _: client.job("j1")))
         client.run("count")
-        # Its stream is open, and nobody reads it.
+        # The stream of this job is open and unread.
         client.submit("count")
         if closed:
             client.close()
@@ -163,14 +165,14 @@ def test_a_client_is_let_go_of_though_its_hook_and_its_credentials_refer_to_it(c
         server.wait_until_none_is_open()
 
 
-def test_no_thread_runs_before_the_first_call():
+def test_no_thread_starts_before_the_first_call():
     client = Client("http://127.0.0.1:1")
     client.job("j1")
     assert threads() == []
     client.close()
 
 
-def test_leaving_the_loop_early_closes_the_socket_and_the_next_loop_goes_on():
+def test_leaving_a_loop_closes_the_socket_and_the_next_loop_continues():
     with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
         started = client.submit("count")
         seqs = []
@@ -178,7 +180,9 @@ def test_leaving_the_loop_early_closes_the_socket_and_the_next_loop_goes_on():
             seqs.append(update.seq)
             if len(seqs) == 5:
                 break
-        server.wait_until(lambda: server.open <= 1)  # the kept-alive one of the submit
+        server.wait_until(
+            lambda: server.open <= 1
+        )  # The kept-alive connection of the submit may remain open.
         for update in started:
             seqs.append(update.seq)
             if len(seqs) == 10:
@@ -186,7 +190,7 @@ def test_leaving_the_loop_early_closes_the_socket_and_the_next_loop_goes_on():
         assert seqs == list(range(2, 12))
 
 
-def test_the_checkpoint_moves_when_an_update_is_taken_not_when_a_block_crosses():
+def test_the_checkpoint_advances_per_update_not_per_block():
     with ScriptedServer(talking()) as server, Client(server.url) as client:
         started = client.submit("count")
         for taken, update in enumerate(started, 1):
@@ -198,7 +202,7 @@ def test_the_checkpoint_moves_when_an_update_is_taken_not_when_a_block_crosses()
         assert [update.seq for update in rest] == list(range(BLOCK // 2 + 2, COUNT + 3))
 
 
-def test_two_loops_at_the_same_time_are_refused():
+def test_a_second_concurrent_loop_raises():
     with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
         started = client.submit("count")
         for _ in started:
@@ -214,7 +218,7 @@ def test_many_threads_share_one_client():
         assert len(threads()) == 1
 
 
-def test_a_result_in_one_thread_and_a_loop_in_another():
+def test_result_in_one_thread_and_a_loop_in_another():
     with ScriptedServer(talking()) as server, Client(server.url) as client, ThreadPoolExecutor(2) as pool:
         started = client.submit("count")
         waiting = pool.submit(started.result)
@@ -222,7 +226,7 @@ def test_a_result_in_one_thread_and_a_loop_in_another():
         assert "".join(texts) == waiting.result(10) == "x" * (COUNT + 1)
 
 
-def test_a_value_can_be_read_while_the_next_updates_come():
+def test_values_can_be_read_while_further_updates_arrive():
     with ScriptedServer(talking()) as server, Client(server.url) as client:
         for size, update in enumerate(client.submit("count"), 1):
             assert update.value == "x" * size
@@ -237,7 +241,7 @@ def test_with_options_shares_the_thread_and_the_connections():
         assert len(threads()) == 1
 
 
-def test_a_closed_client_says_so():
+def test_calls_on_a_closed_client_raise():
     with ScriptedServer(talking()) as server:
         client = Client(server.url)
         started = client.submit("count")
@@ -248,7 +252,7 @@ def test_a_closed_client_says_so():
                 late()
 
 
-def test_a_job_that_has_ended_keeps_its_result_beyond_its_client():
+def test_an_ended_job_keeps_its_result_after_the_client_closed():
     with ScriptedServer(talking()) as server:
         with Client(server.url) as client:
             started = client.submit("count")
@@ -257,7 +261,7 @@ def test_a_job_that_has_ended_keeps_its_result_beyond_its_client():
 
 
 @pytest.mark.parametrize(("bound", "returns_before"), [(0.05, True), (30.0, False)])
-def test_close_waits_only_so_long_for_a_hook_that_does_not_return(monkeypatch, bound, returns_before):
+def test_close_waits_for_a_hook_at_most_close_timeout(monkeypatch, bound, returns_before):
     monkeypatch.setattr(event_loop_thread, "CLOSE_TIMEOUT", bound)
     entered, leave = threading.Event(), threading.Event()
 
@@ -281,7 +285,7 @@ def test_close_waits_only_so_long_for_a_hook_that_does_not_return(monkeypatch, b
             waiting.result(20)
 
 
-def test_closing_ends_the_waits_of_other_threads():
+def test_close_ends_waits_in_other_threads():
     with ScriptedServer(talking(hold=True)) as server, ThreadPoolExecutor(1) as pool:
         client = Client(server.url)
         waiting = pool.submit(client.job("j1").result)
@@ -291,10 +295,10 @@ def test_closing_ends_the_waits_of_other_threads():
             waiting.result(10)
 
 
-def test_on_a_thread_whose_loop_runs_it_works_and_says_once_that_there_is_another():
+def test_a_blocking_client_within_an_event_loop_warns_once_and_works():
     async def notebook(url):
         with Client(url) as client:
-            with pytest.warns(UserWarning, match="there is tidewire.AsyncClient") as warned:
+            with pytest.warns(UserWarning, match="use tidewire.AsyncClient instead") as warned:
                 first = client.run("count")
             assert warned[0].filename == __file__
             with warnings.catch_warnings():
@@ -321,7 +325,7 @@ for update in updates:
 
 
 @pytest.mark.parametrize("how", ["leave", "keep"])
-def test_the_end_of_the_program_leaves_nothing_behind(how):
+def test_an_unclosed_client_at_program_exit_closes_its_connections(how):
     with ScriptedServer(talking(hold=True)) as server:
         command = [sys.executable, "-W", "error", "-c", SCRIPT, server.url, how]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -362,7 +366,7 @@ print("leaving", flush=True)
 """
 
 
-def test_daemon_threads_that_wait_at_the_end_of_the_program_say_nothing():
+def test_waiting_daemon_threads_print_nothing_at_program_exit():
     with ScriptedServer(talking(hold=True)) as server:
         command = [sys.executable, "-W", "error", "-c", WAITING, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -390,7 +394,7 @@ for thread in set(threading.enumerate()) - {threading.main_thread()}:
 """
 
 
-def test_interrupts_inside_close_leave_nothing_and_a_further_close_waits_for_the_end():
+def test_close_can_be_repeated_after_interrupts_until_it_completes():
     answered = threading.Event()
     ended = [{"status": "succeeded", "value": 1}]
 
@@ -443,7 +447,7 @@ print(len(client.run("count")))
 """
 
 
-FORKED_WITHIN = """
+FORKED_WITHIN_EVENT_LOOP = """
 import asyncio, gc, os, socket, sys
 from tidewire import AsyncClient
 
@@ -451,7 +455,7 @@ async def live():
     client = AsyncClient(sys.argv[1])
     updates = (await client.submit("count")).updates()
     await anext(updates)
-    (connection,) = client._starter.exchange.transport.open
+    (connection,) = client._starter.session.transport.open
     twin = socket.socket(fileno=os.dup(connection._raw.fileno()))
     child = os.fork()
     if not child:
@@ -471,7 +475,7 @@ asyncio.run(live())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_what_a_forked_process_drops_is_not_closed_in_the_one_it_is_a_copy_of():
+def test_garbage_collection_in_a_forked_child_keeps_the_parents_connection():
     def script(request):
         if request.method == "POST":
             yield answer(201, job(), Location="/v1/jobs/j1")
@@ -480,19 +484,19 @@ def test_what_a_forked_process_drops_is_not_closed_in_the_one_it_is_a_copy_of():
             yield HOLD
 
     with ScriptedServer(script) as server:
-        command = [sys.executable, "-c", FORKED_WITHIN, server.url]
+        command = [sys.executable, "-c", FORKED_WITHIN_EVENT_LOOP, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stands\n", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_in_a_forked_process_a_client_that_was_used_says_so_and_a_new_one_works():
+def test_a_used_client_raises_in_a_forked_child_and_a_new_client_works():
     with ScriptedServer(talking()) as server:
         command = [sys.executable, "-c", FORKED, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    told, *lengths = ended.stdout.splitlines()
-    assert "before the process forked" in told
-    assert "in each process" in told
+    message, *lengths = ended.stdout.splitlines()
+    assert "before the process forked" in message
+    assert "in each process" in message
     assert lengths == [str(COUNT + 1)] * 2
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -510,7 +514,7 @@ if child:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_client_that_was_only_constructed_before_a_fork_works_in_both_processes():
+def test_a_client_constructed_but_unused_before_a_fork_works_in_both_processes():
     with ScriptedServer(talking()) as server:
         command = [sys.executable, "-W", "error", "-c", CONSTRUCTED, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -518,7 +522,7 @@ def test_a_client_that_was_only_constructed_before_a_fork_works_in_both_processe
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_an_interrupt_ends_a_wait():
+def test_an_interrupt_ends_a_blocking_wait():
     with ScriptedServer(talking(hold=True)) as server:
         command = [sys.executable, "-c", SCRIPT, server.url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -533,7 +537,7 @@ def test_an_interrupt_ends_a_wait():
 
 @pytest.fixture
 def interruptible():
-    """A function that interrupts this thread where it is ready for it, each time once."""
+    """An event; while it is set, the next SIGINT raises KeyboardInterrupt in the main thread and clears it."""
     ready = threading.Event()
 
     def interrupt(*_):
@@ -546,7 +550,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-def test_interrupts_at_any_moment_lose_nothing_and_repeat_nothing(interruptible):
+def test_interrupts_at_any_moment_neither_lose_nor_repeat_updates(interruptible):
     waits = random.Random(2)
     interrupts = 40
 

@@ -1,4 +1,4 @@
-"""How long a client waits for what: each limit by itself, and the error that tells which one it was."""
+"""Client timeouts: queue, silence, total, connect and whole-response limits, and the error that each raises."""
 
 import base64
 import contextlib
@@ -51,15 +51,15 @@ def anyio_backend(request):
     return request.param
 
 
-def streams(*said):
-    """A script: the submit, and one stream that goes on where the cursor says."""
+def streams(*sent):
+    """Script for the submit and one stream."""
 
     def script(request):
         if request.method == "POST":
             yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
             return
         yield STREAM
-        yield from said
+        yield from sent
 
     return script
 
@@ -68,7 +68,7 @@ def streams(*said):
 
 
 @pytest.mark.parametrize("how", ["result", "loop"])
-async def test_a_job_that_stays_in_the_queue_is_told_from_one_that_takes_long(how):
+async def test_queue_timeout_raises_while_the_job_is_queued(how):
     place = event({"position": 4}, type="queue")
     with ScriptedServer(streams(QUEUED, place, HOLD)) as server:
         async with AsyncClient(server.url, queue_timeout=30) as client:
@@ -81,22 +81,22 @@ async def test_a_job_that_stays_in_the_queue_is_told_from_one_that_takes_long(ho
             assert "client.job('j1')" in caught.value.advice
 
 
-async def test_the_queue_timeout_is_over_when_the_job_runs():
+async def test_queue_timeout_does_not_apply_to_a_running_job():
     with ScriptedServer(streams(QUEUED + RUNNING, HOLD)) as server:
         async with AsyncClient(server.url, queue_timeout=0.05, timeout=0.5) as client:
             with pytest.raises(TotalTimeoutError, match=r"timeout of 0.5 s passed \("):
                 await client.run("count")
 
 
-async def test_a_queue_timeout_must_be_above_nothing():
+async def test_queue_timeout_must_be_positive():
     with pytest.raises(ValueError, match="queue_timeout"):
         AsyncClient("http://127.0.0.1:1", queue_timeout=0)
 
 
-# ---- silence, and how often it is borne --------------------------------------------------------------------------
+# ---- silence and retries -----------------------------------------------------------------------------------------
 
 
-async def test_silence_ends_in_its_own_error_when_the_attempts_are_spent():
+async def test_silence_raises_silence_timeout_after_max_attempts():
     timing, waits = hurried()
     policy = RetryPolicy(max_attempts=2)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
@@ -107,18 +107,18 @@ async def test_silence_ends_in_its_own_error_when_the_attempts_are_spent():
     assert len(waits) == 2
 
 
-async def test_silence_counts_against_the_seconds_of_the_policy():
+async def test_silence_counts_toward_max_seconds_of_the_policy():
     timing, waits = hurried()
     policy = RetryPolicy(max_attempts=100, max_seconds=0.3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
         async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
             with pytest.raises(SilenceTimeoutError):
                 await client.run("count")
-    # 0.125 s of silence each: the third one is beyond.
+    # Each silence lasts 0.125 s, so the third one exceeds `max_seconds`.
     assert len(waits) <= 2
 
 
-async def test_a_longer_wait_than_the_policy_has_ends_the_attempts_at_once():
+async def test_a_retry_after_beyond_the_policy_ends_the_attempts_at_once():
     timing, waits = hurried()
     busy = problem(429, "rate_limited", retry_after="3600", retryable=True)
     for ask, error, words in (
@@ -133,10 +133,10 @@ async def test_a_longer_wait_than_the_policy_has_ends_the_attempts_at_once():
     assert waits == []
 
 
-# ---- an answer that trickles -------------------------------------------------------------------------------------
+# ---- slow responses ----------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_that_trickles_in_is_bounded_as_a_whole():
+async def test_a_slowly_arriving_response_is_bounded_by_a_total_time():
     whole = answer(200, discovery("count"))
 
     def script(_):
@@ -149,15 +149,15 @@ async def test_an_answer_that_trickles_in_is_bounded_as_a_whole():
         async with with_timing(
             AsyncClient(server.url, retry=RetryPolicy(submit_attempts=1)), timing
         ) as client:
-            with pytest.raises(SilenceTimeoutError, match="no whole answer within 0.2 s"):
+            with pytest.raises(SilenceTimeoutError, match="no complete response within 0.2 s"):
                 await client.discover()
 
 
-# ---- by call -----------------------------------------------------------------------------------------------------
+# ---- timeouts of one call ----------------------------------------------------------------------------------------
 
 
-async def test_the_connect_timeout_can_be_set_for_a_call():
-    # A listener whose queue is full does not answer further calls.
+async def test_connect_timeout_can_be_set_for_one_call():
+    # A listener whose accept queue is full does not accept further connections.
     with socket.socket() as listener, contextlib.ExitStack() as waiting:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -171,16 +171,19 @@ async def test_the_connect_timeout_can_be_set_for_a_call():
                 await client.with_options(connect_timeout=0.2).discover()
 
 
-async def test_a_run_whose_timeout_passes_during_the_submit_says_that_the_job_may_run():
+async def test_a_timeout_during_submit_reports_that_the_job_may_have_started():
     with ScriptedServer(lambda _: [HOLD]) as server:
         async with AsyncClient(server.url, timeout=0.05) as client:
-            said = f"0.05 s passed.*{server.url}.*may or may not have started"
-            with pytest.raises(TotalTimeoutError, match=said):
+            sent = f"0.05 s passed.*{server.url}.*may or may not have started"
+            with pytest.raises(TotalTimeoutError, match=sent):
                 await client.run("count")
 
 
-async def test_pages_of_jobs_that_lead_on_for_ever_end():
-    """A page without a job is the last; one with the same jobs each time leads to the limit, or to the timeout."""
+async def test_endless_job_pages_end():
+    """A page without jobs is the last page.
+
+    Pages that repeat their jobs end at the limit or at the timeout.
+    """
 
     def script(request):
         again = {"next": "/v1/jobs?page=2"}
@@ -199,10 +202,10 @@ async def test_pages_of_jobs_that_lead_on_for_ever_end():
                 await client.with_options(timeout=0.1).jobs()
 
 
-# ---- credentials in an address -----------------------------------------------------------------------------------
+# ---- credentials in a URL ----------------------------------------------------------------------------------------
 
 
-async def test_a_password_in_an_address_becomes_a_header_and_stands_nowhere_else(caplog):
+async def test_a_password_in_the_url_becomes_a_header_and_appears_nowhere_else(caplog):
     caplog.set_level(logging.DEBUG)
     with ScriptedServer(streams(QUEUED + RUNNING, CLOSE)) as server:
         url = server.url.replace("http://", "http://us%40er:pa%3Ass@")
@@ -212,25 +215,25 @@ async def test_a_password_in_an_address_becomes_a_header_and_stands_nowhere_else
             with pytest.raises(Exception, match="gave up") as caught:
                 await started.result()
             shown = [repr(client), client.url, str(caught.value), started.checkpoint().to_json(), caplog.text]
-        given = base64.b64encode(b"us@er:pa:ss").decode()
-        assert {request.headers["authorization"] for request in server.requests} == {f"Basic {given}"}
-    assert not [text for text in shown if "pa%3Ass" in text or "pa:ss" in text or given in text]
+        encoded = base64.b64encode(b"us@er:pa:ss").decode()
+        assert {request.headers["authorization"] for request in server.requests} == {f"Basic {encoded}"}
+    assert not [text for text in shown if "pa%3Ass" in text or "pa:ss" in text or encoded in text]
 
 
-async def test_an_address_that_is_none_is_told_without_its_password():
-    with pytest.raises(ValueError, match="no address") as caught:
+async def test_an_invalid_url_raises_without_its_password():
+    with pytest.raises(ValueError, match="not a valid server URL") as caught:
         AsyncClient("ftp://user:secret@host/")
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("call", ["submit", "submit_batch", "describe"])
 @pytest.mark.parametrize("endpoint", [None, "nope"])
-async def test_the_timeout_counts_once_for_all_that_a_call_asks(call, endpoint):
-    asked, ends = Counter(), set()
+async def test_one_timeout_covers_all_requests_of_a_call(call, endpoint):
+    requests_by_path, deadlines = Counter(), set()
 
     def busy_at_first(request):
-        asked[request.path] += 1
-        if asked[request.path] == 1:
+        requests_by_path[request.path] += 1
+        if requests_by_path[request.path] == 1:
             yield problem(503, "overloaded", retryable=True, retry_after="1")
         elif request.path == "/v1":
             yield answer(200, discovery("count"))
@@ -238,13 +241,13 @@ async def test_the_timeout_counts_once_for_all_that_a_call_asks(call, endpoint):
             yield problem(404, "endpoint_not_found")
 
     async def sleep(_seconds):
-        ends.add(anyio.current_effective_deadline())
+        deadlines.add(anyio.current_effective_deadline())
 
     with ScriptedServer(busy_at_first) as server:
         async with with_timing(AsyncClient(server.url, timeout=60), Timing(sleep=sleep)) as client:
-            given = ([{}],) if call == "submit_batch" else ()
+            encoded = ([{}],) if call == "submit_batch" else ()
             with pytest.raises(EndpointNotFoundError):
-                await getattr(client, call)(endpoint, *given)
-    assert set(asked.values()) == {2}
-    assert len(asked) == (1 if (call, endpoint) == ("describe", "nope") else 2)
-    assert len(ends) == 1
+                await getattr(client, call)(endpoint, *encoded)
+    assert set(requests_by_path.values()) == {2}
+    assert len(requests_by_path) == (1 if (call, endpoint) == ("describe", "nope") else 2)
+    assert len(deadlines) == 1

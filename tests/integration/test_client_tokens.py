@@ -1,4 +1,4 @@
-"""`job.tokens()` and `job.logprobs()`: each token once, with what was asked for; arrays with their shapes."""
+"""`job.tokens()` and `job.logprobs()`: each token once with the requested members; arrays and their shapes."""
 
 import builtins
 import itertools
@@ -41,7 +41,7 @@ def client(server):
 # ---- tokens ------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_has_all_that_was_asked_for(server, client):
+def test_a_token_has_all_requested_members(server, client):
     job = client.submit("generate", top_logprobs=2, ranks=True)
     first, second, third = job.tokens()
     assert first == Token("Hel", 0, -0.5, 1, (Alternative("Hel", 0, -0.5), Alternative("Jel", 1, -1.25)))
@@ -51,26 +51,26 @@ def test_a_token_has_all_that_was_asked_for(server, client):
     assert ("GET", "/v1/endpoints/generate/vocabulary") in server.requests
 
 
-def test_a_token_has_nothing_that_was_not_asked_for(client):
+def test_a_token_omits_members_that_were_not_requested(client):
     assert next(client.submit("generate", logprobs=True).tokens()) == Token("Hel", 0, -0.5)
     assert next(client.submit("generate", ranks=True).tokens()) == Token("Hel", 0, None, 1)
 
 
-def test_texts_that_the_job_tells_itself_need_no_vocabulary(server, client):
+def test_token_text_from_the_job_needs_no_vocabulary(server, client):
     tokens = [*client.submit("generate", top_logprobs=1, token_text=True).tokens()]
     assert [token.text for token in tokens] == ["Hel", "lo", "!"]
     assert [token.alternatives[0].text for token in tokens] == ["Hel", "p", "?"]
     assert ("GET", "/v1/endpoints/generate/vocabulary") not in server.requests
 
 
-def test_the_vocabulary_is_sent_once_and_asked_about_again(server, client):
+def test_the_vocabulary_is_downloaded_once_and_revalidated(server, client):
     for _ in range(3):
         assert len([*client.submit("generate", logprobs=True).tokens()]) == 3
     assert server.requests.count(("GET", "/v1/endpoints/generate/vocabulary")) == 3
     assert server.vocabularies_sent == 1
 
 
-def test_a_vocabulary_that_changed_is_read_anew(server, client):
+def test_a_changed_vocabulary_is_downloaded_again(server, client):
     assert len([*client.submit("generate", logprobs=True).tokens()]) == 3
     server.endpoint("other").generates([FakeToken("new")])
     assert [token.text for token in client.submit("other", logprobs=True).tokens()] == ["new"]
@@ -79,14 +79,14 @@ def test_a_vocabulary_that_changed_is_read_anew(server, client):
 
 
 @pytest.mark.parametrize("cut", range(4))
-def test_each_token_comes_once_whatever_breaks(cut):
+def test_each_token_is_delivered_once_despite_a_cut(cut):
     with FakeServer() as server, Client(server.url) as client:
         server.endpoint("generate").generates(TOKENS).cuts_after(cut)
         tokens = [*client.submit("generate", logprobs=True).tokens()]
         assert ([token.text for token in tokens], server.cuts) == (["Hel", "lo", "!"], 1)
 
 
-def test_the_tokens_of_a_job_that_has_ended_are_all_there(client):
+def test_tokens_of_an_ended_job_are_complete(client):
     job = client.submit("generate", top_logprobs=2)
     live = [*job.tokens()]
     assert [*client.job(job.id).tokens()] == live
@@ -94,7 +94,7 @@ def test_the_tokens_of_a_job_that_has_ended_are_all_there(client):
 
 
 @pytest.mark.parametrize("taken", range(4))
-def test_a_checkpoint_moves_with_the_tokens(client, taken):
+def test_a_checkpoint_resumes_between_tokens(client, taken):
     job = client.submit("generate", logprobs=True)
     before = [*itertools.islice(job.tokens(), taken)]
     saved = Checkpoint.from_json(job.checkpoint().to_json())
@@ -103,35 +103,35 @@ def test_a_checkpoint_moves_with_the_tokens(client, taken):
 
 
 @pytest.mark.anyio
-async def test_async_tokens_come_one_by_one(server):
+async def test_async_tokens(server):
     async with AsyncClient(server.url) as client:
         job = await client.submit("generate", logprobs=True)
         assert [token.text async for token in job.tokens()] == ["Hel", "lo", "!"]
 
 
-def test_a_job_that_gives_only_text_says_what_to_ask_for(client):
-    with pytest.raises(TidewireError, match=r"no columns of tokens.*top_logprobs=n"):
+def test_tokens_of_a_text_only_job_raise_and_name_the_argument(client):
+    with pytest.raises(TidewireError, match=r"no token columns.*top_logprobs=n"):
         list(client.submit("generate").tokens())
 
 
-def test_a_job_that_is_no_generation_says_so_instead_of_giving_no_tokens(server, client):
+def test_tokens_of_a_job_that_is_not_a_generation_raise(server, client):
     server.endpoint("count").returns(5)
-    with pytest.raises(TidewireError, match=r"no columns of tokens.*top_logprobs=n"):
+    with pytest.raises(TidewireError, match=r"no token columns.*top_logprobs=n"):
         list(client.submit("count").tokens())
 
 
-def test_a_job_that_failed_says_that_instead_of_having_no_tokens(server, client):
+def test_tokens_of_a_failed_job_raise_its_failure(server, client):
     server.endpoint("count").fails()
     with pytest.raises(JobFailedError):
         list(client.submit("count").tokens())
 
 
-def test_tokens_that_a_restart_voids_are_told_after_they_were_handed_over():
+def test_tokens_raise_if_a_restart_retracts_delivered_tokens():
     with FakeServer() as server, Client(server.url) as client:
         server.endpoint("generate").generates(TOKENS).restarts_after(2)
         tokens = client.submit("generate", logprobs=True).tokens()
         assert [next(tokens).text, next(tokens).text] == ["Hel", "lo"]
-        with pytest.raises(VoidTextError, match="have become void"):
+        with pytest.raises(VoidTextError, match="restarted and retracted"):
             next(tokens)
 
 
@@ -139,10 +139,10 @@ VALUE = "/items/0/value"
 COLUMNS = [f"{VALUE}/text", f"{VALUE}/token_ids", f"{VALUE}/logprobs"]
 EMPTY = {"text": "", "token_ids": [], "logprobs": [], "finish_reason": None}
 VOCABULARY = {"hash": "h", "tokens": ["YQ==", "4pI=", "gg==", "Yg=="], "special": []}
-"""a, and b; the second and the third are one character in two."""
+"""Tokens for `a`, for the two parts of one UTF-8 character, and for `b`."""
 
 
-def rolling_back(request):
+def rollback_script(request):
     if request.path.endswith("/vocabulary"):
         yield answer(200, VOCABULARY)
     elif request.path.endswith("/generate"):
@@ -167,7 +167,7 @@ def rolling_back(request):
         }
         yield STREAM + hello()
         yield event([["r", "a", 0, -1]], id="1-2")
-        # Half of a character: no text yet, and what the beam takes back is a token without text.
+        # Half of a character yields no text yet, so the token that the server takes back has no text.
         yield event([["s", stable, {"/text": 1}], ["r", "", 1, -2]], id="1-3")
         yield event([["t", COLUMNS[1], 1], ["t", COLUMNS[2], 1], ["r", "b", 3, -3]], id="1-4")
         yield event([["t", COLUMNS[0], 1], ["t", COLUMNS[1], 1], ["t", COLUMNS[2], 1]], id="1-5")
@@ -181,41 +181,41 @@ def rolling_back(request):
         yield CLOSE
 
 
-def test_a_token_waits_until_text_after_it_is_stable_where_the_endpoint_takes_back():
-    with ScriptedServer(rolling_back) as server, Client(server.url) as client:
+def test_tokens_of_a_rollback_endpoint_wait_until_their_text_is_stable():
+    with ScriptedServer(rollback_script) as server, Client(server.url) as client:
         tokens = [*client.submit("generate", logprobs=True).tokens()]
     assert [(token.id, token.logprob) for token in tokens] == [(0, -1), (1, -4), (2, -5), (3, -6)]
     assert [token.text for token in tokens] == ["a", "�", "�", "b"]
 
 
-def test_a_vocabulary_that_is_none_is_a_fault_of_the_server():
+def test_an_invalid_vocabulary_raises_a_protocol_error():
     def script(request):
         if request.path.endswith("/vocabulary"):
             yield answer(200, {"hash": "h", "tokens": ["no base64!"]})
         else:
-            yield from rolling_back(request)
+            yield from rollback_script(request)
 
     with ScriptedServer(script) as server, Client(server.url) as client:
-        with pytest.raises(ProtocolError, match="not a vocabulary"):
+        with pytest.raises(ProtocolError, match="not a valid vocabulary"):
             list(client.submit("generate", logprobs=True).tokens())
 
 
-def test_a_token_beyond_the_vocabulary_is_a_fault_of_the_server():
+def test_a_token_outside_the_vocabulary_raises_a_protocol_error():
     def script(request):
         if request.path.endswith("/vocabulary"):
             yield answer(200, {"hash": "h", "tokens": []})
         else:
-            yield from rolling_back(request)
+            yield from rollback_script(request)
 
     with ScriptedServer(script) as server, Client(server.url) as client:
-        with pytest.raises(ProtocolError, match="token 0 is not in a vocabulary of 0"):
+        with pytest.raises(ProtocolError, match="token id 0 is not in the vocabulary of 0 tokens"):
             list(client.submit("generate", logprobs=True).tokens())
 
 
 # ---- arrays ------------------------------------------------------------------------------------------------------
 
 
-def test_arrays_have_a_shape_a_type_and_minus_infinity_for_a_probability_of_0(client):
+def test_logprobs_arrays_have_dtypes_shapes_and_minus_infinity_padding(client):
     found = client.submit("generate", top_logprobs=2, ranks=True).logprobs()
     assert (found.token_ids.dtype, found.token_ids.tolist()) == (np.int64, [0, 2, 5])
     assert (found.logprobs.dtype, found.logprobs.tolist()) == (np.float64, [-0.5, -math.inf, -2.0])
@@ -226,7 +226,7 @@ def test_arrays_have_a_shape_a_type_and_minus_infinity_for_a_probability_of_0(cl
     assert (found.mode, found.scored_logprobs, found.prompt_logprobs) == ("raw", None, None)
 
 
-def test_the_prompts_first_token_has_no_log_probability(server, client):
+def test_the_first_prompt_token_has_no_log_probability(server, client):
     prompt = {"prompt_token_ids": [4, 5], "prompt_logprobs": [None, -1.5]}
     tops = {"prompt_top_ids": [[], [5, 6]], "prompt_top_logprobs": [[], [-1.5, -3]]}
     server.endpoint("prompt").returns(
@@ -250,34 +250,34 @@ def test_the_prompts_first_token_has_no_log_probability(server, client):
         {"token_ids": [1], "top_ids": [[1]], "top_logprobs": [[{}]]},
     ],
 )
-def test_columns_that_are_no_tokens_are_a_fault_of_the_server(server, client, columns):
-    told = {"token_text": ["a"], "top_text": [["a"]]}
-    server.endpoint("odd").returns({"text": "", **told, **columns})
-    with pytest.raises(ProtocolError, match="not those of a generation"):
+def test_columns_of_wrong_types_raise_a_protocol_error(server, client, columns):
+    texts = {"token_text": ["a"], "top_text": [["a"]]}
+    server.endpoint("odd").returns({"text": "", **texts, **columns})
+    with pytest.raises(ProtocolError, match="token columns of this job are not valid"):
         client.submit("odd").logprobs()
-    with pytest.raises(ProtocolError, match="not those of a generation"):
+    with pytest.raises(ProtocolError, match="token columns of this job are not valid"):
         list(client.submit("odd").tokens())
 
 
 @pytest.mark.parametrize(("name", "of"), [("logprobs", "token_ids"), ("prompt_top_ids", "prompt_token_ids")])
-def test_columns_of_different_lengths_are_a_fault_of_the_server(server, client, name, of):
+def test_columns_of_different_lengths_raise_a_protocol_error(server, client, name, of):
     server.endpoint("odd").returns({"token_ids": [1, 2], "prompt_token_ids": [3, 4], name: [[]]})
-    with pytest.raises(ProtocolError, match=f"{name} and {of} have not as many elements"):
+    with pytest.raises(ProtocolError, match=f"{name} and {of} differ in length"):
         client.submit("odd").logprobs()
 
 
 @pytest.mark.anyio
-async def test_async_arrays(server):
+async def test_async_logprobs(server):
     async with AsyncClient(server.url) as client:
         assert (await (await client.submit("generate", logprobs=True)).logprobs()).logprobs.shape == (3,)
 
 
-def test_arrays_of_a_job_without_tokens_say_what_to_ask_for(client):
-    with pytest.raises(TidewireError, match="no columns of tokens.*logprobs=True"):
+def test_logprobs_of_a_text_only_job_raise_and_name_the_argument(client):
+    with pytest.raises(TidewireError, match="no token columns.*logprobs=True"):
         client.submit("generate").logprobs()
 
 
-def test_without_numpy_the_error_says_what_to_install(client, monkeypatch):
+def test_logprobs_without_numpy_name_the_package_to_install(client, monkeypatch):
     load = builtins.__import__
 
     def without_numpy(name, *rest):

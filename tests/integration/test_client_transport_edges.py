@@ -1,4 +1,4 @@
-"""What stands between a client and its server: redirects, proxies, media types, codings, old HTTP. Real sockets."""
+"""The client and HTTP features: redirects, proxies, media types, content codings, and HTTP/1.0."""
 
 import gzip
 import json
@@ -33,13 +33,13 @@ END = done("1-5", [{"status": "succeeded", "value": "Hello"}])
 CREDENTIALS = {"Authorization": "Bearer secret"}
 
 
-def hurrying(url, **arguments):
+def impatient_client(url, **arguments):
     timing, _ = hurried()
     return with_timing(Client(url, headers=CREDENTIALS, **arguments), timing)
 
 
 def with_stream(stream):
-    """A script: a submit, and `stream(request)` for each stream."""
+    """Script for a submit, and `stream(request)` for each stream request."""
 
     def script(request):
         if request.method == "POST":
@@ -63,7 +63,7 @@ def no_proxies(monkeypatch):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_stream_that_moved_on_its_origin_is_asked_for_there_with_cursor_and_credentials(status):
+def test_a_redirected_stream_keeps_cursor_and_credentials_on_the_same_origin(status):
     def moved(request):
         if request.path == "/elsewhere":
             yield STREAM + hello() + HALF + REST + END
@@ -71,7 +71,7 @@ def test_a_stream_that_moved_on_its_origin_is_asked_for_there_with_cursor_and_cr
         else:
             yield answer(status, Location="/elsewhere")
 
-    with ScriptedServer(with_stream(moved)) as server, hurrying(server.url) as client:
+    with ScriptedServer(with_stream(moved)) as server, impatient_client(server.url) as client:
         assert client.run("count") == "Hello"
         there = server.requests[-1]
         assert (there.path, there.cursor, there.headers["authorization"]) == (
@@ -82,17 +82,17 @@ def test_a_stream_that_moved_on_its_origin_is_asked_for_there_with_cursor_and_cr
 
 
 @pytest.mark.parametrize("what", ["stream", "request"])
-def test_another_origin_hears_nothing(what):
+def test_a_redirect_to_another_origin_raises_without_a_request(what):
     with ScriptedServer(lambda _: [CLOSE]) as other:
         moved = answer(307, Location=f"{other.url}/v1")
         script = with_stream(lambda _: [moved]) if what == "stream" else lambda _: [moved]
-        with ScriptedServer(script) as server, hurrying(server.url) as client:
-            with pytest.raises(ProtocolError, match="redirected to .* another origin"):
+        with ScriptedServer(script) as server, impatient_client(server.url) as client:
+            with pytest.raises(ProtocolError, match="redirects to .* another origin"):
                 client.run("count") if what == "stream" else client.discover()
         assert other.requests == []
 
 
-def test_the_same_host_on_another_port_is_another_origin_for_links_too():
+def test_links_to_another_port_of_the_host_are_not_followed():
     with ScriptedServer(lambda _: [CLOSE]) as other:
 
         def script(request):
@@ -104,12 +104,12 @@ def test_the_same_host_on_another_port_is_another_origin_for_links_too():
                 yield STREAM + OPENING + HALF + REST + END
                 yield CLOSE
 
-        with ScriptedServer(script) as server, hurrying(server.url) as client:
+        with ScriptedServer(script) as server, impatient_client(server.url) as client:
             assert client.run("count") == "Hello"
         assert other.requests == []
 
 
-def test_a_hello_that_leads_to_another_origin_is_not_followed():
+def test_an_events_link_of_hello_to_another_origin_is_not_followed():
     with ScriptedServer(lambda _: [CLOSE]) as other:
         away = hello().replace(b'"/v1/jobs/', f'"{other.url}/v1/jobs/'.encode())
 
@@ -117,7 +117,7 @@ def test_a_hello_that_leads_to_another_origin_is_not_followed():
             yield STREAM + (away + HALF if request.cursor == "1-1" else hello() + REST + END)
             yield CLOSE
 
-        with ScriptedServer(with_stream(stream)) as server, hurrying(server.url) as client:
+        with ScriptedServer(with_stream(stream)) as server, impatient_client(server.url) as client:
             assert client.run("count") == "Hello"
             assert [request.cursor for request in server.requests[1:]] == ["1-1", "1-2"]
         assert other.requests == []
@@ -127,64 +127,66 @@ def test_a_hello_that_leads_to_another_origin_is_not_followed():
 
 
 def proxied(request):
-    """A proxy for plain HTTP: it is asked for whole URLs."""
+    """Script of a proxy for plain HTTP, which receives requests with absolute URLs."""
     assert request.path.startswith("http://server.example/")
     yield from with_stream(lambda _: [STREAM + OPENING + HALF + REST + END, CLOSE])(request)
 
 
 @pytest.mark.parametrize("by", ["environment", "argument"])
-def test_requests_go_through_a_proxy(by, monkeypatch):
+def test_requests_use_the_proxy(by, monkeypatch):
     with ScriptedServer(proxied) as proxy:
         if by == "environment":
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
-        with hurrying("http://server.example", proxy=proxy.url if by == "argument" else None) as client:
+        with impatient_client(
+            "http://server.example", proxy=proxy.url if by == "argument" else None
+        ) as client:
             assert client.run("count") == "Hello"
         assert [request.method for request in proxy.requests] == ["POST", "GET"]
         assert {request.headers["host"] for request in proxy.requests} == {"server.example"}
 
 
-def test_what_the_environment_exempts_does_not_go_through_its_proxy(monkeypatch):
+def test_hosts_in_no_proxy_bypass_the_proxy(monkeypatch):
     with (
         ScriptedServer(proxied) as proxy,
         ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server,
     ):
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        with hurrying(server.url) as client:
+        with impatient_client(server.url) as client:
             assert client.discover().endpoints[0].name == "count"
         assert proxy.requests == []
 
 
-def test_a_proxy_that_refuses_is_told_as_what_it_said():
+def test_an_error_page_of_a_proxy_is_quoted():
     page = answer(407, b"<html>who are you?", media="text/html", Proxy_Authenticate="Basic")
     with (
         ScriptedServer(lambda _: [page]) as proxy,
-        hurrying("http://server.example", proxy=proxy.url) as client,
+        impatient_client("http://server.example", proxy=proxy.url) as client,
     ):
         with pytest.raises(RequestError, match="407 text/html.*who are you"):
             client.run("count")
 
 
 @pytest.mark.parametrize("by", ["environment", "argument"])
-def test_a_server_behind_a_proxy_is_not_spoken_to_past_it_to_hear_what_it_is(by, monkeypatch):
+def test_diagnosis_of_a_broken_connection_does_not_bypass_the_proxy(by, monkeypatch):
     with ScriptedServer(lambda _: [CLOSE]) as proxy, ScriptedServer(lambda _: [CLOSE]) as server:
         if by == "environment":
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
-        with hurrying(server.url, proxy=proxy.url if by == "argument" else None) as client:
+        with impatient_client(server.url, proxy=proxy.url if by == "argument" else None) as client:
             with pytest.raises(TransportError, match="the connection broke"):
                 client.discover()
         assert proxy.requests
         assert server.requests == []
 
 
-def test_a_proxy_that_is_not_there_is_told():
-    with hurrying("http://server.example", proxy="http://127.0.0.1:9") as client:
-        with pytest.raises(TransportError, match="no connection|nothing listens"):
+def test_an_unreachable_proxy_raises_a_transport_error():
+    with impatient_client("http://server.example", proxy="http://127.0.0.1:9") as client:
+        with pytest.raises(TransportError, match="cannot connect|no server is listening"):
             client.discover()
 
 
-def test_a_gateways_page_in_the_middle_of_a_stream_is_as_a_cut():
-    turns = iter(
+def test_gateway_pages_between_streams_are_retried():
+    responses = iter(
         [
             [STREAM + OPENING + HALF, CLOSE],
             [answer(502, b"<html>bad gateway", media="text/html"), CLOSE],
@@ -192,7 +194,10 @@ def test_a_gateways_page_in_the_middle_of_a_stream_is_as_a_cut():
             [STREAM + hello() + REST + END, CLOSE],
         ]
     )
-    with ScriptedServer(with_stream(lambda _: next(turns))) as server, hurrying(server.url) as client:
+    with (
+        ScriptedServer(with_stream(lambda _: next(responses))) as server,
+        impatient_client(server.url) as client,
+    ):
         assert [*client.submit("count").iter_text()] == ["Hel", "lo"]
         assert [request.cursor for request in server.requests if request.path.endswith("/events")] == [
             "1-1",
@@ -209,29 +214,32 @@ def test_a_gateways_page_in_the_middle_of_a_stream_is_as_a_cut():
     "media",
     ["text/event-stream", "Text/Event-Stream", "text/event-stream;charset=utf-8", "text/event-stream ; x=y"],
 )
-def test_a_stream_is_known_by_its_media_type_however_it_is_written(media):
+def test_the_media_type_of_a_stream_is_case_insensitive_and_may_have_parameters(media):
     head = STREAM.replace(b"text/event-stream; charset=utf-8", media.encode())
     script = with_stream(lambda _: [head + OPENING + HALF + REST + END, CLOSE])
-    with ScriptedServer(script) as server, hurrying(server.url) as client:
+    with ScriptedServer(script) as server, impatient_client(server.url) as client:
         assert client.run("count") == "Hello"
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
-def test_a_stream_with_a_coding_is_asked_for_again_and_then_told(coding):
+def test_a_stream_with_a_content_coding_is_retried_and_then_raises(coding):
     head = STREAM.replace(b"\r\n\r\n", f"\r\nContent-Encoding: {coding}\r\n\r\n".encode())
-    # Nothing is read of it, whatever it holds: here, what would do without the coding.
+    # The body is valid without the coding, so a client that read it would succeed.
     with ScriptedServer(with_stream(lambda _: [head + OPENING + HALF + REST + END, CLOSE])) as server:
-        with hurrying(server.url) as client, pytest.raises((RequestError, TransportError, ProtocolError)):
+        with (
+            impatient_client(server.url) as client,
+            pytest.raises((RequestError, TransportError, ProtocolError)),
+        ):
             client.run("count")
         streams = [request for request in server.requests if request.path.endswith("/events")]
         assert 2 <= len(streams) <= 11
         assert {request.headers["accept-encoding"] for request in streams} == {"identity"}
 
 
-def test_a_body_that_is_no_stream_may_be_compressed():
+def test_responses_other_than_streams_may_be_compressed():
     body = gzip.compress(json.dumps(discovery("count")).encode())
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding="gzip")]) as server:
-        with hurrying(server.url) as client:
+        with impatient_client(server.url) as client:
             assert client.discover().server == "scripted"
 
 
@@ -246,22 +254,22 @@ def test_a_body_that_is_no_stream_may_be_compressed():
     ],
     ids=["none", "cut", "twice", "more", "another"],
 )
-def test_a_compressed_body_that_is_broken_or_was_not_asked_for_is_an_error_of_ours(body, coding):
+def test_a_broken_or_unrequested_compressed_body_raises_a_transport_error(body, coding):
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding=coding)]) as server:
-        with hurrying(server.url) as client, pytest.raises(TransportError, match="content coding"):
+        with impatient_client(server.url) as client, pytest.raises(TransportError, match="content coding"):
             client.discover()
         assert server.requests[0].headers["accept-encoding"] == "gzip"
 
 
-def test_a_small_body_that_stands_for_a_large_one_is_given_up_before_it_is_unpacked(monkeypatch):
+def test_a_decompression_bomb_raises_before_it_is_expanded(monkeypatch):
     monkeypatch.setattr("tidewire.http.transport.LEAST_BODY_BYTES", 2**19)
     body = gzip.compress(bytes(2**26))
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding="gzip")]) as server:
-        with hurrying(server.url, max_state_bytes=2**20) as client:
+        with impatient_client(server.url, max_state_bytes=2**20) as client:
             tracemalloc.start()
             try:
                 with pytest.raises(
-                    ProtocolError, match=r"an answer of more than 1048576 bytes.*max_state_bytes=…"
+                    ProtocolError, match=r"the response has more than 1048576 bytes.*max_state_bytes=…"
                 ):
                     client.discover()
                 assert tracemalloc.get_traced_memory()[1] < 2**23
@@ -269,41 +277,44 @@ def test_a_small_body_that_stands_for_a_large_one_is_given_up_before_it_is_unpac
                 tracemalloc.stop()
 
 
-def test_json_by_another_name_is_read_as_it_is():
+def test_json_with_another_media_type_is_read():
     with ScriptedServer(lambda _: [answer(200, discovery("count"), media="text/plain")]) as server:
-        with hurrying(server.url) as client:
+        with impatient_client(server.url) as client:
             assert client.discover().endpoints[0].name == "count"
 
 
-def test_a_page_where_the_first_answer_should_be_is_another_server():
+def test_an_html_page_as_first_response_raises_not_a_tidewire_server():
     with ScriptedServer(lambda _: [answer(200, b"<html>welcome", media="text/html")]) as server:
         with (
-            hurrying(server.url) as client,
+            impatient_client(server.url) as client,
             pytest.raises(NotATidewireServerError, match="200 text/html.*welcome"),
         ):
             client.run("count")
 
 
-# ---- old HTTP ----------------------------------------------------------------------------------------------------
+# ---- HTTP/1.0 and interim responses ------------------------------------------------------------------------------
 
 
-def test_a_stream_by_http_1_0_ends_with_its_connection():
+def test_an_http_1_0_stream_ends_with_its_connection():
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     with ScriptedServer(with_stream(lambda _: [head + OPENING + HALF + REST + END, CLOSE])) as server:
-        with hurrying(server.url) as client:
+        with impatient_client(server.url) as client:
             assert client.run("count") == "Hello"
 
 
-def test_a_stream_by_http_1_0_that_ends_before_its_job_is_a_cut():
+def test_an_http_1_0_stream_that_ends_before_its_job_is_resumed():
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-    turns = iter(
+    responses = iter(
         [
             [head + OPENING + HALF[:-4], CLOSE],
             [head + hello() + HALF, CLOSE],
             [head + hello() + REST + END, CLOSE],
         ]
     )
-    with ScriptedServer(with_stream(lambda _: next(turns))) as server, hurrying(server.url) as client:
+    with (
+        ScriptedServer(with_stream(lambda _: next(responses))) as server,
+        impatient_client(server.url) as client,
+    ):
         assert [*client.submit("count").iter_text()] == ["Hel", "lo"]
         assert [request.cursor for request in server.requests if request.path.endswith("/events")] == [
             "1-1",
@@ -312,27 +323,27 @@ def test_a_stream_by_http_1_0_that_ends_before_its_job_is_a_cut():
         ]
 
 
-def test_a_body_by_http_1_0_without_a_length_ends_with_its_connection():
+def test_an_http_1_0_body_without_a_length_ends_with_its_connection():
     body = (
         b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + json.dumps(discovery("count")).encode()
     )
-    with ScriptedServer(lambda _: [body, CLOSE]) as server, hurrying(server.url) as client:
+    with ScriptedServer(lambda _: [body, CLOSE]) as server, impatient_client(server.url) as client:
         assert client.discover().endpoints[0].name == "count"
 
 
-def test_interim_answers_are_passed_over():
+def test_interim_responses_are_ignored():
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
     script = with_stream(lambda _: [early + STREAM + OPENING + HALF + REST + END, CLOSE])
-    with ScriptedServer(script) as server, hurrying(server.url) as client:
+    with ScriptedServer(script) as server, impatient_client(server.url) as client:
         assert client.run("count") == "Hello"
 
 
-def test_credentials_stand_in_no_log_and_no_error(caplog):
+def test_credentials_appear_in_no_log_and_no_error(caplog):
     caplog.set_level(logging.DEBUG, "tidewire")
     with ScriptedServer(
         lambda _: [answer(403, {"code": "forbidden", "title": "no", "status": 403})]
     ) as server:
-        with hurrying(server.url) as client, pytest.raises(RequestError) as caught:
+        with impatient_client(server.url) as client, pytest.raises(RequestError) as caught:
             client.run("count")
     assert "secret" not in caplog.text
     assert "secret" not in f"{caught.value!r}{caught.value}{caught.value.where}"

@@ -1,4 +1,4 @@
-"""The client against the reference server in a process of its own."""
+"""The client against the reference server in a separate process."""
 
 import itertools
 import subprocess
@@ -39,7 +39,7 @@ def covers_each_seq_once(updates):
 
 
 @pytest.mark.anyio
-async def test_a_text_grows_to_the_whole_and_equals_what_the_server_holds(url):
+async def test_streamed_text_equals_the_result_and_the_state_on_the_server(url):
     async with AsyncClient(url) as client:
         job = await client.submit("talk", words=40, slow=True)
         updates = [update async for update in job]
@@ -50,7 +50,7 @@ async def test_a_text_grows_to_the_whole_and_equals_what_the_server_holds(url):
 
 
 @pytest.mark.anyio
-async def test_any_value_grows_and_each_update_holds_it_as_it_was(url):
+async def test_each_update_holds_the_value_at_its_seq(url):
     async with AsyncClient(url) as client:
         updates = [update async for update in await client.submit("grow", steps=9)]
         rows = [update.value["rows"] for update in updates]
@@ -60,7 +60,7 @@ async def test_any_value_grows_and_each_update_holds_it_as_it_was(url):
 
 
 @pytest.mark.anyio
-async def test_text_that_is_taken_back_is_told_and_what_is_final_is_right(url):
+async def test_text_deltas_with_rollback_add_up_to_the_result(url):
     async with AsyncClient(url) as client:
         job = await client.submit("hesitate", words=5)
         text = ""
@@ -71,7 +71,7 @@ async def test_text_that_is_taken_back_is_told_and_what_is_final_is_right(url):
 
 
 @pytest.mark.anyio
-async def test_two_readers_of_one_job_hold_equal_states_at_every_seq_that_both_have_seen(url):
+async def test_two_readers_of_one_job_hold_equal_values_at_equal_seqs(url):
     async with AsyncClient(url) as client, anyio.create_task_group() as tasks:
         started = await client.submit("grow", steps=12)
         seen = [{}, {}]
@@ -87,14 +87,14 @@ async def test_two_readers_of_one_job_hold_equal_states_at_every_seq_that_both_h
     assert all(seen[0][seq] == seen[1][seq] for seq in both)
 
 
-def test_values_are_validated_and_failures_are_typed(url):
+def test_results_are_validated_and_a_failed_job_raises(url):
     with Client(url) as client:
         assert client.run("point", x=1.5, returns=Point) == Point(x=1.5, label="at 1.5")
         with pytest.raises(JobFailedError, match="no such point"):
             client.run("point", x=1.5, fail=True)
 
 
-def test_bad_input_gets_one_clear_error_each_and_the_server_goes_on(url):
+def test_each_invalid_request_raises_a_typed_error(url):
     with Client(url) as client:
         with pytest.raises(InvalidInputError) as caught:
             client.submit("point", x="far")
@@ -112,15 +112,15 @@ def test_bad_input_gets_one_clear_error_each_and_the_server_goes_on(url):
         assert client.run("count", n=3) == 2
 
 
-def test_a_checkpoint_of_a_job_that_another_server_does_not_know(url):
+def test_a_checkpoint_used_with_another_server_raises_job_not_found(url):
     with Client(url) as client:
         saved = client.submit("count").checkpoint()
-        with served() as other, Client(other) as stranger:
+        with served() as other, Client(other) as other_client:
             with pytest.raises(JobNotFoundError):
-                stranger.job(checkpoint=replace(saved, url=None)).result()
+                other_client.job(checkpoint=replace(saved, url=None)).result()
 
 
-def test_an_idempotency_key_makes_a_repeated_submit_the_same_job(url):
+def test_a_repeated_submit_with_an_idempotency_key_returns_the_same_job(url):
     with Client(url) as client:
         first, second = (client.submit("talk", words=9, idempotency_key="a" * 40) for _ in range(2))
         assert first.id == second.id
@@ -129,7 +129,7 @@ def test_an_idempotency_key_makes_a_repeated_submit_the_same_job(url):
             client.submit("talk", words=10, idempotency_key="a" * 40)
 
 
-def test_a_job_is_cancelled(url):
+def test_cancelling_a_running_job_raises_with_its_partial_value(url):
     with Client(url) as client:
         job = client.submit("forever")
         for update in job:
@@ -142,7 +142,7 @@ def test_a_job_is_cancelled(url):
         assert job.status() == "cancelled"
 
 
-def test_progress_is_told(url):
+def test_progress_is_available_while_reading(url):
     with Client(url) as client:
         job = client.submit("forever")
         for _ in job:
@@ -152,7 +152,7 @@ def test_progress_is_told(url):
         job.cancel()
 
 
-def test_a_batch_fails_item_by_item(url):
+def test_batch_items_fail_independently(url):
     with Client(url) as client:
         batch = client.submit_batch("point", [{"x": 1}, {"x": 2, "fail": True}, {"x": 3}], returns=Point)
         ended = dict(batch.as_completed())
@@ -168,7 +168,7 @@ def test_a_batch_fails_item_by_item(url):
         assert client.job(batch.id).status() == "partially_failed"
 
 
-READ_SOME = """
+READ_SOME_UPDATES = """
 import sys
 from tidewire import Checkpoint, Client
 url, saved, count = sys.argv[1:]
@@ -182,13 +182,13 @@ with Client(url) as client:
 """
 
 
-def test_processes_that_read_some_each_and_die_read_the_whole_together(url):
+def test_processes_that_resume_from_checkpoints_read_the_whole_text_together(url):
     with Client(url) as client:
         job = client.submit("talk", words=60, slow=True)
         saved = job.checkpoint().to_json()
         text = ""
         for count in (1, 2, 3, 10_000):
-            command = [sys.executable, "-W", "error", "-c", READ_SOME, url, saved, str(count)]
+            command = [sys.executable, "-W", "error", "-c", READ_SOME_UPDATES, url, saved, str(count)]
             ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
             text += ended.stdout
             saved = ended.stderr
@@ -196,7 +196,7 @@ def test_processes_that_read_some_each_and_die_read_the_whole_together(url):
         assert text == sentence(60)
 
 
-def test_callers_with_credentials_see_their_own_jobs():
+def test_callers_see_only_their_own_jobs():
     with served(tokens=["ada:secret", "bob:other"]) as url:
         with Client(url, headers={"Authorization": "Bearer secret"}) as ada:
             job = ada.submit("count")

@@ -1,4 +1,4 @@
-"""The module that `tidewire codegen` writes: its names and types, whatever a server calls things."""
+"""Modules that `tidewire codegen` writes for arbitrary endpoint names and schemas."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer
 
 TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"
-"""The module for the server of `served`, as it is type-checked. WRITE makes it."""
+"""The type-checked module for the server of `served`. The command in `WRITE` regenerates it."""
 WRITE = "PYTHONPATH=tests python tests/integration/test_codegen.py"
 
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
@@ -49,11 +49,11 @@ def discovery(server="some/1"):
     )
 
 
-def made(*endpoints, server="some/1"):
-    """The module, run."""
+def generated(*endpoints, server="some/1"):
+    """Generate the module and execute it."""
     text = codegen.module("http://127.0.0.1:8000", discovery(server), endpoints)
-    module = types.ModuleType("made")
-    sys.modules["made"] = module
+    module = types.ModuleType("generated")
+    sys.modules["generated"] = module
     exec(compile(text, "made.py", "exec"), module.__dict__)
     return module
 
@@ -62,23 +62,25 @@ def adapter(module, name):
     return TypeAdapter(getattr(module, name))
 
 
-def test_an_endpoint_whose_name_is_no_identifier_has_types_all_the_same():
-    module = made(described("max-tokens"), described("max_tokens"), described("3d"), described("…"))
+def test_endpoint_names_that_are_not_identifiers_get_type_names():
+    module = generated(described("max-tokens"), described("max_tokens"), described("3d"), described("…"))
     assert adapter(module, "MaxTokensInput").validate_python({"x": 1}).x == 1
     for name in ("MaxTokens2Input", "Endpoint3dInput", "EndpointInput"):
         assert hasattr(module, name)
     assert set(module._INPUTS) == {"max-tokens", "max_tokens", "3d", "…"}
 
 
-def test_an_endpoint_without_a_schema_takes_and_gives_any_json():
-    module = made(described("any", {}, {}))
+def test_an_endpoint_without_schemas_accepts_and_returns_any_json():
+    module = generated(described("any", {}, {}))
     for value in (1, None, {"a": [1.5, "x"]}):
         assert adapter(module, "AnyInput").validate_python(value) == value
         assert adapter(module, "AnyValue").validate_python(value) == value
 
 
-def test_a_schema_that_is_no_object_is_the_type_that_it_says():
-    module = made(described("words", {"type": "array", "items": {"type": "string"}}, {"enum": ["a", "b"]}))
+def test_schemas_other_than_objects_become_their_types():
+    module = generated(
+        described("words", {"type": "array", "items": {"type": "string"}}, {"enum": ["a", "b"]})
+    )
     assert adapter(module, "WordsInput").validate_python(["a"]) == ["a"]
     with pytest.raises(ValidationError):
         adapter(module, "WordsInput").validate_python([1])
@@ -86,12 +88,12 @@ def test_a_schema_that_is_no_object_is_the_type_that_it_says():
         adapter(module, "WordsValue").validate_python("c")
 
 
-def test_definitions_of_one_name_stay_apart_and_equal_ones_are_one():
+def test_different_definitions_of_one_name_stay_separate_and_equal_ones_are_shared():
     def having(kind):
         point = {"type": "object", "properties": {"at": {"type": kind}}, "required": ["at"]}
         return {"type": "object", "properties": {"p": {"$ref": "#/$defs/Point"}}, "$defs": {"Point": point}}
 
-    module = made(
+    module = generated(
         described("a", having("integer")), described("b", having("string")), described("c", having("string"))
     )
     assert adapter(module, "AInput").validate_python({"p": {"at": 1}}).p.at == 1
@@ -100,25 +102,25 @@ def test_definitions_of_one_name_stay_apart_and_equal_ones_are_one():
     assert not hasattr(module, "Point3")
 
 
-def test_a_definition_named_as_a_type_of_an_endpoint_leaves_that_its_name():
+def test_a_definition_does_not_take_the_type_name_of_an_endpoint():
     inner = {"type": "object", "properties": {"q": {"type": "integer"}}}
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/TalkInput"}},
         "$defs": {"TalkInput": inner},
     }
-    module = made(described("talk", schema), described("client"), described("job"))
+    module = generated(described("talk", schema), described("client"), described("job"))
     assert adapter(module, "TalkInput").validate_python({"a": {"q": 1}}).a.q == 1
     assert module.Client is Client
 
 
-def test_a_schema_that_refers_to_itself_is_a_type_that_does():
+def test_a_recursive_schema_becomes_a_recursive_type():
     tree = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}}
-    module = made(described("tree", tree, tree))
+    module = generated(described("tree", tree, tree))
     assert adapter(module, "TreeInput").validate_python({"kids": [{"kids": []}]}).kids[0].kids == []
 
 
-def test_members_that_are_no_names_and_data_that_looks_like_a_schema_stay_what_they_are():
+def test_member_names_and_schema_like_defaults_are_preserved():
     schema = {
         "type": "object",
         "properties": {
@@ -127,18 +129,18 @@ def test_members_that_are_no_names_and_data_that_looks_like_a_schema_stay_what_t
             "title": {"type": "object", "default": {"title": "t", "$ref": "elsewhere"}},
         },
     }
-    module = made(described("say", schema))
-    said = module.SayInput(max_tokens=3)
-    assert module._plain("say", said) == {"max-tokens": 3}
+    module = generated(described("say", schema))
+    instance = module.SayInput(max_tokens=3)
+    assert module._plain("say", instance) == {"max-tokens": 3}
     assert adapter(module, "SayInput").validate_python({"class": "c"}).class_ == "c"
 
 
-def test_what_was_not_set_is_not_sent():
+def test_unset_members_are_not_sent():
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"type": "integer", "default": 3}},
     }
-    module = made(described("say", schema, {"type": "string"}))
+    module = generated(described("say", schema, {"type": "string"}))
     with FakeServer() as server:
         server.endpoint("say").returns("hello")
         with Client(server.url) as client:
@@ -146,14 +148,14 @@ def test_what_was_not_set_is_not_sent():
         assert server.submits[0].input == {"a": "x"}
 
 
-def test_a_reference_that_leads_elsewhere_is_refused_and_not_followed():
+def test_an_external_reference_raises_and_is_not_followed():
     with pytest.raises(ValueError, match=r"the schema of AInput refers to 'http://127.0.0.1:1/s.json'"):
-        made(described("a", {"properties": {"p": {"$ref": "http://127.0.0.1:1/s.json"}}}))
+        generated(described("a", {"properties": {"p": {"$ref": "http://127.0.0.1:1/s.json"}}}))
 
 
-def test_a_server_without_endpoints_is_told():
+def test_a_server_without_endpoints_raises():
     with pytest.raises(ValueError, match="no endpoint"):
-        made()
+        generated()
 
 
 HOSTILE = '"""\nraise SystemExit(3)\n"""\\" \'\'\'\nraise SystemExit(4)\n# {x} \\'
@@ -162,7 +164,7 @@ HOSTILE = '"""\nraise SystemExit(3)\n"""\\" \'\'\'\nraise SystemExit(4)\n# {x} \
 @pytest.mark.parametrize(
     "where", ["server", "name", "description", "member", "default", "definition", "pattern"]
 )
-def test_nothing_that_a_server_says_becomes_code(where):
+def test_text_from_the_server_is_never_executed(where):
     schema = {"type": "object", "description": "d", "properties": {"x": {"type": "string"}}}
     server, name = "some/1", "say"
     match where:
@@ -182,13 +184,13 @@ def test_nothing_that_a_server_says_becomes_code(where):
         case "pattern":
             schema["properties"]["x"]["pattern"] = HOSTILE.rstrip("\\")
     try:
-        module = made(described(name, schema), server=server)
+        module = generated(described(name, schema), server=server)
     except (ValueError, SyntaxError, KeyError):
         return
     assert hasattr(module, "TypedClient")
 
 
-# ---- for a real server -------------------------------------------------------------------------------------------
+# ---- against a real server ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -200,15 +202,15 @@ def url():
 def module_of(url):
     with Client(url) as client:
         found = client.discover()
-        described_ = [client.describe(one.name) for one in reversed(found.endpoints)]
-    return codegen.module("http://127.0.0.1:8000", found, described_)
+        descriptions = [client.describe(one.name) for one in reversed(found.endpoints)]
+    return codegen.module("http://127.0.0.1:8000", found, descriptions)
 
 
-def test_the_module_that_is_type_checked_is_the_one_that_is_made(url):
+def test_the_type_checked_module_equals_the_generated_one(url):
     assert TYPED.read_text() == module_of(url), f"run: {WRITE}"
 
 
-def test_the_command_writes_a_module_that_runs_jobs_on_the_server(url, tmp_path, monkeypatch):
+def test_the_command_writes_a_module_that_runs_jobs(url, tmp_path, monkeypatch):
     path = tmp_path / "gpu.py"
     command = ["codegen", url, "-o", str(path), "--endpoint", "point", "--endpoint", "talk"]
     result = typer.testing.CliRunner().invoke(cli.app, command)
@@ -232,7 +234,7 @@ def test_the_command_writes_a_module_that_runs_jobs_on_the_server(url, tmp_path,
 
 
 @pytest.mark.anyio
-async def test_async_the_module_runs_jobs_too(url):
+async def test_the_generated_async_client_runs_jobs(url):
     module = types.ModuleType("typed")
     sys.modules["typed"] = module
     exec(TYPED.read_text(), module.__dict__)
@@ -244,7 +246,7 @@ async def test_async_the_module_runs_jobs_too(url):
         assert [one async for one in typed.map("double", [module.DoubleInput(x=4)])] == [8]
 
 
-def test_an_endpoint_that_is_not_there_and_a_file_that_cannot_be_written_are_told(url, tmp_path):
+def test_an_unknown_endpoint_and_an_unwritable_file_exit_with_2(url, tmp_path):
     runner = typer.testing.CliRunner()
     missing = runner.invoke(cli.app, ["codegen", url, "--endpoint", "nope"])
     assert (missing.exit_code, "nope" in missing.output) == (2, True)
@@ -252,7 +254,7 @@ def test_an_endpoint_that_is_not_there_and_a_file_that_cannot_be_written_are_tol
     assert (unwritable.exit_code, str(tmp_path) in unwritable.output.replace("\n", "")) == (2, True)
 
 
-def test_without_the_generator_the_command_prints_the_line_that_installs_it(url):
+def test_without_the_generator_the_command_prints_how_to_install_it(url):
     hidden = "import sys; sys.modules['datamodel_code_generator'] = None; from tidewire.commands.cli import app; app()"
     command = [sys.executable, "-c", hidden, "codegen", url, "--endpoint", "talk"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -1,4 +1,4 @@
-"""The demonstration, run as the Makefile runs it, and its picture in the README."""
+"""The demo, run as the Makefile runs it, and its recording in the README."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ DEMO = Path(__file__).parents[2] / "docs/examples/demo.py"
 
 
 @pytest.mark.timeout(180)
-def test_the_demo_cuts_inside_events_and_loses_nothing():
+def test_the_demo_cuts_connections_inside_events_and_loses_nothing():
     done = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing was lost, nothing arrived twice" in done.stdout
@@ -34,7 +34,7 @@ def check(svg):
     assert re.findall(r"https?://[^\"]+", svg) == ["http://www.w3.org/2000/svg"], "a picture loads nothing"
 
 
-def test_the_picture_in_the_readme_is_a_recording_of_the_demo():
+def test_the_picture_in_the_readme_records_the_demo():
     check(DEMO.parents[1].joinpath("demo.svg").read_text())
 
 

@@ -1,4 +1,4 @@
-"""Jobs that never end: their log, their server and their client stay as small as they were. Bytes are counted."""
+"""Endless jobs do not grow the memory of log, server and client, measured with `tracemalloc`."""
 
 import asyncio
 import gc
@@ -15,11 +15,11 @@ import pytest
 from tidewire import Client
 
 WARM = 300
-"""Events after which all that is made once has been made."""
+"""Number of events after which all one-time allocations have been made."""
 
 EVENTS = 1500
 GROWTH = 90_000
-"""Bytes that a process may have grown by from the one to the other: less than half of what was logged meanwhile."""
+"""Allowed growth of a process in bytes over `EVENTS` events, less than half of the bytes logged in that time."""
 
 
 def serve(port_file: str) -> None:
@@ -32,7 +32,7 @@ def serve(port_file: str) -> None:
 
     @server.endpoint
     async def clock() -> AsyncIterator[dict[str, object]]:
-        """A value of one size, yielded for ever."""
+        """Yield values of constant size forever."""
         ticks = 0
         while True:
             yield {"ticks": ticks, "shown": f"{ticks:0100}", "last": [ticks - 1, ticks]}
@@ -41,7 +41,7 @@ def serve(port_file: str) -> None:
 
     @server.endpoint(capabilities={"rollback": True}, initial={"text": "", "rows": [], "turn": 0})
     def wheel(stream: Stream[dict[str, object]]) -> None:
-        """A stream that writes, and takes back what it wrote, until it is cancelled."""
+        """Append to a stream and truncate it until the job is cancelled."""
         turn = 0
         while not stream.cancelled:
             turn += 1
@@ -55,7 +55,7 @@ def serve(port_file: str) -> None:
 
     @server.endpoint
     async def memory() -> int:
-        """Bytes that are in use here, of all that Python has taken."""
+        """Bytes that `tracemalloc` counts as allocated in the server process."""
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
@@ -70,7 +70,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ) as process:
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()  # it says so once it serves
+            line = process.stdout.readline()  # The server prints its URL once it serves.
             assert "http://" in line, line
             yield f"http://127.0.0.1:{port_file.read_text().strip()}"
         finally:
@@ -84,8 +84,8 @@ def logged(url: str) -> int:
     return int(float(found[1]))
 
 
-def in_use(url: str) -> tuple[int, int, int]:
-    """Bytes logged so far, in use in the server, in use here."""
+def memory_in_use(url: str) -> tuple[int, int, int]:
+    """Bytes logged so far, bytes allocated in the server, and bytes allocated in this process."""
     with Client(url) as client:
         there = client.run("memory")
     assert isinstance(there, int)
@@ -94,9 +94,9 @@ def in_use(url: str) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("endpoint", ["clock", "wheel"])
-def test_a_job_that_never_ends_takes_no_more_however_long_it_runs(url: str, endpoint: str) -> None:
-    # So that what is made once for each kind of call is there.
-    in_use(url)
+def test_an_endless_job_does_not_grow_log_server_or_client(url: str, endpoint: str) -> None:
+    # Warm up: each kind of call allocates some memory once.
+    memory_in_use(url)
     tracemalloc.start()
     try:
         with Client(url) as client:
@@ -104,10 +104,10 @@ def test_a_job_that_never_ends_takes_no_more_however_long_it_runs(url: str, endp
             before = None
             for update in job:
                 if before is None and update.seq >= WARM:
-                    before = in_use(url)
+                    before = memory_in_use(url)
                 elif update.seq >= WARM + EVENTS:
                     break
-            after = in_use(url)
+            after = memory_in_use(url)
             value = update.value
             job.cancel()
     finally:

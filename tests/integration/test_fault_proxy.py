@@ -1,4 +1,4 @@
-"""The proxy that cuts: real sockets, a server that says what it is told to say."""
+"""The fault proxy of the conformance suite cuts, resets and stalls connections as planned."""
 
 import socket
 import threading
@@ -10,8 +10,8 @@ from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 
 @contextmanager
-def speaking(*chunks: bytes):
-    """A server that sends the chunks to each connection, then closes; yields its address."""
+def chunk_server(*chunks: bytes):
+    """A server that sends the chunks to each connection and then closes it; yields the server's address."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -20,7 +20,7 @@ def speaking(*chunks: bytes):
                 connection, _ = listener.accept()
             except OSError:
                 return
-            # A cut closes this side while it still speaks.
+            # A cut closes the connection while the server still sends.
             with connection, suppress(ConnectionError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for chunk in chunks:
@@ -45,43 +45,46 @@ def read_all(proxy: FaultProxy) -> bytes:
         return received
 
 
-def test_everything_passes_where_no_cut_is_planned():
-    with speaking(b"a" * 100_000, b"end") as server, FaultProxy(server, lambda _: None) as proxy:
+def test_all_bytes_pass_without_a_planned_cut():
+    with chunk_server(b"a" * 100_000, b"end") as server, FaultProxy(server, lambda _: None) as proxy:
         assert read_all(proxy) == b"a" * 100_000 + b"end"
         assert proxy.cuts == []
 
 
-def test_a_cut_passes_exactly_as_many_bytes_as_it_says():
-    with speaking(b"0123456789") as server, FaultProxy(server, lambda _: Cut(after=4)) as proxy:
+def test_a_cut_passes_exactly_its_number_of_bytes():
+    with chunk_server(b"0123456789") as server, FaultProxy(server, lambda _: Cut(after=4)) as proxy:
         assert read_all(proxy) == b"0123"
         assert proxy.cuts == [b"0123"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-def test_a_mark_is_counted_also_where_chunks_cut_it(size):
+def test_a_mark_split_across_chunks_is_counted(size):
     text = b"x data: one data: two data: three"
     chunks = [text[i : i + size] for i in range(0, len(text), size)]
     cut = Cut(mark=b"data:", occurrence=2, after=3)
-    with speaking(*chunks) as server, FaultProxy(server, lambda _: cut) as proxy:
+    with chunk_server(*chunks) as server, FaultProxy(server, lambda _: cut) as proxy:
         assert read_all(proxy) == b"x data: one data: tw"
 
 
 def test_only_the_planned_connection_is_cut():
-    with speaking(b"0123456789") as server:
+    with chunk_server(b"0123456789") as server:
         with FaultProxy(server, lambda number: Cut(after=1) if number == 1 else None) as proxy:
             assert [read_all(proxy) for _ in range(3)] == [b"0123456789", b"0", b"0123456789"]
             assert proxy.connections == 3
 
 
-def test_a_reset_is_seen_as_one():
-    with speaking(b"0123456789") as server, FaultProxy(server, lambda _: Cut(after=2, how="rst")) as proxy:
+def test_a_planned_reset_raises_connection_reset():
+    with (
+        chunk_server(b"0123456789") as server,
+        FaultProxy(server, lambda _: Cut(after=2, how="rst")) as proxy,
+    ):
         with pytest.raises(ConnectionResetError):
             read_all(proxy)
 
 
 def test_a_stall_keeps_the_connection_open_and_silent():
     with (
-        speaking(b"0123456789") as server,
+        chunk_server(b"0123456789") as server,
         FaultProxy(server, lambda _: Cut(after=2, how="stall")) as proxy,
     ):
         host, _, port = proxy.url.removeprefix("http://").partition(":")
@@ -92,8 +95,8 @@ def test_a_stall_keeps_the_connection_open_and_silent():
                 connection.recv(1)
 
 
-def test_a_server_that_is_gone_closes_the_connection():
-    with speaking() as server:
+def test_an_unreachable_server_closes_the_client_connection():
+    with chunk_server() as server:
         pass
     with FaultProxy(server, lambda _: None) as proxy:
         assert read_all(proxy) == b""

@@ -1,6 +1,7 @@
-"""An interpreter that lacks a package: what works without it, and the one line that names the install command.
+"""Behavior without optional packages: code works without them or names the install command in one line.
 
-A finder in a fresh interpreter hides packages: it raises the ModuleNotFoundError of a package that is not installed.
+A finder in a fresh interpreter hides packages by raising the ModuleNotFoundError of a package that is not
+installed.
 """
 
 import os
@@ -31,8 +32,8 @@ sys.meta_path.insert(0, Hidden)
 
 
 @pytest.fixture
-def lacking(tmp_path):
-    """Run Python without some packages."""
+def run_without(tmp_path):
+    """A function that runs Python with some packages hidden."""
 
     def run(hidden, *arguments):
         (tmp_path / "sitecustomize.py").write_text(HIDE.format(names=set(hidden)), encoding="utf-8")
@@ -63,31 +64,31 @@ with FakeServer() as server:
 """
 
 
-def test_the_base_install_imports_and_calls(lacking):
-    done = lacking(ALL, "-W", "error", "-c", USE)
+def test_the_base_install_imports_and_runs_a_job(run_without):
+    done = run_without(ALL, "-W", "error", "-c", USE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "HELLO\n", "")
 
 
 SCRIPT = ["-c", "from tidewire.__main__ import main; main()"]
-"""What the installed script `tidewire` runs."""
+"""The code that the installed script `tidewire` runs."""
 
 
 @pytest.mark.parametrize("start", [SCRIPT, ["-m", "tidewire"]], ids=["script", "module"])
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["serve"], ["call", "http://127.0.0.1:1"]])
-def test_without_the_extra_cli_the_command_prints_one_line(lacking, start, arguments):
-    done = lacking(ALL, *start, *arguments)
+def test_without_the_cli_extra_the_command_prints_one_line(run_without, start, arguments):
+    done = run_without(ALL, *start, *arguments)
     line = "tidewire: the command line needs typer: pip install 'tidewire[cli]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-def test_a_half_of_the_extra_cli_is_reported_too(lacking):
-    done = lacking(["rich"], *SCRIPT, "--help")
+def test_one_missing_package_of_the_cli_extra_is_reported(run_without):
+    done = run_without(["rich"], *SCRIPT, "--help")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "tidewire: the command line needs rich: pip install 'tidewire[cli]'\n"
 
 
-def test_a_broken_base_install_is_not_taken_for_a_missing_extra(lacking):
-    done = lacking(["httpx"], *SCRIPT, "--help")
+def test_a_broken_base_install_is_not_reported_as_a_missing_extra(run_without):
+    done = run_without(["httpx"], *SCRIPT, "--help")
     assert done.returncode == 1
     assert "tidewire[cli]" not in done.stderr
     assert "httpx" in done.stderr.splitlines()[-1]
@@ -103,20 +104,20 @@ def test_a_broken_base_install_is_not_taken_for_a_missing_extra(lacking):
         (["codegen", "http://127.0.0.1:1"], "datamodel_code_generator", "codegen"),
     ],
 )
-def test_a_command_whose_extra_is_missing_names_it(lacking, arguments, missing, extra):
-    done = lacking((*SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, *arguments)
+def test_a_command_names_its_missing_extra(run_without, arguments, missing, extra):
+    done = run_without((*SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, *arguments)
     line = f"tidewire: `tidewire {arguments[0]}` needs {missing}: pip install 'tidewire[{extra}]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-def test_other_commands_and_the_help_need_the_extra_cli_only(lacking):
+def test_help_and_client_commands_need_only_the_cli_extra(run_without):
     hidden = (*SERVER, *SUITE, *ENGINE, *CODEGEN)
-    done = lacking(hidden, *SCRIPT, "--help")
+    done = run_without(hidden, *SCRIPT, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "tidewire[server]" in done.stdout
     assert "tidewire[conformance]" in done.stdout
-    done = lacking(hidden, *SCRIPT, "describe", "http://127.0.0.1:1")
-    assert (done.returncode, "nothing listens" in done.stderr) == (3, True)
+    done = run_without(hidden, *SCRIPT, "describe", "http://127.0.0.1:1")
+    assert (done.returncode, "no server is listening" in done.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +128,15 @@ def test_other_commands_and_the_help_need_the_extra_cli_only(lacking):
         (SUITE, "tidewire_conformance", "jsonschema", "conformance"),
     ],
 )
-def test_the_modules_name_their_extra_as_well(lacking, hidden, module, missing, extra):
-    done = lacking(hidden, "-m", module, "http://127.0.0.1:1")
+def test_python_dash_m_names_the_missing_extra(run_without, hidden, module, missing, extra):
+    done = run_without(hidden, "-m", module, "http://127.0.0.1:1")
     line = f"tidewire: `python -m {module}` needs {missing}: pip install 'tidewire[{extra}]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 @pytest.mark.parametrize("hidden", ENGINE[:2])
-def test_a_missing_dependency_of_the_engine_names_it(lacking, hidden):
-    done = lacking([hidden], *SCRIPT, "serve")
+def test_serve_names_a_missing_engine_package(run_without, hidden):
+    done = run_without([hidden], *SCRIPT, "serve")
     line = f"tidewire serve: {hidden} is not installed; install it with: pip install 'tidewire[engine]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
@@ -154,32 +155,32 @@ def test_a_missing_dependency_of_the_engine_names_it(lacking, hidden):
         (["tokenizers"], "import tidewire_server.model.recipe", "engine"),
     ],
 )
-def test_an_import_that_fails_names_the_extra_in_its_last_line(lacking, hidden, code, extra):
-    done = lacking(hidden, "-c", code)
+def test_a_failed_import_names_the_extra_in_its_last_line(run_without, hidden, code, extra):
+    done = run_without(hidden, "-c", code)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ModuleNotFoundError: {hidden[0]}")
     assert f"pip install 'tidewire[{extra}]'" in last
 
 
-def test_the_plugin_of_the_suite_names_its_extra(lacking):
+def test_the_conformance_pytest_plugin_names_its_extra(run_without):
     plugin = ["-p", "tidewire_conformance.pytest_plugin", "-p", "no:cacheprovider"]
-    done = lacking(SUITE, "-m", "pytest", *plugin, "--tidewire-url=http://127.0.0.1:1")
+    done = run_without(SUITE, "-m", "pytest", *plugin, "--tidewire-url=http://127.0.0.1:1")
     line = "ERROR: tidewire_conformance.pytest_plugin needs jsonschema: pip install 'tidewire[conformance]'"
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert line in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
 
 
-def test_the_plugin_for_tests_of_applications_needs_no_extra(lacking, tmp_path):
+def test_the_client_pytest_plugin_needs_no_extra(run_without, tmp_path):
     (tmp_path / "test_mine.py").write_text(
         "def test_it(tidewire_server):\n    assert tidewire_server.url\n", encoding="utf-8"
     )
     plugin = ["-p", "tidewire.testing.pytest_plugin", "-p", "no:cacheprovider"]
-    done = lacking(ALL, "-m", "pytest", "-q", *plugin, "test_mine.py")
+    done = run_without(ALL, "-m", "pytest", "-q", *plugin, "test_mine.py")
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
-def test_the_version_is_printed_without_any_extra_and_without_importing_the_command_line(lacking):
-    done = lacking((*CLI, *SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, "--version")
+def test_version_needs_no_extra(run_without):
+    done = run_without((*CLI, *SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{metadata.version('tidewire')}\n", "")

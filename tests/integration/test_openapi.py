@@ -1,7 +1,7 @@
-"""The reference server against the specification's own OpenAPI file.
+"""The reference server conforms to the OpenAPI file of the specification.
 
-Requests are generated from the file, right and wrong ones; the answers are judged by its statuses, media types,
-headers and schemas. Half of the requests are led to an endpoint and a job that exist.
+Schemathesis generates valid and invalid requests from the file and checks the responses against its statuses,
+media types, headers and schemas. Half of the requests go to an existing endpoint and job.
 """
 
 import random
@@ -31,14 +31,14 @@ CHECKS = [
 ]
 schema = schemathesis.openapi.from_path(Path(__file__).parents[2] / "spec/openapi.yaml")
 rng = random.Random(7)
-known: dict[str, str] = {}
+existing_ids: dict[str, str] = {}
 
 
 @schema.hook
 def map_path_parameters(context, path_parameters):
-    """Random names and ids find nothing: half of them become ones that exist."""
+    """Replace half of the random names and ids by existing ones; random values never exist on the server."""
     if path_parameters and rng.random() < 0.5:
-        return {name: known.get(name, value) for name, value in path_parameters.items()}
+        return {name: existing_ids.get(name, value) for name, value in path_parameters.items()}
     return path_parameters
 
 
@@ -52,7 +52,7 @@ def url():
 
     with server.running() as running:
         job = httpx.post(f"{running}/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
-        known.update(name="double", id=job)
+        existing_ids.update(name="double", id=job)
         assert "done" in httpx.get(f"{running}/v1/jobs/{job}/events").text
         yield running
 
@@ -60,5 +60,5 @@ def url():
 @pytest.mark.timeout(120)
 @schema.parametrize()
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_each_answer_is_one_that_the_file_describes(case, url):
+def test_each_response_conforms_to_the_openapi_file(case, url):
     case.call_and_validate(base_url=url, checks=CHECKS, timeout=20)

@@ -1,6 +1,7 @@
-"""A log and checkpoints that the commit before the redesign wrote: today's server and client continue from them.
+"""The current server and client continue from a log and checkpoints that a commit before the redesign wrote.
 
-`tests/fixtures/before_redesign/` has the files, what was seen when they were written, and how they were made.
+`tests/fixtures/before_redesign/` contains the files, the results observed at the time, and a description of
+how to create the files.
 """
 
 import json
@@ -25,7 +26,7 @@ UNFINISHED = [name for name, job in JOBS.items() if "events" not in job]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """A server on a copy of the log, with the gate open: what was cut off by the kill runs to its end."""
+    """A server on a copy of the log. With the gate open, jobs that a kill interrupted run to their ends."""
     folder = tmp_path_factory.mktemp("before_redesign")
     shutil.copyfile(FILES / "log.db", folder / "log.db")
     (folder / "gate").touch()
@@ -40,7 +41,7 @@ def client(url):
 
 
 def saved(name, url):
-    """A checkpoint from its file, for the address at which the server is today."""
+    """Read a checkpoint from its file and set the URL of the current server."""
     members = json.loads((FILES / f"checkpoint_{name}.json").read_text(encoding="utf-8"))
     return Checkpoint.from_json(json.dumps(members | {"url": url}))
 
@@ -64,33 +65,33 @@ def seq(cursor):
 # ---- the log --------------------------------------------------------------------------------------------------------
 
 
-def test_the_fixtures_hold_every_kind_of_job():
+def test_the_fixtures_contain_every_kind_of_job():
     assert {"text", "value", "batch", "cancelled", "restarted", "keyed"} == set(ENDED)
     assert {"running", "queued", "running_batch", "paying"} == set(UNFINISHED)
     assert EXPECTED["written_by"]["commit"].startswith("fd5c3f5")
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_an_ended_job_is_described_as_before(url, name):
+def test_the_resource_of_an_ended_job_is_unchanged(url, name):
     found = httpx.get(f"{url}/v1/jobs/{IDS[name]}", timeout=30).json()
-    was = JOBS[name]["resource"]
-    assert {member: found.get(member) for member in was} == was
+    expected = JOBS[name]["resource"]
+    assert {member: found.get(member) for member in expected} == expected
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_an_ended_job_replays_from_each_cursor_as_before(url, name):
-    was = JOBS[name]["events"]
-    assert events(url, IDS[name], "0-0") == was
-    for read, (cursor, _, _) in enumerate(was, start=1):
-        assert events(url, IDS[name], cursor) == was[read:], f"after {cursor}"
+def test_replay_of_an_ended_job_is_unchanged_from_each_cursor(url, name):
+    expected = JOBS[name]["events"]
+    assert events(url, IDS[name], "0-0") == expected
+    for read, (cursor, _, _) in enumerate(expected, start=1):
+        assert events(url, IDS[name], cursor) == expected[read:], f"after {cursor}"
 
 
 @pytest.mark.parametrize("name", ["text", "value", "restarted", "keyed"])
-def test_a_result_is_read_as_before(client, name):
+def test_results_are_unchanged(client, name):
     assert client.job(IDS[name]).result() == value_of(name)
 
 
-def test_outcomes_that_are_errors_are_read_as_before(client):
+def test_errors_of_ended_jobs_are_unchanged(client):
     first, failed, last = client.batch_job(IDS["batch"]).results(return_exceptions=True)
     assert (first, last) == ("QUICK", "NÉ")
     assert isinstance(failed, ItemFailedError)
@@ -101,7 +102,7 @@ def test_outcomes_that_are_errors_are_read_as_before(client):
         client.job(IDS["purged"]).result()
 
 
-def test_jobs_and_idempotency_keys_are_remembered(client):
+def test_jobs_and_idempotency_keys_are_kept(client):
     assert {job.id for job in client.jobs()} >= set(IDS.values()) - {IDS["purged"]}
     assert client.submit("shout", text="once", idempotency_key="fixture").id == IDS["keyed"]
     with pytest.raises(RequestError) as refused:
@@ -109,10 +110,10 @@ def test_jobs_and_idempotency_keys_are_remembered(client):
     assert refused.value.status_code == 422
 
 
-# ---- jobs that the kill cut off -------------------------------------------------------------------------------------
+# ---- jobs that the kill interrupted ---------------------------------------------------------------------------------
 
 
-def test_a_job_that_ran_gets_a_new_attempt_behind_its_old_events(client, url):
+def test_an_interrupted_job_continues_its_log_with_a_new_attempt(client, url):
     job = client.job(IDS["running"])
     text = job.result()
     assert text.startswith(value_of("running"))
@@ -126,20 +127,20 @@ def test_a_job_that_ran_gets_a_new_attempt_behind_its_old_events(client, url):
     assert (logged[cut][1], restart["reason"]) == ("snapshot", "restart")
 
 
-def test_a_job_that_waited_runs_in_its_first_attempt(client):
+def test_a_queued_job_runs_in_its_first_attempt(client):
     job = client.job(IDS["queued"])
     assert job.result() == "stream of results né 😀 from a GPU"
     assert job.read().attempt == 1
 
 
-def test_of_a_batch_that_ran_ended_items_stay_and_the_other_runs_again(client):
+def test_an_interrupted_batch_keeps_ended_items_and_reruns_the_others(client):
     batch = client.batch_job(IDS["running_batch"])
     first, failed, last = batch.results(return_exceptions=True)
     assert (first, failed.code, last) == ("FIRST", "item_refused", "LAST")
     assert batch.read().attempt == 2
 
 
-def test_a_function_that_must_not_run_twice_fails(client):
+def test_an_interrupted_job_that_must_not_be_retried_fails(client):
     job = client.job(IDS["paying"])
     with pytest.raises(JobFailedError) as lost:
         job.result()
@@ -151,7 +152,7 @@ def test_a_function_that_must_not_run_twice_fails(client):
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_checkpoint_is_read_and_written_as_before(name):
+def test_a_checkpoint_keeps_its_json(name):
     text = (FILES / f"checkpoint_{name}.json").read_text(encoding="utf-8").strip()
     found = Checkpoint.from_json(text)
     assert (found.job, found.cursor) == (CHECKPOINTS[name]["job"], CHECKPOINTS[name]["cursor"])
@@ -159,21 +160,21 @@ def test_a_checkpoint_is_read_and_written_as_before(name):
 
 
 @pytest.mark.parametrize("name", ["text", "before_a_rollback", "restarted", "running"])
-def test_a_text_is_continued_from_a_checkpoint_with_nothing_lost_or_repeated(client, url, name):
-    was = CHECKPOINTS[name]
+def test_text_resumes_from_a_checkpoint_without_loss_or_repetition(client, url, name):
+    expected = CHECKPOINTS[name]
     job = client.job(checkpoint=saved(name, url))
-    run = Run(text=was["text"])
+    run = Run(text=expected["text"])
     for update in job:
         run.take(update)
     first, last = run.assert_whole()
-    assert first == seq(was["cursor"]) + 1
+    assert first == seq(expected["cursor"]) + 1
     assert run.text == run.value == job.result()
-    # Events after the last one that changes the value (the item's status, `done`) may have no update of their own.
-    behind = [data for cursor, kind, data in events(url, was["job"], "0-0") if seq(cursor) > last]
-    assert not [data for data in behind if data.startswith('"')]
+    # Events after the last value change, such as the item's status and `done`, may have no update.
+    later_events = [data for cursor, kind, data in events(url, expected["job"], "0-0") if seq(cursor) > last]
+    assert not [data for data in later_events if data.startswith('"')]
 
 
-def test_a_value_is_continued_from_a_checkpoint(client, url):
+def test_a_value_resumes_from_a_checkpoint(client, url):
     job = client.job(checkpoint=saved("value", url))
     run = Run()
     for update in job:
@@ -183,7 +184,7 @@ def test_a_value_is_continued_from_a_checkpoint(client, url):
     assert run.value == job.result() == value_of("value")
 
 
-def test_a_checkpoint_before_the_first_update_reads_all_of_the_job(client, url):
+def test_a_checkpoint_before_the_first_update_reads_the_whole_job(client, url):
     job = client.job(checkpoint=saved("nothing_read", url))
     run = Run()
     for update in job:
@@ -192,13 +193,13 @@ def test_a_checkpoint_before_the_first_update_reads_all_of_the_job(client, url):
     assert run.text == job.result() == value_of("text")
 
 
-def test_a_checkpoint_at_the_end_yields_nothing_and_still_has_the_result(client, url):
+def test_a_checkpoint_at_the_end_yields_no_text_and_has_the_result(client, url):
     job = client.job(checkpoint=saved("text_ended", url))
     assert [update.text for update in job if update.text or update.deleted] == []
     assert job.result() == value_of("text") == CHECKPOINTS["text_ended"]["text"]
 
 
-def test_a_batch_is_continued_with_the_items_that_had_not_ended(client, url):
+def test_a_batch_resumes_with_the_items_that_had_not_ended(client, url):
     batch = client.batch_job(checkpoint=saved("running_batch", url))
     assert list(batch.as_completed()) == [(2, "LAST")]
     assert CHECKPOINTS["running_batch"]["completed"] == [0, 1]

@@ -1,6 +1,7 @@
-"""Private members of uvicorn, httpx and httpcore that this project uses: that they exist, and that the fast paths run.
+"""Private members of uvicorn, httpx and httpcore that the fast paths of this project use.
 
-One test for each member, on the real object. A new upstream version that drops one fails the test that names it.
+Each member has one test on the real object. If a new upstream version drops a member, the test with the
+member's name fails. Further tests check that the fast paths run.
 """
 
 import ast
@@ -29,7 +30,8 @@ from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 
 MISSING = "no such member"
 
-# Each member, and the kind that the code relies on. A function stands for a method: the code calls or overrides it.
+# Each member and the kind that the code relies on. A function stands for a method that the code calls or
+# overrides.
 PROTOCOL = {
     "connection_made": inspect.ismethod,
     "connection_lost": inspect.ismethod,
@@ -54,7 +56,7 @@ CYCLE = {
     "chunked_encoding": bool,
     "disconnected": bool,
     "response_complete": bool,
-    "conn": MISSING,  # only the cycle over h11 has it: by this the two are told apart
+    "conn": MISSING,  # Only the cycle over h11 has `conn`, so the code uses this member to recognize that cycle.
 }
 FLOW = {"drain": inspect.iscoroutinefunction, "pause_reading": inspect.ismethod}
 SERVER = {
@@ -78,7 +80,7 @@ LAYERS = [
 TRACED = ["connection.connect_tcp.complete", "connection.start_tls.failed"]
 
 
-def is_of(kind, value):
+def is_of_kind(kind, value):
     if kind is MISSING or value is MISSING:
         return value is kind
     return isinstance(value, kind) if isinstance(kind, type) else kind(value)
@@ -87,8 +89,8 @@ def is_of(kind, value):
 # ---- uvicorn -----------------------------------------------------------------------------------------------------
 
 
-async def in_the_middle_of_a_chunked_body():
-    """Members of uvicorn's objects, as they are while a body in chunks is being sent."""
+async def members_during_a_chunked_body():
+    """Read the members of uvicorn's objects while uvicorn sends a chunked body."""
     config = uvicorn.Config("unused:app", http="httptools", ws="none", log_config=None, lifespan="off")
     found, protocols = {}, []
 
@@ -122,26 +124,26 @@ async def in_the_middle_of_a_chunked_body():
 
 
 @pytest.fixture(scope="module")
-def of_uvicorn():
-    return asyncio.run(in_the_middle_of_a_chunked_body())
+def uvicorn_members():
+    return asyncio.run(members_during_a_chunked_body())
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "kind"),
     [(owner, name, kind) for owner, members in UVICORN.items() for name, kind in members.items()],
 )
-def test_a_member_of_uvicorn_is_there_and_of_its_kind(of_uvicorn, owner, name, kind):
-    assert is_of(kind, of_uvicorn[owner, name]), (
-        f"uvicorn {uvicorn.__version__}: {owner}.{name} is {of_uvicorn[owner, name]!r}"
+def test_a_uvicorn_member_exists_with_its_kind(uvicorn_members, owner, name, kind):
+    assert is_of_kind(kind, uvicorn_members[owner, name]), (
+        f"uvicorn {uvicorn.__version__}: {owner}.{name} is {uvicorn_members[owner, name]!r}"
     )
 
 
-def test_the_cycle_of_uvicorn_over_h11_is_known_by_its_member_conn():
+def test_uvicorns_h11_cycle_has_the_member_conn():
     assert "conn" in inspect.signature(h11_impl.RequestResponseCycle.__init__).parameters
 
 
-def used(module, *owners):
-    """Names of the members that a module uses of expressions, by attribute or by `getattr`."""
+def used_members(module, *owners):
+    """Names of the members that a module accesses on `owners`, as an attribute or with `getattr`."""
     names = set()
     for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in owners:
@@ -152,22 +154,25 @@ def used(module, *owners):
     return names
 
 
-def test_these_are_all_members_of_uvicorn_that_the_code_uses():
+def test_the_tables_list_all_uvicorn_members_in_use():
     tree = ast.parse(Path(uvicorn_protocol.__file__).read_text(encoding="utf-8"))
     [bounded] = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     overridden = {node.name for node in bounded.body if isinstance(node, ast.FunctionDef)}
-    of_protocol = used(uvicorn_protocol, "self", "super()") | overridden
+    of_protocol = used_members(uvicorn_protocol, "self", "super()") | overridden
     assert {name for name in of_protocol if not name.startswith("_")} == PROTOCOL.keys()
-    of_cycle = used(uvicorn_protocol, "self.cycle") | used(uvicorn_internals, "self._cycle")
+    of_cycle = used_members(uvicorn_protocol, "self.cycle") | used_members(uvicorn_internals, "self._cycle")
     assert of_cycle == CYCLE.keys()
-    assert used(uvicorn_protocol, "self.flow") | used(uvicorn_internals, "self._flow") == FLOW.keys()
+    assert (
+        used_members(uvicorn_protocol, "self.flow") | used_members(uvicorn_internals, "self._flow")
+        == FLOW.keys()
+    )
 
 
 # ---- httpx and httpcore --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def answering():
+def server_url():
     server = Server(**QUICK)
 
     @server.endpoint
@@ -181,7 +186,7 @@ def answering():
 
 
 async def layers_of_a_response(url):
-    """The object at each layer, and the network stream, of an answer whose body was not read."""
+    """The object at each layer and the network stream of a response whose body is unread."""
     found = []
     async with httpx.AsyncClient() as client, client.stream("GET", f"{url}/healthz") as response:
         layer = response.stream
@@ -192,27 +197,27 @@ async def layers_of_a_response(url):
 
 
 @pytest.fixture(scope="module")
-def of_httpx(answering):
-    return asyncio.run(layers_of_a_response(answering))
+def httpx_layers(server_url):
+    return asyncio.run(layers_of_a_response(server_url))
 
 
 @pytest.mark.parametrize("at", range(len(LAYERS)), ids=[f"{owner}.{name}" for owner, name, _ in LAYERS])
-def test_a_layer_under_an_httpx_response_is_there_and_of_its_kind(of_httpx, at):
+def test_a_layer_under_an_httpx_response_exists_with_its_kind(httpx_layers, at):
     owner, name, kind = LAYERS[at]
-    found = of_httpx[0][at]
+    found = httpx_layers[0][at]
     assert found is not MISSING, f"httpx {httpx.__version__}, httpcore {httpcore.__version__}: {owner}.{name}"
     assert isinstance(found, kind)
 
 
-def test_the_network_stream_of_an_httpx_response_is_that_of_httpcore(of_httpx):
-    assert isinstance(of_httpx[1], httpcore.AsyncNetworkStream)
+def test_the_network_stream_of_an_httpx_response_is_from_httpcore(httpx_layers):
+    assert isinstance(httpx_layers[1], httpcore.AsyncNetworkStream)
 
 
-def test_these_are_all_layers_that_the_code_looks_through():
+def test_the_table_lists_all_layers_in_use():
     assert [name for _, name, _ in LAYERS] == list(fast_body_reader._LAYERS)
 
 
-def test_h11_says_what_came_with_the_head_and_where_its_peer_stands(answering):
+def test_h11_exposes_trailing_data_and_the_state_of_its_peer(server_url):
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     http.send(h11.EndOfMessage())
@@ -222,11 +227,11 @@ def test_h11_says_what_came_with_the_head_and_where_its_peer_stands(answering):
 
 
 @pytest.mark.parametrize("event", TRACED)
-def test_httpcore_traces_a_connection_by_this_name(event):
-    told = {}
+def test_httpcore_emits_the_trace_event(event):
+    traced = {}
 
     async def trace(name, members):
-        told[name] = members
+        traced[name] = members
 
     async def not_tls(reader, writer):
         await reader.read(1)
@@ -241,22 +246,22 @@ def test_httpcore_traces_a_connection_by_this_name(event):
                 await client.get(f"https://127.0.0.1:{port}/", extensions={"trace": trace})
 
     asyncio.run(connect())
-    assert event in told, f"httpcore {httpcore.__version__}: no trace event {event}, but {list(told)}"
+    assert event in traced, f"httpcore {httpcore.__version__}: no trace event {event}, but {list(traced)}"
     if event.endswith(".complete"):
-        assert isinstance(told[event]["return_value"], httpcore.AsyncNetworkStream)
+        assert isinstance(traced[event]["return_value"], httpcore.AsyncNetworkStream)
 
 
-def test_httpx_opens_a_stream_through_the_method_that_is_replaced():
+def test_httpx_has_the_stream_method_that_is_replaced():
     assert inspect.isfunction(httpx.AsyncClient.stream)
-    wanted = inspect.signature(httpx.AsyncClient.stream).parameters
-    assert list(wanted)[:3] == list(inspect.signature(httpx_fixes.Pool.stream).parameters)[:3]
+    stream_parameters = inspect.signature(httpx.AsyncClient.stream).parameters
+    assert list(stream_parameters)[:3] == list(inspect.signature(httpx_fixes.Pool.stream).parameters)[:3]
 
 
 # ---- the fast paths ------------------------------------------------------------------------------------------------
 
 
 def follow(url, words):
-    """Run a job and follow it; returns its text."""
+    """Run a job, follow it, and return its text."""
 
     async def run():
         async with AsyncClient(url) as client:
@@ -266,27 +271,27 @@ def follow(url, words):
     return asyncio.run(run())
 
 
-def test_the_server_writes_events_of_a_stream_directly_to_the_transport(answering, monkeypatch):
-    taken, write_at_once = [], UvicornConnection.write_at_once
+def test_the_server_writes_events_of_a_stream_directly_to_the_transport(server_url, monkeypatch):
+    written, write_at_once = [], UvicornConnection.write_at_once
 
     def counted(connection, part):
-        taken.append(write_at_once(connection, part))
-        return taken[-1]
+        written.append(write_at_once(connection, part))
+        return written[-1]
 
     monkeypatch.setattr(UvicornConnection, "write_at_once", counted)
-    assert follow(answering, 200) == "word " * 200
-    assert any(taken), "no event was written directly: uvicorn's cycle is no longer recognized"
+    assert follow(server_url, 200) == "word " * 200
+    assert any(written), "no event was written directly: uvicorn's cycle is no longer recognized"
 
 
-def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(answering, monkeypatch):
-    decoded, plain = [], FastBody._plain
+def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url, monkeypatch):
+    decoded, plain = [], FastBody._decode_chunks
 
     def counted(body, chunks):
         decoded.append(plain(body, chunks))
         return decoded[-1]
 
-    monkeypatch.setattr(FastBody, "_plain", counted)
-    assert follow(answering, 200) == "word " * 200
+    monkeypatch.setattr(FastBody, "_decode_chunks", counted)
+    assert follow(server_url, 200) == "word " * 200
     assert b"event:done" in b"".join(decoded), (
         "no chunk was read directly: httpx's layers are no longer recognized"
     )

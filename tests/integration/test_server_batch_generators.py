@@ -1,4 +1,4 @@
-"""Batched generators: rows that grow and end apart, and late joiners between two steps."""
+"""Batched generators: rows grow and end independently, and late joiners enter between two steps."""
 
 import contextlib
 import threading
@@ -12,8 +12,8 @@ from support.reference_server import QUICK, Fold, eventually, serving
 from tidewire_server import Append, Context, ItemError, Last, Server
 
 
-def test_rows_of_a_generator_grow_and_end_apart():
-    server, read = Server(**QUICK), threading.Event()
+def test_rows_of_a_batched_generator_grow_and_end_independently():
+    server, released = Server(**QUICK), threading.Event()
 
     @server.endpoint(batch=True)
     def spell(words: list[str], ctx: Context) -> Iterator[dict[int, Append[str] | Last | ItemError]]:
@@ -29,7 +29,7 @@ def test_rows_of_a_generator_grow_and_end_apart():
                 else:
                     step[row] = Append(letters.pop(0))
             yield step
-            assert len(left) > 1 or read.wait(10)
+            assert len(left) > 1 or released.wait(10)
 
     with serving(server) as peer:
         assert peer.http.get("/v1/endpoints/spell").json()["capabilities"]["rollback"] is False
@@ -40,19 +40,19 @@ def test_rows_of_a_generator_grow_and_end_apart():
             "failed",
             "running",
         ]
-        read.set()
+        released.set()
         fold = Fold().take(peer.events(job, "0-0"))
         assert [each["value"] for each in fold.items] == ["a", "ab", "abcdef"]
         assert fold.items == peer.job(job)["state"]["items"]
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_newcomers_join_a_running_batch_between_two_steps(kind):
+def test_late_joiners_enter_a_running_batch_between_two_steps(kind):
     server, calls, closed = Server(**QUICK), [], []
     steps = threading.Semaphore(0)
 
     def spell(words: list[str]) -> Generator[dict[int, Append[str] | Last], dict[int, str], None]:
-        """Continuous batching as an ordinary coroutine: a row is a slot."""
+        """Continuous batching in a generator: each row is a slot."""
         slots = dict(enumerate(words))
         calls.append(dict(slots))
         try:
@@ -82,7 +82,9 @@ def test_newcomers_join_a_running_batch_between_two_steps(kind):
     server.endpoint(batch=True, max_batch_size=2, name="spell")(spell if kind == "def" else async_spell)
     with serving(server) as peer:
         if kind == "async def":
-            steps.release(100)  # it would keep the event loop from everything else
+            steps.release(
+                100
+            )  # Without free steps, the blocking generator would keep the event loop from handling other requests.
         jobs = [peer.start("spell", {"words": "abcd"})]
         if kind == "def":
             eventually(lambda: calls)
@@ -95,16 +97,16 @@ def test_newcomers_join_a_running_batch_between_two_steps(kind):
         eventually(lambda: closed)
     assert set(closed) == {0}
     if kind == "def":
-        # The third waits for a row to be free, and gets that row.
+        # The third job waits for a free row and takes that row.
         assert calls[:2] == [{0: "abcd"}, {1: "xy"}]
         assert {1: "z"} in calls
         assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
 
 
 @pytest.mark.parametrize(
-    ("yielded", "said"), [([1], "must yield {row: value}"), ({5: 1}, "the generator yielded row 5")]
+    ("yielded", "message"), [([1], "must yield {row: value}"), ({5: 1}, "the generator yielded row 5")]
 )
-def test_what_a_generator_may_not_yield_is_told(yielded, said):
+def test_an_invalid_yield_of_a_batched_generator_fails_with_a_message(yielded, message):
     server = Server(**QUICK)
 
     @server.endpoint(batch=True)
@@ -114,4 +116,4 @@ def test_what_a_generator_may_not_yield_is_told(yielded, said):
     with serving(server) as peer:
         error = item(peer.run("wrong", {"n": 1}))["error"]
         assert error["code"] == "invalid_value"
-        assert said in error["detail"]
+        assert message in error["detail"]

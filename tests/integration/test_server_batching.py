@@ -1,4 +1,4 @@
-"""Request batching, seen from outside: which items share a call, what each gets, and what its neighbours notice."""
+"""Request batching over HTTP: which items share a call, results per item, cancellation and limits."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ class TrimWords(BaseModel):
 
 
 class Gate:
-    """A function's calls, each held until it is let through."""
+    """Records the calls of a function and holds each call until the test opens the gate."""
 
     def __init__(self):
         self.calls: list[list[Any]] = []
@@ -51,8 +51,8 @@ def item(job, index=0):
     return job["state"]["items"][index]
 
 
-def held(**options):
-    """A server whose one endpoint waits at a gate."""
+def gated_server(**options):
+    """A server with one endpoint whose calls wait at a gate."""
     gate, server = Gate(), Server(**QUICK)
 
     @server.endpoint(batch=True, **options)
@@ -63,11 +63,11 @@ def held(**options):
     return gate, server
 
 
-# ---- who shares a call -----------------------------------------------------------------------------------------------
+# ---- which items share a call ----------------------------------------------------------------------------------------
 
 
-def test_what_waits_while_a_call_runs_is_the_next_call_and_a_cancelled_one_is_not_in_it():
-    gate, server = held(max_batch_size=4)
+def test_items_that_queue_during_a_call_form_the_next_call_without_cancelled_ones():
+    gate, server = gated_server(max_batch_size=4)
     with serving(server) as peer:
         first = peer.start("shout", {"words": "one"})
         eventually(lambda: gate.calls)
@@ -77,14 +77,14 @@ def test_what_waits_while_a_call_runs_is_the_next_call_and_a_cancelled_one_is_no
         assert item(peer.ended(first))["value"] == "ONE"
         assert [item(peer.ended(job))["value"] for job in (three, four)] == ["THREE", "FOUR"]
         assert peer.ended(two)["status"] == "cancelled"
-        told = [item(peer.job(job))["batch"] for job in (first, three, four)]
+        batches = [item(peer.job(job))["batch"] for job in (first, three, four)]
     assert gate.calls == [["one"], ["three", "four"]]
-    assert [(each["size"], each["row"]) for each in told] == [(1, 0), (2, 0), (2, 1)]
-    assert all(each["wait_ms"] >= 0 for each in told)
+    assert [(each["size"], each["row"]) for each in batches] == [(1, 0), (2, 0), (2, 1)]
+    assert all(each["wait_ms"] >= 0 for each in batches)
 
 
-def test_items_of_many_jobs_and_callers_share_calls_and_one_input_is_no_list():
-    gate, server = held(max_batch_size=4)
+def test_items_of_several_jobs_and_callers_share_calls():
+    gate, server = gated_server(max_batch_size=4)
     server.configure(tokens=("ada:1", "bo:2"))
     with (
         serving(server, authorization="Bearer 1") as ada,
@@ -99,11 +99,11 @@ def test_items_of_many_jobs_and_callers_share_calls_and_one_input_is_no_list():
         assert (job["batch"], item(job)["value"]) == (False, "BO")
         assert [each["value"] for each in ada.ended(many)["state"]["items"]] == list("012345")
         assert ada.ended(blocker)["status"] == "succeeded"
-    # Callers take turns also within a batch.
+    # Callers take turns within a batch, too.
     assert gate.calls == [["first"], ["0", "bo", "1", "2"], ["3", "4", "5"]]
 
 
-def test_a_call_begins_only_once_the_values_of_the_last_one_are_json_for_it_may_write_them_anew():
+def test_a_call_begins_after_the_values_of_the_previous_call_are_serialized():
     server, second = Server(**QUICK), threading.Event()
 
     class InBuffer(BaseModel):
@@ -124,16 +124,16 @@ def test_a_call_begins_only_once_the_values_of_the_last_one_are_json_for_it_may_
     assert [each["value"] for each in job["state"]["items"]] == [{"written_anew": False}] * 2
 
 
-def test_a_batch_that_is_full_does_not_wait():
-    gate, server = held(max_batch_size=2, batch_timeout=3600)
+def test_a_full_batch_starts_without_waiting():
+    gate, server = gated_server(max_batch_size=2, batch_timeout=3600)
     gate.open(9)
     with serving(server) as peer:
         assert peer.run("shout", inputs=[{"words": "a"}, {"words": "b"}])["status"] == "succeeded"
     assert gate.sizes == [2]
 
 
-def test_a_batch_that_is_not_full_waits_for_its_oldest():
-    gate, server = held(max_batch_size=9, batch_timeout=0.1)
+def test_a_partial_batch_waits_batch_timeout_after_its_oldest_item():
+    gate, server = gated_server(max_batch_size=9, batch_timeout=0.1)
     gate.open(9)
     with serving(server) as peer:
         alone = peer.run("shout", {"words": "c"})
@@ -141,9 +141,12 @@ def test_a_batch_that_is_not_full_waits_for_its_oldest():
         assert item(alone)["batch"]["size"] == 1
 
 
-def test_only_equal_keys_and_what_the_cost_allows_share_a_call():
-    gate, server = held(
-        max_batch_size=8, key=lambda given: given.words[0], cost=lambda given: len(given.words), max_cost=6
+def test_items_share_a_call_only_with_equal_keys_and_within_max_cost():
+    gate, server = gated_server(
+        max_batch_size=8,
+        key=lambda input_: input_.words[0],
+        cost=lambda input_: len(input_.words),
+        max_cost=6,
     )
     with serving(server) as peer:
         peer.start("shout", {"words": "x"})
@@ -162,18 +165,18 @@ def test_only_equal_keys_and_what_the_cost_allows_share_a_call():
 
 
 @pytest.mark.parametrize("pad", [None, {"words": "-"}])
-def test_a_call_is_filled_up_to_an_allowed_size_and_the_filling_never_comes_back(pad):
-    gate, server = held(sizes=[1, 4], pad=pad)
+def test_a_call_is_padded_to_an_allowed_size_and_padding_is_not_returned(pad):
+    gate, server = gated_server(sizes=[1, 4], pad=pad)
     gate.open(9)
     with serving(server) as peer:
         job = peer.run("shout", inputs=[{"words": "a"}, {"words": "b"}])
         assert [each["value"] for each in job["state"]["items"]] == ["A", "B"]
         assert item(job)["batch"]["size"] == 2
-    # Both come in one submit, and nothing runs: they are one call.
+    # Both inputs arrive in one submit while nothing runs, so they share one call.
     assert gate.calls == [["a", "b", *["-" if pad else "b"] * 2]]
 
 
-# ---- what each gets --------------------------------------------------------------------------------------------------
+# ---- results per item ------------------------------------------------------------------------------------------------
 
 
 def make_trim(server, **options):
@@ -187,7 +190,7 @@ def make_trim(server, **options):
         ]
 
 
-def test_an_error_in_one_slot_fails_that_item_with_all_that_it_says():
+def test_a_returned_item_error_fails_only_its_item():
     server = Server(**QUICK)
     make_trim(server)
 
@@ -214,7 +217,7 @@ def test_an_error_in_one_slot_fails_that_item_with_all_that_it_says():
         assert item(job, 1)["value"] == 2
 
 
-def test_lists_of_members_and_of_outputs_as_gradio_has_them():
+def test_a_batched_function_may_take_and_return_one_list_per_member():
     server = Server(**QUICK)
 
     @server.endpoint(batch=True)
@@ -226,25 +229,25 @@ def test_lists_of_members_and_of_outputs_as_gradio_has_them():
         assert [each["value"] for each in job["state"]["items"]] == [["he", 2], ["s", 1]]
 
 
-def by_client(url, name, given):
+def by_client(url, name, input_):
     with Client(url) as client:
-        return client.run(name, given)
+        return client.run(name, input_)
 
 
-def by_command(url, name, given):
-    members = [f"{member}={json.dumps(value)}" for member, value in given.items()]
+def by_command(url, name, input_):
+    members = [f"{member}={json.dumps(value)}" for member, value in input_.items()]
     result = typer.testing.CliRunner().invoke(cli.app, ["call", url, name, *members])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout) if result.stdout.startswith(("[", "{")) else result.stdout
 
 
-def by_raw_http(url, name, given):
-    answer = httpx.post(f"{url}/v1/endpoints/{name}/jobs", json={"input": given}, headers=STREAM)
+def by_raw_http(url, name, input_):
+    answer = httpx.post(f"{url}/v1/endpoints/{name}/jobs", json={"input": input_}, headers=STREAM)
     return Fold().take(Decoder().feed(answer.content)).items[0]["value"]
 
 
 @pytest.mark.parametrize("ask", [by_client, by_command, by_raw_http])
-def test_one_input_gives_one_value_and_not_a_list_or_the_first_letter_of_one(ask):
+def test_one_input_of_a_batched_endpoint_gives_one_value(ask):
     server = Server(**QUICK)
     make_trim(server)
 
@@ -257,7 +260,7 @@ def test_one_input_gives_one_value_and_not_a_list_or_the_first_letter_of_one(ask
         assert ask(url, "lists", {"words": "hello", "lengths": 2}) == ["he"]
 
 
-def test_a_wrong_number_of_results_is_one_clear_error_for_all(caplog):
+def test_a_wrong_number_of_results_fails_all_items(caplog):
     server = Server(**QUICK)
 
     @server.endpoint(batch=True)
@@ -273,7 +276,7 @@ def test_a_wrong_number_of_results_is_one_clear_error_for_all(caplog):
 
 
 @pytest.mark.parametrize("kind", ["def", "async def", "generator"])
-def test_where_the_call_raises_all_its_items_fail_and_the_log_tells_once(kind, caplog):
+def test_an_exception_fails_all_items_and_is_logged_once(kind, caplog):
     server = Server(**QUICK)
 
     if kind == "def":
@@ -302,7 +305,7 @@ def test_where_the_call_raises_all_its_items_fail_and_the_log_tells_once(kind, c
     assert caplog.text.count("LookupError: down") == 2
 
 
-def test_bisecting_leaves_only_what_poisons_the_call():
+def test_bisect_fails_only_the_item_that_raises():
     server, calls = Server(**QUICK), []
 
     @server.endpoint(batch=True, bisect=True)
@@ -318,12 +321,12 @@ def test_bisecting_leaves_only_what_poisons_the_call():
     assert [len(call) for call in calls] == [8, 4, 2, 2, 1, 1, 4]
 
 
-# ---- cancel and time -------------------------------------------------------------------------------------------------
+# ---- cancellation and time limits ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["def", "async def", "generator", "async generator"])
-def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the_call_ends(kind):
-    server, seen, entered = Server(**QUICK), [], threading.Semaphore(0)
+def test_cancelling_a_row_keeps_the_others_and_cancelling_all_ends_the_call(kind):
+    server, cancelled_rows, entered = Server(**QUICK), [], threading.Semaphore(0)
     step = threading.Event()
 
     if kind == "def":
@@ -333,7 +336,7 @@ def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the
             entered.release()
             while not (ctx.cancelled or step.is_set()):
                 step.wait(0.005)
-            seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+            cancelled_rows.append([ctx.rows[row].cancelled for row in range(len(n))])
             ctx.progress(1, 1)
             ctx.rows[0].note("done")
             return n
@@ -348,7 +351,7 @@ def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the
                     await asyncio.sleep(0.005)
                 return n
             finally:
-                seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+                cancelled_rows.append([ctx.rows[row].cancelled for row in range(len(n))])
 
     elif kind == "generator":
 
@@ -360,7 +363,7 @@ def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the
                     yield {}
                 yield dict(enumerate(n))
             finally:
-                seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+                cancelled_rows.append([ctx.rows[row].cancelled for row in range(len(n))])
 
     else:
 
@@ -373,7 +376,7 @@ def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the
                     await asyncio.sleep(0.005)
                 yield dict(enumerate(n))
             finally:
-                seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+                cancelled_rows.append([ctx.rows[row].cancelled for row in range(len(n))])
 
     with serving(server) as peer:
         job = peer.start("work", inputs=[{"n": 7}, {"n": 8}])
@@ -383,19 +386,19 @@ def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the
         step.set()
         ended = peer.ended(job)
         assert (ended["status"], item(ended, 1)["value"]) == ("partially_failed", 8)
-        assert seen == [[True, False]]
+        assert cancelled_rows == [[True, False]]
         step.clear()
         job = peer.start("work", inputs=[{"n": 7}, {"n": 8}])
         assert entered.acquire(timeout=10)
         peer.http.post(f"/v1/jobs/{job}/cancel")
         assert peer.ended(job)["status"] == "cancelled"
-        eventually(lambda: len(seen) == 2)
+        eventually(lambda: len(cancelled_rows) == 2)
         step.set()
         assert item(peer.run("work", {"n": 9}))["value"] == 9
-    assert seen[1] == [True, True]
+    assert cancelled_rows[1] == [True, True]
 
 
-def test_a_call_that_is_cancelled_before_its_first_step_leaves_nothing_behind():
+def test_a_call_cancelled_before_its_first_step_does_not_run():
     server, ran = Server(**QUICK), []
 
     @server.endpoint(batch=True)
@@ -417,7 +420,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_leaves_nothing_behind():
     assert ran == []
 
 
-def test_items_that_come_within_the_last_half_millisecond_of_a_wait_are_taken():
+def test_batch_timeouts_below_half_a_millisecond_work():
     server = Server(**QUICK)
 
     @server.endpoint(batch=True, batch_timeout=0.0004, concurrency_limit=None)
@@ -435,11 +438,11 @@ def test_items_that_come_within_the_last_half_millisecond_of_a_wait_are_taken():
         assert [record.status for record in jobs] == ["succeeded"] * 50
         await service.close()
 
-    # uvloop's handle of so short a wait has no time of its own, and this is the loop that serves.
+    # uvloop's timer handle for such a short wait has no time, and production servers run on uvloop.
     uvloop.run(at_once())
 
 
-def test_a_call_may_take_so_long_and_no_longer():
+def test_a_call_is_cancelled_at_its_time_limit():
     server, over = Server(**QUICK), threading.Event()
 
     @server.endpoint(batch=True, time_limit=0.05)
@@ -456,8 +459,8 @@ def test_a_call_may_take_so_long_and_no_longer():
         assert over.wait(10)
 
 
-def test_what_expired_or_was_abandoned_while_it_waited_is_in_no_call():
-    gate, server = held(max_batch_size=8)
+def test_expired_and_cancelled_items_in_the_queue_enter_no_call():
+    gate, server = gated_server(max_batch_size=8)
     server.configure(min_grace=0.02)
     with serving(server) as peer:
         first = peer.start("shout", {"words": "first"})
@@ -476,10 +479,10 @@ def test_what_expired_or_was_abandoned_while_it_waited_is_in_no_call():
     assert gate.calls == [["first"], ["kept"]]
 
 
-# ---- the rest: values, what is told, discovery -----------------------------------------------------------------------
+# ---- values, progress, discovery -------------------------------------------------------------------------------------
 
 
-def test_a_value_that_does_not_fit_fails_its_row_and_no_other():
+def test_an_invalid_value_fails_only_its_row():
     server = Server(**QUICK)
 
     @server.endpoint(batch=True)
@@ -509,28 +512,28 @@ def test_a_value_that_does_not_fit_fails_its_row_and_no_other():
 
 
 def test_progress_and_notes_of_a_call_reach_each_row():
-    server, told = Server(**QUICK), threading.Event()
+    server, batches = Server(**QUICK), threading.Event()
 
     @server.endpoint(batch=True)
     def work(n: list[int], ctx: Context) -> list[int]:
         ctx.progress(1, 2, unit="step")
         ctx.note("warm")
         ctx.rows[1].usage(tokens=3)
-        assert told.wait(10)
+        assert batches.wait(10)
         return n
 
     with serving(server) as peer:
         job = peer.start("work", inputs=[{"n": 1}, {"n": 2}])
         with peer.stream(job) as reading:
             assert {data(reading.until("progress"))["item"] for _ in range(2)} == {0, 1}
-            told.set()
+            batches.set()
             assert reading.until("done")
         ended = peer.job(job)
         assert [note["text"] for note in ended["state"]["notes"]] == ["warm", "warm"]
         assert ended["done"]["usage"] == {"tokens": 3}
 
 
-def test_discovery_says_how_many_inputs_a_job_may_have_and_not_how_many_share_a_call():
+def test_discovery_reports_max_inputs_of_a_job_not_the_batch_size():
     server = Server(**QUICK, max_inputs=50)
     make_trim(server, max_batch_size=4)
     with serving(server) as peer:
@@ -542,7 +545,7 @@ def test_discovery_says_how_many_inputs_a_job_may_have_and_not_how_many_share_a_
             "/v1/endpoints/trim_words/jobs", content=b'{"input": {"word": "hello"}}', headers=JSON
         )
         assert answer.status_code == 201
-        # More than one call takes come in one job.
+        # A job may have more inputs than one call takes.
         job = peer.run("trim_words", inputs=[{"word": f"w{n:02}"} for n in range(20)])
         assert [each["value"] for each in job["state"]["items"]] == [f"w{n:02}" for n in range(20)]
         assert max(each["batch"]["size"] for each in job["state"]["items"]) == 4

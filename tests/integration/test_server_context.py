@@ -1,4 +1,4 @@
-"""What a function asks of the call that it is in: cancelled, progress, notes, usage, and how long it may take."""
+"""`Context`, the view of a function on its call: cancellation, progress, notes, usage and the time limit."""
 
 import asyncio
 import threading
@@ -44,7 +44,7 @@ def make_server():
 
 
 @pytest.mark.parametrize("endpoint", ["thread", "generator", "task"])
-def test_a_cancelled_function_frees_what_it_held_and_then_its_job_ends(endpoint):
+def test_a_cancelled_function_runs_its_cleanup_before_the_job_ends(endpoint):
     server, freed, entered = make_server()
     with serving(server) as peer:
         job = peer.start(endpoint)
@@ -55,7 +55,7 @@ def test_a_cancelled_function_frees_what_it_held_and_then_its_job_ends(endpoint)
 
 
 @pytest.mark.parametrize("endpoint", ["thread", "generator", "task"])
-def test_a_function_that_takes_longer_than_it_may_fails_and_frees_what_it_held(endpoint):
+def test_a_function_beyond_its_time_limit_fails_and_runs_its_cleanup(endpoint):
     server, freed, _ = make_server()
     server.endpoints[endpoint].time_limit = 0.03
     with serving(server) as peer:
@@ -67,8 +67,8 @@ def test_a_function_that_takes_longer_than_it_may_fails_and_frees_what_it_held(e
         eventually(lambda: freed == [endpoint])
 
 
-def test_a_context_is_no_member_of_the_input_and_tells_readers_without_touching_the_value():
-    server, told = Server(**QUICK), threading.Event()
+def test_a_context_is_not_an_input_member_and_reports_without_changing_the_value():
+    server, progress_read = Server(**QUICK), threading.Event()
 
     @server.endpoint
     def render(ctx: Context, frames: int = 2) -> str:
@@ -76,7 +76,7 @@ def test_a_context_is_no_member_of_the_input_and_tells_readers_without_touching_
         ctx.note("coarse", level="warning")
         ctx.usage(frames=frames)
         assert ctx.rows[0] is ctx
-        assert told.wait(10)
+        assert progress_read.wait(10)
         return "done"
 
     with serving(server) as peer:
@@ -87,7 +87,7 @@ def test_a_context_is_no_member_of_the_input_and_tells_readers_without_touching_
         with peer.stream(job) as reading:
             message = {"current": 1, "total": 2, "unit": "frame", "phase": "rendering", "item": 0}
             assert data(reading.until("progress")) == message
-            told.set()
+            progress_read.set()
         ended = peer.ended(job)
         assert ended["state"]["notes"] == [{"level": "warning", "text": "coarse"}]
         assert ended["state"]["usage"] == {"frames": 2}

@@ -1,4 +1,7 @@
-"""Blocks that go to a reader's socket by the commit itself: in order, whole, and by the long way where there is no room."""
+"""Delivery of events by direct writes from a commit to a reader's socket.
+
+Readers receive all events in order, and a reader with a full socket falls back to its own task.
+"""
 
 import asyncio
 import socket
@@ -47,7 +50,7 @@ def contiguous(events: list[Event]) -> bool:
     return seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
 
-def test_readers_that_came_at_different_times_get_each_event_once_and_in_order():
+def test_readers_that_join_at_different_times_get_each_event_once_in_order():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 3000})
         found: list[list[Event]] = [[] for _ in range(6)]
@@ -74,20 +77,20 @@ def test_readers_that_came_at_different_times_get_each_event_once_and_in_order()
 
 
 @pytest.mark.parametrize("window", [0.0, 0.005])
-def test_whatever_is_written_between_appends_stands_where_it_was_written(window):
+def test_other_changes_keep_their_order_between_appends(window):
     with serving(make_server(merge_window=window)) as peer:
         job = peer.start("mixed", {"rounds": 200})
         events = peer.events(job, after="0-0")
         fold = Fold(keep_states=False).take(logged(events))
-        said = "".join(f"{n}" + ("x" * 50_000 if n % 13 == 0 else "") + "é🎉" for n in range(200))
+        expected_text = "".join(f"{n}" + ("x" * 50_000 if n % 13 == 0 else "") + "é🎉" for n in range(200))
         assert contiguous(events)
-        assert fold.items == [{"status": "succeeded", "value": said}]
+        assert fold.items == [{"status": "succeeded", "value": expected_text}]
         assert [note["text"] for note in peer.job(job)["state"]["notes"]] == [
             f"at {n}" for n in range(0, 200, 11)
         ]
 
 
-def test_a_connection_that_is_cut_while_events_are_passed_on_loses_nothing_for_whoever_comes_back():
+def test_a_reader_that_reconnects_after_cuts_loses_no_event():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 20_000})
         url = httpx.URL(peer.url)
@@ -110,7 +113,7 @@ def test_a_connection_that_is_cut_while_events_are_passed_on_loses_nothing_for_w
 
 
 def unchunked(answer: bytes) -> bytes:
-    """The body of an answer in chunks, as far as it has come."""
+    """Decode the part of a chunked response body that has arrived."""
     _, _, rest = answer.partition(b"\r\n\r\n")
     body = b""
     while b"\r\n" in rest:
@@ -121,21 +124,22 @@ def unchunked(answer: bytes) -> bytes:
     return body
 
 
-def test_a_reader_without_room_gets_the_rest_by_its_own_task_and_others_are_not_kept():
+def test_a_reader_with_a_full_socket_catches_up_without_delaying_others():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 60_000})
         url = httpx.URL(peer.url)
-        with socket.socket() as stuck:
-            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck.connect((url.host, url.port))
-            stuck.sendall(
+        with socket.socket() as stuck_socket:
+            stuck_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck_socket.connect((url.host, url.port))
+            stuck_socket.sendall(
                 f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
             )
-            # It reads nothing until the job is over: what does not fit its window is not kept as copies, and not lost.
+            # The stuck reader reads nothing until the job has ended. The server neither keeps copies for it
+            # nor loses events.
             whole = peer.events(job, after="0-0")
-            stuck.settimeout(30)
+            stuck_socket.settimeout(30)
             received = b""
-            while piece := stuck.recv(65536):
+            while piece := stuck_socket.recv(65536):
                 received += piece
         events = logged(Decoder().feed(unchunked(received)))
     assert events[-1].type == "done"
@@ -143,7 +147,7 @@ def test_a_reader_without_room_gets_the_rest_by_its_own_task_and_others_are_not_
     assert Fold(keep_states=False).take(events).items == Fold(keep_states=False).take(logged(whole)).items
 
 
-def test_under_the_other_parser_of_the_http_server_the_same_events_come():
+def test_uvicorn_with_h11_serves_the_same_events():
     server = make_server()
     listener = bind("127.0.0.1", 0)
     config = uvicorn.Config(server.app, http="h11", lifespan="on", ws="none", log_config=None)
@@ -164,29 +168,29 @@ def test_under_the_other_parser_of_the_http_server_the_same_events_come():
         listener.close()
 
 
-def test_a_stream_has_the_kernel_buffer_little_whoever_listens():
+def test_stream_connections_have_small_send_buffers():
     class Cycle:
         def __init__(self, transport: asyncio.BaseTransport) -> None:
             self.transport = transport
 
         async def send(self, message: Message) -> None:
-            """Nothing is sent here."""
+            """Discard the message; the test examines only the transport."""
 
-    async def look() -> None:
+    async def check_limits() -> None:
         listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
         async with listener:
             _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
             UvicornConnection(Cycle(writer.transport).send).limit_buffering()
             sock = writer.get_extra_info("socket")
-            # Linux tells twice what it was asked for.
+            # Linux reports twice the requested buffer size.
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
             assert writer.transport.get_write_buffer_limits() == (0, 0)
             writer.close()
 
-    asyncio.run(look())
+    asyncio.run(check_limits())
 
 
-def test_an_append_after_a_pause_is_sent_without_another_one():
+def test_an_append_after_a_pause_is_sent_without_a_further_append():
     server = make_server(merge_window=0.005)
     pieces: asyncio.Queue[str | None] = asyncio.Queue()
     loops: list[asyncio.AbstractEventLoop] = []

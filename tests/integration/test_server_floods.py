@@ -1,4 +1,7 @@
-"""Crowds, floods and rude clients: nothing that was sent is lost, every job ends, and a neighbour does not notice."""
+"""Many concurrent clients, garbage, and clients that break off.
+
+No event is lost, every job ends, and a concurrent stream is unaffected.
+"""
 
 import asyncio
 import contextlib
@@ -62,14 +65,14 @@ def address(peer):
 
 
 @pytest.fixture
-def neighbour(peer) -> Iterator[None]:
-    with beside(peer):
+def quiet_stream(peer) -> Iterator[None]:
+    with concurrent_stream(peer):
         yield
 
 
 @contextlib.contextmanager
-def beside(peer: Peer) -> Iterator[None]:
-    """A quiet stream beside the block: it goes on, is told the truth, and ends as its job does."""
+def concurrent_stream(peer: Peer) -> Iterator[None]:
+    """Read a quiet stream during the block, and check that it receives pings and the end of its job."""
     job = peer.start("hold")
     pings, ended = [0], []
 
@@ -109,7 +112,7 @@ def request(body: bytes, *headers: bytes) -> bytes:
 
 
 def talk(address: tuple[str, int], *parts: bytes) -> bytes:
-    """Send the parts, and read until the server closes."""
+    """Send the parts and read until the server closes the connection."""
     with socket.create_connection(address, timeout=20) as connection:
         answer = b""
         with contextlib.suppress(ConnectionError):
@@ -124,15 +127,15 @@ def jobs_of(peer: Peer) -> int:
     return int(peer.metrics().get('tidewire_jobs_submitted_total{endpoint="say"}', 0))
 
 
-@pytest.mark.usefixtures("neighbour")
-def test_a_thousand_clients_at_once_each_get_their_own_answer(address):
+@pytest.mark.usefixtures("quiet_stream")
+def test_a_thousand_concurrent_clients_each_get_their_response(address):
     async def one(name: str) -> str:
         reader, writer = await asyncio.open_connection(*address)
         body = json.dumps({"input": {"name": name}}).encode()
         writer.write(request(body, b"Accept: text/event-stream", b"Connection: close"))
         events = Decoder().feed((await reader.read()).partition(b"\r\n\r\n")[2])
         writer.close()
-        # Chunk sizes are lines that no field begins: the decoder passes over them.
+        # The chunk-size lines begin no known field, so the decoder ignores them.
         texts = [data(event) for event in events if event.type == "message"]
         assert events[-1].type == "done", events
         return "".join(text for text in texts if type(text) is str)
@@ -144,8 +147,8 @@ def test_a_thousand_clients_at_once_each_get_their_own_answer(address):
         assert asyncio.run(crowd()) == [f"hello client {number}" for number in range(CROWD)]
 
 
-def test_requests_that_trickle_in_are_left_and_hold_up_nobody():
-    with serving(make_server(head_timeout=0.5, body_timeout=0.5)) as peer, beside(peer):
+def test_slowly_arriving_requests_time_out_without_delaying_others():
+    with serving(make_server(head_timeout=0.5, body_timeout=0.5)) as peer, concurrent_stream(peer):
         heads = [socket.create_connection(address_of(peer), timeout=20) for _ in range(30)]
         bodies = [socket.create_connection(address_of(peer), timeout=20) for _ in range(30)]
         for slow in heads:
@@ -158,19 +161,19 @@ def test_requests_that_trickle_in_are_left_and_hold_up_nobody():
                 slow.settimeout(0.01)
                 try:
                     slow.sendall(more)
-                    said = slow.recv(1000)
+                    response = slow.recv(1000)
                 except TimeoutError:
                     continue
                 except ConnectionError:
-                    said = b""
-                assert not said or said.startswith(b"HTTP/1.1 408"), said
+                    response = b""
+                assert not response or response.startswith(b"HTTP/1.1 408"), response
                 del waiting[slow]
         for slow in heads + bodies:
             slow.close()
         assert jobs_of(peer) == 0
 
 
-@pytest.mark.usefixtures("neighbour")
+@pytest.mark.usefixtures("quiet_stream")
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -203,23 +206,23 @@ def test_requests_that_trickle_in_are_left_and_hold_up_nobody():
         (b"GET http://evil.example/v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", {200, 404}),
     ],
 )
-def test_garbage_is_answered_or_left_and_starts_nothing(peer, address, sent, status):
+def test_garbage_is_answered_or_dropped_and_starts_no_job(peer, address, sent, status):
     before = jobs_of(peer)
     answer = talk(address, sent)
     assert not answer or int(answer.split(b" ", 2)[1]) in status, answer
     assert jobs_of(peer) == before
 
 
-def test_a_peer_that_sends_garbage_again_and_again_does_not_fill_the_log(peer, address, caplog):
+def test_repeated_garbage_is_logged_at_a_limited_rate(peer, address, caplog):
     for _ in range(EVERY):
         talk(address, b"GARBAGE\r\n\r\n")
-    told = [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"]
-    assert 1 <= len(told) <= 2
-    assert told[-1] == f"Invalid HTTP request received. ({EVERY} times so far; logged once in {EVERY})"
+    messages = [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"]
+    assert 1 <= len(messages) <= 2
+    assert messages[-1] == f"Invalid HTTP request received. ({EVERY} times so far; logged once in {EVERY})"
 
 
-@pytest.mark.usefixtures("neighbour")
-def test_a_client_that_resets_its_connection_in_the_middle_of_a_submit_harms_nobody(peer, address):
+@pytest.mark.usefixtures("quiet_stream")
+def test_resets_during_a_submit_do_not_affect_others(peer, address):
     before = jobs_of(peer)
     whole = request(b'{"input": {"name": "x"}}', b"Accept: text/event-stream")
     cuts = range(1, len(whole) + 1, 3)
@@ -231,7 +234,7 @@ def test_a_client_that_resets_its_connection_in_the_middle_of_a_submit_harms_nob
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         rude.sendall(whole)
         assert rude.recv(12) == b"HTTP/1.1 200"
-    # Only whole submits may have begun; each that has begun ends.
+    # Only complete submits may start jobs, and each started job ends.
     assert jobs_of(peer) - before <= 2
     eventually(lambda: peer.metrics()["tidewire_open_streams"] == 1)
 
@@ -242,12 +245,12 @@ def test_a_client_that_resets_its_connection_in_the_middle_of_a_submit_harms_nob
     eventually(ended)
 
 
-@pytest.mark.usefixtures("neighbour")
-def test_ten_thousand_tiny_requests_on_one_connection_are_all_answered_in_order(address):
+@pytest.mark.usefixtures("quiet_stream")
+def test_ten_thousand_pipelined_requests_are_answered_in_order(address):
     count = 10_000
-    asked = b"".join(b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(count))
+    pipelined = b"".join(b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(count))
     with socket.create_connection(address, timeout=60) as connection:
-        threading.Thread(target=connection.sendall, args=(asked,), daemon=True).start()
+        threading.Thread(target=connection.sendall, args=(pipelined,), daemon=True).start()
         received = bytearray()
         while received.count(b"HTTP/1.1 404") < count:
             chunk = connection.recv(1 << 20)
@@ -259,8 +262,8 @@ def test_ten_thousand_tiny_requests_on_one_connection_are_all_answered_in_order(
     assert answered == list(range(count))
 
 
-@pytest.mark.usefixtures("neighbour")
-def test_submits_that_come_behind_each_other_on_one_connection_are_each_taken(peer, address):
+@pytest.mark.usefixtures("quiet_stream")
+def test_pipelined_submits_each_start_a_job(peer, address):
     before = jobs_of(peer)
     submits = [request(json.dumps({"input": {"name": str(number)}}).encode()) for number in range(50)]
     answer = talk(address, *submits, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -276,8 +279,8 @@ def test_submits_that_come_behind_each_other_on_one_connection_are_each_taken(pe
     ]
 
 
-@pytest.mark.usefixtures("neighbour")
-def test_bodies_cut_short_start_nothing(peer, address):
+@pytest.mark.usefixtures("quiet_stream")
+def test_truncated_bodies_start_no_job(peer, address):
     before = jobs_of(peer)
     whole = request(b'{"input": {"name": "cut"}}')
     for cut in range(len(whole) - 26, len(whole)):

@@ -1,5 +1,6 @@
-"""What the author's function may do, alone and in a batch: its neighbours do not notice, every job ends, the server
-goes on.
+"""Faulty endpoint functions, alone and in a batch.
+
+Other items are unaffected, every job ends, and the server survives.
 """
 
 import os
@@ -31,7 +32,7 @@ def peer():
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(peer):
+def _server_still_works(peer):
     yield
     assert peer.value("plain", {"how": "well"}) == "fine"
     assert peer.http.get("/readyz").status_code == 200
@@ -39,7 +40,7 @@ def _goes_on(peer):
 
 @pytest.mark.parametrize("endpoint", ["plain", "on_loop", "alone"])
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_function_that_does_wrong_fails_its_item(peer, endpoint, how):
+def test_a_faulty_function_fails_its_item(peer, endpoint, how):
     job = peer.run(endpoint, {"how": how})
     (item,) = job["state"]["items"]
     assert (job["status"], item["error"]["code"]) == ("failed", FAULTS[how])
@@ -48,15 +49,15 @@ def test_a_function_that_does_wrong_fails_its_item(peer, endpoint, how):
 
 
 @pytest.mark.parametrize("how", ["cancel", "close", "unknown"])
-def test_a_function_that_raises_what_is_no_exception_fails_its_item(peer, how):
+def test_a_function_that_raises_a_base_exception_fails_its_item(peer, how):
     for endpoint in ("plain", "on_loop", "yields", "alone", "in_slots", "by_row", "in_step"):
         assert peer.run(endpoint, {"how": how})["status"] == "failed", endpoint
 
 
 @pytest.mark.parametrize("endpoint", ["in_slots", "by_row", "parted"])
-def test_in_a_batch_it_fails_its_own_item_and_no_other(peer, endpoint):
-    hows = [each for how in FAULTS for each in ("well", how)]
-    job = peer.run(endpoint, inputs=[{"how": how} for how in hows])
+def test_a_faulty_item_of_a_batch_fails_alone(peer, endpoint):
+    behaviors = [each for how in FAULTS for each in ("well", how)]
+    job = peer.run(endpoint, inputs=[{"how": how} for how in behaviors])
     items = job["state"]["items"]
     assert {each["batch"]["size"] for each in items} == {16}
     assert [each["status"] for each in items] == ["succeeded", "failed"] * len(FAULTS)
@@ -66,41 +67,41 @@ def test_in_a_batch_it_fails_its_own_item_and_no_other(peer, endpoint):
 
 
 @pytest.mark.parametrize("endpoint", ["plain", "alone", "by_row"])
-def test_ten_megabytes_at_once_arrive_whole(peer, endpoint):
+def test_a_value_of_ten_megabytes_arrives_complete(peer, endpoint):
     fold = Fold().take(peer.events(peer.start(endpoint, {"how": "large"}), "0-0"))
     assert fold.items[0]["value"] == "x" * 10_000_000
 
 
-def test_a_state_that_grows_past_its_bound_fails_its_job_and_not_the_others_of_the_batch(peer):
-    hold = [peer.start("in_slots", {"how": "wait"}) for _ in range(2)]
+def test_a_state_beyond_max_state_bytes_fails_only_its_job_in_a_batch(peer):
+    holding = [peer.start("in_slots", {"how": "wait"}) for _ in range(2)]
     both = peer.start("in_slots", inputs=[{"how": "large"}, {"how": "large"}])
     one = peer.start("in_slots", {"how": "large"})
     small = peer.start("in_slots", {"how": "well"})
     items = peer.ended(both)["state"]["items"]
     assert [each["status"] for each in items] == ["succeeded", "failed"]
     assert items[1]["error"]["code"] == "state_too_large"
-    assert {peer.ended(job)["status"] for job in (*hold, one, small)} == {"succeeded"}
+    assert {peer.ended(job)["status"] for job in (*holding, one, small)} == {"succeeded"}
 
 
 @pytest.mark.parametrize("then", ["exit", "return", "raise"])
-def test_a_function_that_forks_runs_on_in_its_parent_whatever_its_child_does(peer, then):
+def test_a_function_that_forks_continues_in_the_parent(peer, then):
     for endpoint in ("plain", "alone"):
         assert peer.value(endpoint, {"how": f"fork and {then}"}) == "parent"
 
 
 @pytest.mark.parametrize("endpoint", ["hang", "hang_together"])
-def test_a_function_that_hangs_is_given_up_when_it_is_cancelled_or_late(peer, endpoint):
-    given = {} if endpoint == "hang" else {"n": 1}
-    job = peer.start(endpoint, given)
+def test_a_hanging_function_is_abandoned_on_cancel_or_deadline(peer, endpoint):
+    input_ = {} if endpoint == "hang" else {"n": 1}
+    job = peer.start(endpoint, input_)
     eventually(lambda: peer.job(job)["status"] == "running")
     peer.http.post(f"/v1/jobs/{job}/cancel")
     assert peer.ended(job)["status"] == "cancelled"
-    late = peer.run(endpoint, given, deadline_ms=30)
+    late = peer.run(endpoint, input_, deadline_ms=30)
     assert late["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
-    peer.http.delete(f"/v1/jobs/{peer.start(endpoint, given)}")
+    peer.http.delete(f"/v1/jobs/{peer.start(endpoint, input_)}")
 
 
-def test_a_function_that_swallows_its_cancellation_keeps_its_slot_and_nothing_else(peer):
+def test_a_function_that_swallows_cancellation_keeps_only_its_slot(peer):
     job = peer.start("swallow", inputs=[{"n": 1}, {"n": 2}])
     eventually(lambda: peer.job(job)["status"] == "running")
     peer.http.post(f"/v1/jobs/{job}/cancel")
@@ -110,7 +111,7 @@ def test_a_function_that_swallows_its_cancellation_keeps_its_slot_and_nothing_el
     assert peer.ended(peer.start("swallow", {"n": 3}, deadline_ms=30))["status"] == "failed"
 
 
-def test_callers_that_come_and_go_leave_a_running_batch_as_it_is(peer):
+def test_joining_and_cancelled_items_do_not_disturb_a_running_batch(peer):
     stays = peer.start("endless", {"words": "a"})
     for round_ in range(12):
         jobs = [peer.start("endless", {"words": "b"}) for _ in range(1 + round_ % 5)]
@@ -123,7 +124,7 @@ def test_callers_that_come_and_go_leave_a_running_batch_as_it_is(peer):
     assert fold.items[0]["status"] == "cancelled"
 
 
-def test_a_thread_that_a_function_left_behind_does_not_keep_the_process_of_a_library(tmp_path):
+def test_a_leftover_thread_does_not_keep_a_process_with_server_run_alive(tmp_path):
     script = tmp_path / "server.py"
     script.write_text(
         textwrap.dedent("""

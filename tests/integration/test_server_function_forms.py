@@ -1,4 +1,7 @@
-"""Functions as people bring them from elsewhere: they work, or are refused with words that say what to write."""
+"""Forms of endpoint functions: iterators, partials, methods, optional contexts.
+
+Unsupported forms raise with advice.
+"""
 
 import functools
 import itertools
@@ -13,14 +16,14 @@ from pydantic import Base64Bytes, BaseModel, Field
 from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.errors import InvalidValueError, UnknownEndpointError
 
-closed: list[str] = []
+closed_generators: list[str] = []
 
 
 def letters() -> Iterator[str]:
     try:
         yield from itertools.accumulate("abc")
     finally:
-        closed.append("letters")
+        closed_generators.append("letters")
 
 
 async def letters_on_the_loop() -> AsyncIterator[str]:
@@ -29,7 +32,7 @@ async def letters_on_the_loop() -> AsyncIterator[str]:
 
 
 class Numbers:
-    """An asynchronous iterator that is no generator, as the answers of many libraries are."""
+    """An asynchronous iterator that is not a generator, as many libraries return it."""
 
     def __init__(self, last: int) -> None:
         self._left = list(range(1, last + 1))
@@ -44,11 +47,11 @@ class Numbers:
 
 
 def returns_a_generator() -> Iterator[str]:
-    """From elsewhere."""
+    """A function that returns a generator of another function."""
     return letters()
 
 
-def returns_a_generator_by_its_other_name() -> Generator[str, None, None]:
+def returns_a_generator_annotated_as_generator() -> Generator[str, None, None]:
     return letters()
 
 
@@ -56,15 +59,15 @@ def returns_another_iterator() -> Iterator[str]:
     return itertools.accumulate("abc")
 
 
-def returns_what_the_loop_drives() -> AsyncGenerator[str, None]:
+def returns_async_letters() -> AsyncGenerator[str, None]:
     return letters_on_the_loop()
 
 
-async def returns_what_the_loop_drives_late() -> AsyncIterator[str]:
+async def returns_async_letters_after_await() -> AsyncIterator[str]:
     return letters_on_the_loop()
 
 
-def returns_an_answer_of_a_library(n: int = 3) -> AsyncIterator[int]:
+def returns_an_async_iterator(n: int = 3) -> AsyncIterator[int]:
     return Numbers(n)
 
 
@@ -72,21 +75,21 @@ def returns_an_answer_of_a_library(n: int = 3) -> AsyncIterator[int]:
     ("function", "value"),
     [
         (returns_a_generator, "abc"),
-        (returns_a_generator_by_its_other_name, "abc"),
+        (returns_a_generator_annotated_as_generator, "abc"),
         (returns_another_iterator, "abc"),
-        (returns_what_the_loop_drives, "abc"),
-        (returns_what_the_loop_drives_late, "abc"),
-        (returns_an_answer_of_a_library, 3),
+        (returns_async_letters, "abc"),
+        (returns_async_letters_after_await, "abc"),
+        (returns_an_async_iterator, 3),
     ],
 )
-def test_a_function_that_returns_what_yields_is_as_one_that_yields(function, value):
-    closed.clear()
+def test_a_function_that_returns_an_iterator_streams_like_a_generator(function, value):
+    closed_generators.clear()
     server = Server()
     server.endpoint(function)
     assert server.call(function.__name__) == value
     assert server.endpoints[function.__name__].streams
     assert server.endpoints[function.__name__].value.schema == {"type": "integer" if value == 3 else "string"}
-    assert len(closed) == ("generator" in function.__name__)
+    assert len(closed_generators) == ("generator" in function.__name__)
 
 
 def rows(n: list[int]) -> Iterator[dict[int, int]]:
@@ -103,18 +106,18 @@ def returns_rows(n: list[int]) -> Iterator[dict[int, int]]:
     return rows(n)
 
 
-async def returns_rows_late(n: list[int]) -> AsyncIterator[dict[int, int]]:
+async def returns_rows_after_await(n: list[int]) -> AsyncIterator[dict[int, int]]:
     return rows_on_the_loop(n)
 
 
-@pytest.mark.parametrize("function", [returns_rows, returns_rows_late])
-def test_a_batched_function_may_return_its_generator_too(function):
+@pytest.mark.parametrize("function", [returns_rows, returns_rows_after_await])
+def test_a_batched_function_may_return_a_generator(function):
     server = Server()
     server.endpoint(batch=True)(function)
     assert server.call(function.__name__, n=3) == 3
 
 
-def test_what_is_annotated_as_a_generator_of_rows_and_is_none_is_told():
+def test_a_batched_function_that_returns_a_list_instead_of_a_generator_raises():
     server = Server()
 
     @server.endpoint(batch=True)
@@ -127,15 +130,15 @@ def test_what_is_annotated_as_a_generator_of_rows_and_is_none_is_told():
         server.call("lists", n=1)
 
 
-def returns_a_generator_and_does_not_say_so():
+def returns_a_generator_without_annotation():
     return letters()
 
 
-async def returns_one_of_the_loop_and_does_not_say_so():
+async def returns_an_async_generator_without_annotation():
     return letters_on_the_loop()
 
 
-def forgot_to_be_async():
+def returns_a_coroutine():
     async def inner() -> str:
         return "a"
 
@@ -151,23 +154,23 @@ def not_a_number() -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
-        (returns_a_generator_and_does_not_say_so, "annotate it `-> Iterator[T]`"),
-        (returns_one_of_the_loop_and_does_not_say_so, "annotate it `-> AsyncIterator[T]`"),
-        (forgot_to_be_async, "declare it `async def` and await the coroutine"),
+        (returns_a_generator_without_annotation, "annotate it `-> Iterator[T]`"),
+        (returns_an_async_generator_without_annotation, "annotate it `-> AsyncIterator[T]`"),
+        (returns_a_coroutine, "declare it `async def` and await the coroutine"),
         (picture, "pydantic.Base64Bytes"),
         (not_a_number, "/1: nan"),
     ],
 )
-def test_what_a_function_gives_that_is_no_value_is_told_with_what_to_write(function, said):
+def test_a_returned_object_that_is_not_a_value_raises_with_advice(function, message):
     server = Server()
     server.endpoint(function)
-    with pytest.raises(InvalidValueError, match=re.escape(said)):
+    with pytest.raises(InvalidValueError, match=re.escape(message)):
         server.call(function.__name__)
 
 
-def test_bytes_that_are_no_text_travel_as_base64():
+def test_bytes_are_sent_as_base64():
     server = Server()
 
     @server.endpoint
@@ -188,7 +191,7 @@ def double(x: int, times: int = 2) -> int:
     return times * x
 
 
-def test_what_wraps_a_function_goes_by_its_name_and_its_words():
+def test_partials_and_methods_keep_the_name_and_docstring_of_the_function():
     server = Server()
     server.endpoint(functools.partial(double, times=3))
     server.endpoint(Model().predict)
@@ -198,7 +201,7 @@ def test_what_wraps_a_function_goes_by_its_name_and_its_words():
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (Model, "Model is a class"),
         (Model.predict, "'predict' is an unbound method"),
@@ -206,12 +209,12 @@ def test_what_wraps_a_function_goes_by_its_name_and_its_words():
         (functools.partial(lambda x=1: x), "a lambda has no name: pass one with name="),
     ],
 )
-def test_what_is_no_function_by_itself_is_refused_with_what_to_do(function, said):
-    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+def test_classes_unbound_methods_and_lambdas_raise_with_advice(function, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         Server().endpoint(function)
 
 
-def test_a_function_may_say_that_it_runs_without_what_the_server_gives_it():
+def test_context_and_stream_parameters_may_be_optional():
     server = Server()
 
     @server.endpoint
@@ -232,7 +235,7 @@ def takes_an_array(a: np.ndarray) -> int: ...
 
 
 @pytest.mark.parametrize("function", [gives_an_array, takes_an_array])
-def test_an_annotation_without_a_schema_is_told_in_one_line(function: Callable[..., Any]):
+def test_an_annotation_without_a_schema_raises_one_line(function: Callable[..., Any]):
     with pytest.raises(TypeError) as refused:
         Server().endpoint(function)
     assert "numpy.ndarray" in str(refused.value)
@@ -241,7 +244,7 @@ def test_an_annotation_without_a_schema_is_told_in_one_line(function: Callable[.
     assert "\n" not in str(refused.value)
 
 
-def test_a_generator_that_yields_nothing_says_so():
+def test_a_generator_that_yields_nothing_raises():
     server = Server()
 
     @server.endpoint
@@ -257,7 +260,7 @@ class TrimWords(BaseModel):
     length: int = Field(default=3, ge=1)
 
 
-def test_a_batched_function_stays_what_it_was_and_can_be_sampled():
+def test_a_batched_function_stays_callable_directly_and_with_server_call():
     server = Server()
 
     @server.endpoint(batch=True, max_batch_size=16, batch_timeout=0.005)

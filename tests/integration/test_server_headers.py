@@ -1,4 +1,4 @@
-"""Headers that every answer needs, whatever its route and its status."""
+"""CORS, caching and security headers on the responses of every route and status."""
 
 import httpx
 import pytest
@@ -8,7 +8,7 @@ from tidewire_server import Server
 from tidewire_server.http.cors import Cors
 
 PAGE = "https://app.example.com"
-STRANGE = "https://evil.example"
+OTHER_ORIGIN = "https://evil.example"
 EXPOSED = ["Location", "Content-Location", "Retry-After", "Idempotency-Replayed"]
 AUTH = {"authorization": "Bearer sesame"}
 
@@ -91,7 +91,7 @@ def ask(peer: Peer, names: dict, method: str, path: str, headers: dict, body: by
 
 
 @pytest.mark.parametrize(("method", "path", "headers", "body", "status"), [*JOBS, *ELSEWHERE])
-def test_every_answer_can_be_read_by_the_page_that_may_ask(known, method, path, headers, body, status):
+def test_every_response_allows_the_configured_origin_only(known, method, path, headers, body, status):
     _, peer, names = known
     answer = ask(peer, names, method, path, headers, body)
     assert answer.status_code == status
@@ -100,12 +100,12 @@ def test_every_answer_can_be_read_by_the_page_that_may_ask(known, method, path, 
     exposed = answer.headers["access-control-expose-headers"]
     assert {"Location", "Content-Location", "Retry-After", "Idempotency-Replayed"} <= set(exposed.split(", "))
     assert "access-control-allow-credentials" not in answer.headers
-    strange = ask(peer, names, method, path, {**headers, "origin": "https://evil.example"}, body)
-    assert "access-control-allow-origin" not in strange.headers
+    other_origin = ask(peer, names, method, path, {**headers, "origin": "https://evil.example"}, body)
+    assert "access-control-allow-origin" not in other_origin.headers
 
 
 @pytest.mark.parametrize(("method", "path", "headers", "body", "status"), JOBS)
-def test_no_answer_about_a_job_is_kept_by_a_cache(known, method, path, headers, body, status):
+def test_responses_about_jobs_are_not_cached(known, method, path, headers, body, status):
     _, peer, names = known
     answer = ask(peer, names, method, path, headers, body)
     assert answer.status_code == status
@@ -113,22 +113,22 @@ def test_no_answer_about_a_job_is_kept_by_a_cache(known, method, path, headers, 
     assert ("token" in path and "stream-token" not in path) == ("referrer-policy" in answer.headers)
 
 
-def test_a_preflight_is_answered_for_every_route(known):
+def test_preflights_are_answered_for_every_route(known):
     _, peer, names = known
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    requested = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
     for path in {
         path.partition("?")[0]
         for _, path, *_ in [*JOBS, *ELSEWHERE]
         if "noth" not in path and path != "/nowhere"
     }:
-        answer = peer.http.options(path.format_map(names), headers={**asked, "authorization": ""})
+        answer = peer.http.options(path.format_map(names), headers={**requested, "authorization": ""})
         assert answer.status_code == 204, path
         allowed = answer.headers["access-control-allow-headers"].split(", ")
         assert {"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"} <= set(allowed)
         assert int(answer.headers["access-control-max-age"]) >= 600
 
 
-WANTED = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
 PROBLEMS = [
     ("GET", "/nowhere", {}, 404, "not_found"),
     ("OPTIONS", "/nowhere", {}, 404, "not_found"),
@@ -137,8 +137,8 @@ PROBLEMS = [
     ("GET", SUBMIT, {}, 405, "method_not_allowed"),
     ("POST", "/v1/endpoints/broken/jobs", JSON, 500, "internal"),
     ("POST", "/v1/endpoints/broken/jobs", STREAM, 500, "internal"),
-    ("OPTIONS", "/v1/jobs", WANTED | {"access-control-request-method": "PUT"}, 400, "bad_parameter"),
-    ("OPTIONS", "/v1/jobs", WANTED | {"access-control-request-headers": "x-own"}, 400, "bad_parameter"),
+    ("OPTIONS", "/v1/jobs", PREFLIGHT | {"access-control-request-method": "PUT"}, 400, "bad_parameter"),
+    ("OPTIONS", "/v1/jobs", PREFLIGHT | {"access-control-request-headers": "x-own"}, 400, "bad_parameter"),
 ]
 
 
@@ -155,37 +155,39 @@ def by_origins(request):
 
 
 @pytest.mark.parametrize(("method", "path", "headers", "status", "code"), PROBLEMS)
-def test_an_error_outside_of_the_handlers_is_a_problem_that_an_allowed_page_can_read(
+def test_errors_outside_handlers_are_problems_with_cors_headers(
     by_origins, method, path, headers, status, code
 ):
     cors_origins, peer = by_origins
     answer = ask(peer, {}, method, path, headers, b'{"input": {}}')
-    strange = ask(peer, {}, method, path, headers | {"origin": STRANGE}, b'{"input": {}}')
+    other_origin = ask(peer, {}, method, path, headers | {"origin": OTHER_ORIGIN}, b'{"input": {}}')
     preflight = "access-control-request-method" in headers
     if preflight and not cors_origins:
-        assert (answer.status_code, strange.status_code) == (204, 204)
+        assert (answer.status_code, other_origin.status_code) == (204, 204)
     else:
-        for each in (answer, strange):
+        for each in (answer, other_origin):
             assert (each.status_code, each.headers["content-type"]) == (status, "application/problem+json")
             assert (each.json()["code"], each.json()["status"]) == (code, status)
             assert each.headers["cache-control"] == "no-store"
             assert "1 / 0" not in each.text
             assert ("allow" in each.headers) == (status == 405)
-    for each in (answer, strange):
+    for each in (answer, other_origin):
         assert "access-control-allow-credentials" not in each.headers
     if not cors_origins:
-        assert not any(name.startswith("access-control-") for name in [*answer.headers, *strange.headers])
+        assert not any(
+            name.startswith("access-control-") for name in [*answer.headers, *other_origin.headers]
+        )
         return
     assert answer.headers["access-control-allow-origin"] == ("*" if cors_origins == ("*",) else PAGE)
     assert answer.headers["access-control-expose-headers"] == ", ".join(EXPOSED)
     assert "Origin" in answer.headers["vary"].split(", ")
-    assert ("access-control-allow-origin" in strange.headers) == (cors_origins == ("*",))
-    assert "Origin" in strange.headers["vary"].split(", ")
+    assert ("access-control-allow-origin" in other_origin.headers) == (cors_origins == ("*",))
+    assert "Origin" in other_origin.headers["vary"].split(", ")
 
 
-def test_a_preflight_of_an_origin_that_is_not_allowed_is_refused_with_a_problem(known):
+def test_a_preflight_of_a_disallowed_origin_is_refused_with_a_problem(known):
     _, peer, _ = known
-    answer = peer.http.options("/v1/jobs", headers=WANTED | {"origin": STRANGE})
+    answer = peer.http.options("/v1/jobs", headers=PREFLIGHT | {"origin": OTHER_ORIGIN})
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
     assert (answer.json()["code"], answer.json()["retryable"]) == ("bad_parameter", False)
     assert "origin" in answer.json()["detail"]
@@ -194,23 +196,23 @@ def test_a_preflight_of_an_origin_that_is_not_allowed_is_refused_with_a_problem(
     assert "Origin" in answer.headers["vary"].split(", ")
 
 
-def test_of_a_stream_only_the_head_passes_through_the_middleware(known, monkeypatch):
+def test_only_the_head_of_a_stream_passes_through_the_cors_middleware(known, monkeypatch):
     _, peer, names = known
-    passed, send = [], Cors.send
+    message_types, send = [], Cors.send
 
     async def counted(cors, message, *others, **named):
-        passed.append(message["type"])
+        message_types.append(message["type"])
         await send(cors, message, *others, **named)
 
     monkeypatch.setattr(Cors, "send", counted)
     assert peer.events(names["ended"])[-1].type == "done"
-    assert passed == ["http.response.start"]
-    passed.clear()
+    assert message_types == ["http.response.start"]
+    message_types.clear()
     assert peer.http.get("/v1").status_code == 200
-    assert passed == ["http.response.start", "http.response.body"]
+    assert message_types == ["http.response.start", "http.response.body"]
 
 
-def test_links_are_made_of_the_prefix_alone_whatever_a_proxy_forwards(known):
+def test_links_use_root_path_and_ignore_forwarded_headers(known):
     _, peer, _ = known
     forwarded = {
         "x-forwarded-proto": "gopher",
@@ -228,7 +230,7 @@ def test_links_are_made_of_the_prefix_alone_whatever_a_proxy_forwards(known):
         assert b"evil" not in stream.read()
 
 
-def test_a_server_that_stops_says_so_with_the_same_headers(known):
+def test_responses_of_a_stopping_server_have_the_same_headers(known):
     server, peer, names = known
     server.app.service.draining = True
     try:
@@ -242,7 +244,7 @@ def test_a_server_that_stops_says_so_with_the_same_headers(known):
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/nothing/events?errors=inband", "/v1/jobs/{ended}/events"])
-def test_an_event_stream_has_no_length_so_that_an_intermediary_may_respell_it(known, path):
+def test_an_event_stream_has_no_content_length(known, path):
     _, peer, ids = known
     response = peer.http.get(path.format(**ids), headers={"accept": "text/event-stream"})
     assert response.status_code == 200

@@ -1,4 +1,4 @@
-"""How jobs run and end: functions of every kind, the queue, batches, cancel, deadlines, bounds."""
+"""How jobs run and end: kinds of functions, failures, queue, batches, cancellation, deadlines and limits."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tidewire_server import ItemError, Server, Stream
 from tidewire_server.errors import ProblemError
 
 ran: list[str] = []
-"""What functions left behind."""
+"""Names that endpoint functions append to show what ran."""
 release = threading.Event()
 
 
@@ -35,7 +35,7 @@ class Size:
 
 
 class Columns:
-    """An object that is called."""
+    """A callable object that yields two growing columns."""
 
     def __call__(self, n: int = 3) -> Iterator[dict[str, list[int]]]:
         rows: dict[str, list[int]] = {"a": [], "b": []}
@@ -106,8 +106,6 @@ def make_server(**settings: object) -> Server:
         for number in range(n):
             stream.row(f"t{number} ", number)
 
-    # ---- functions that go wrong
-
     @endpoint
     def refuse(at: str = "once", code: str = "") -> Iterator[str]:
         yield "so far"
@@ -157,8 +155,6 @@ def make_server(**settings: object) -> Server:
     @endpoint
     async def late(stream: Stream[str]) -> None:
         held.append(stream)
-
-    # ---- functions that last
 
     @endpoint(concurrency_limit=1)
     async def one_at_a_time(name: str = "") -> str:
@@ -226,7 +222,7 @@ def peer():
 
 
 @pytest.fixture(autouse=True)
-def _afresh():
+def _reset():
     ran.clear()
     held.clear()
     release.clear()
@@ -238,7 +234,7 @@ def _afresh():
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "given", "value"),
+    ("endpoint", "input_", "value"),
     [
         ("plain", {"n": 3}, 9),
         ("model", {}, {"x": 1.5, "tags": ["a", "b"]}),
@@ -252,14 +248,14 @@ def _afresh():
         ("generate", {"n": 2}, {"text": "t0 t1 ", "ids": [0, 1]}),
     ],
 )
-def test_a_function_of_any_kind_gives_its_value(peer, endpoint, given, value):
-    job = peer.start(endpoint, given)
+def test_each_kind_of_function_produces_its_value(peer, endpoint, input_, value):
+    job = peer.start(endpoint, input_)
     fold = Fold().take(peer.events(job, after="0-0"))
     assert fold.items == [{"status": "succeeded", "value": value}]
     assert peer.job(job)["state"]["items"] == fold.items
 
 
-def test_a_function_stays_what_it_was_and_can_be_sampled_without_a_socket():
+def test_a_registered_function_stays_callable_directly_and_with_server_call():
     server = make_server()
 
     @server.endpoint(concurrency_limit=3)
@@ -270,11 +266,11 @@ def test_a_function_stays_what_it_was_and_can_be_sampled_without_a_socket():
     assert server.call("double", n=3, text="x") == "xxx"
     assert server.call("history", turns=1) == [["question 0", "so it is"]]
     assert server.call("edit")["text"] == "Hello 🎉"
-    for bad, said in (
+    for bad, message in (
         ({1: 2, "1": 3}, "both become the JSON member '1'"),
         (float("nan"), "nan is not a JSON number"),
     ):
-        with pytest.raises(ProblemError, match=said):
+        with pytest.raises(ProblemError, match=message):
             server.call("double", n=bad)
     with pytest.raises(ItemError, match="not once"):
         server.call("refuse")
@@ -286,7 +282,7 @@ def test_a_function_stays_what_it_was_and_can_be_sampled_without_a_socket():
         server.call("triple")
 
 
-def test_a_generator_that_mutates_one_object_sends_only_what_changed():
+def test_a_generator_that_mutates_one_object_sends_only_diffs():
     with serving(make_server(merge_window=0.0)) as peer:
         job = peer.start("async_history", {"turns": 2})
         diffs = [data(event) for event in logged(peer.events(job, after="0-0"))[2:-2]]
@@ -310,13 +306,13 @@ def test_appends_to_each_column_become_rows(peer):
     ]
 
 
-def test_notes_and_usage_are_part_of_the_job(peer):
+def test_notes_and_usage_are_in_the_job_resource(peer):
     job = peer.run("edit")
     assert job["state"]["notes"] == [{"level": "warning", "text": "look here"}]
     assert job["state"]["usage"] == job["done"]["usage"] == {"tokens": 4, "seconds": 0.5}
 
 
-def test_appends_within_the_window_become_one_event_and_other_changes_wait_for_nothing():
+def test_appends_within_the_merge_window_become_one_event():
     with serving(make_server(merge_window=0.2)) as peer:
         job = peer.start("say_in_thread", {"text": "word " * 200})
         began = logged(peer.events(job, after="0-0"))
@@ -325,18 +321,18 @@ def test_appends_within_the_window_become_one_event_and_other_changes_wait_for_n
         assert Fold().take(began).items[0]["value"] == "word " * 200
 
 
-# ---- functions that go wrong -----------------------------------------------------------------------------------------
+# ---- failing functions -----------------------------------------------------------------------------------------------
 
 
-def failed(peer: Any, endpoint: str, given: Any = None) -> dict[str, Any]:
-    job = peer.start(endpoint, given)
+def failed(peer: Any, endpoint: str, input_: Any = None) -> dict[str, Any]:
+    job = peer.start(endpoint, input_)
     fold = Fold().take(peer.events(job, after="0-0"))
     assert fold.done["status"] == fold.items[0]["status"] == "failed"
     assert fold.done["error"] == fold.items[0]["error"]
     return fold.items[0]
 
 
-def test_an_item_error_is_told_to_the_caller_with_what_was_there(peer):
+def test_an_item_error_reaches_the_caller_with_the_partial_value(peer):
     item = failed(peer, "refuse", {"at": "today"})
     assert item["value"] == "so far"
     assert (item["error"]["detail"], item["error"]["code"]) == ("not today", "item_refused")
@@ -348,7 +344,7 @@ def test_an_item_error_is_told_to_the_caller_with_what_was_there(peer):
     assert (registered["code"], registered["status"]) == ("input_too_long", 422)
 
 
-def test_an_exception_is_internal_and_its_trace_goes_to_the_log(peer, caplog):
+def test_an_exception_fails_as_internal_and_is_logged(peer, caplog):
     job = peer.start("crash")
     whole = "".join(event.data for event in peer.events(job, after="0-0"))
     assert "hunter2" not in whole
@@ -358,7 +354,7 @@ def test_an_exception_is_internal_and_its_trace_goes_to_the_log(peer, caplog):
     assert job in caplog.text
 
 
-def test_a_function_that_exits_does_not_take_the_server_with_it(peer):
+def test_system_exit_in_a_function_does_not_stop_the_server(peer):
     assert failed(peer, "leave")["error"]["code"] == "internal"
     assert peer.value("plain") == 4
 
@@ -367,16 +363,16 @@ def test_a_function_that_exits_does_not_take_the_server_with_it(peer):
     "kind",
     ["nan", "nan_in_a_model", "nan_in_models", "merged", "huge", "surrogate", "object", "deep", "loop"],
 )
-def test_a_value_that_is_no_json_fails_its_item(peer, kind):
+def test_a_value_that_is_not_json_fails_its_item(peer, kind):
     assert failed(peer, "wrong", {"kind": kind})["error"]["code"] == "invalid_value"
 
 
-def test_a_model_does_not_hide_what_is_no_number(peer):
+def test_a_non_finite_number_in_a_model_fails_with_its_path(peer):
     error = failed(peer, "loose")["error"]
     assert (error["code"], "/x/far/1" in error["detail"]) == ("invalid_value", True)
 
 
-def test_names_of_members_become_texts(peer):
+def test_member_names_are_converted_to_strings(peer):
     assert peer.value("wrong", {"kind": "key"}) == {"1": "x", "2,3": "y"}
 
 
@@ -387,7 +383,7 @@ def test_a_value_that_does_not_fit_the_schema_fails_its_item(peer, endpoint):
     assert "integer" in error["detail"]
 
 
-def test_a_stream_that_has_ended_refuses_to_be_written(peer):
+def test_writing_to_an_ended_stream_raises(peer):
     peer.run("late")
     with pytest.raises(RuntimeError, match="has ended"):
         held[0].append("x")
@@ -396,7 +392,7 @@ def test_a_stream_that_has_ended_refuses_to_be_written(peer):
     assert held[0].value == ""
 
 
-def test_a_change_that_does_not_fit_is_refused_where_it_is_made():
+def test_an_invalid_stream_change_raises_at_the_call():
     server = Server(**QUICK)
     refused: list[str] = []
 
@@ -430,7 +426,7 @@ def test_a_change_that_does_not_fit_is_refused_where_it_is_made():
 # ---- the queue -------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_wait_their_turn_and_are_told_their_place(peer):
+def test_queued_jobs_receive_their_position(peer):
     first = peer.start("one_at_a_time", {"name": "a"})
     second = peer.start("one_at_a_time", {"name": "b"})
     third = peer.start("one_at_a_time", {"name": "c"})
@@ -445,7 +441,7 @@ def test_jobs_wait_their_turn_and_are_told_their_place(peer):
     assert ran == ["a", "c"]
 
 
-def test_a_full_queue_says_when_to_come_back():
+def test_a_full_queue_responds_with_retry_after():
     with serving(make_server(max_queue_size=2)) as peer:
         jobs = [peer.start("one_at_a_time") for _ in range(3)]
         answer = peer.submit("one_at_a_time")
@@ -474,7 +470,7 @@ def test_worker_threads_are_bounded_over_all_endpoints():
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_items_of_a_job_end_each_by_itself(peer):
+def test_the_items_of_a_batch_end_independently(peer):
     job = peer.start("refuse", inputs=[{"at": "a"}, {"at": "b", "code": "internal"}])
     fold = Fold().take(peer.events(job, after="0-0"))
     assert [item["error"]["detail"] for item in fold.items] == ["not a", "not b"]
@@ -485,13 +481,13 @@ def test_the_items_of_a_job_end_each_by_itself(peer):
     assert mixed["columns"] == []
 
 
-def test_shared_members_are_given_to_each_input_that_has_none_of_its_own(peer):
+def test_shared_members_fill_in_missing_members_of_each_input(peer):
     job = peer.run("say", inputs=[{}, {"text": "own"}], shared={"text": "for all"})
     assert [item["value"] for item in job["state"]["items"]] == ["for all ", "own "]
     assert peer.run("plain", inputs=[{}])["batch"] is True
 
 
-def test_rows_and_texts_of_several_items_go_to_their_own_places(peer):
+def test_rows_of_several_items_update_their_own_values(peer):
     job = peer.start("generate", inputs=[{"n": 3}, {"n": 2}])
     fold = Fold().take(peer.events(job, after="0-0"))
     assert [item["value"] for item in fold.items] == [
@@ -500,7 +496,7 @@ def test_rows_and_texts_of_several_items_go_to_their_own_places(peer):
     ]
 
 
-def test_a_job_some_of_whose_items_succeeded_is_partially_failed(peer):
+def test_a_batch_with_succeeded_and_cancelled_items_is_partially_failed(peer):
     job = peer.start("hang", inputs=[{}, {}])
     eventually(lambda: [item["value"] for item in peer.job(job)["state"]["items"]] == ["begun"] * 2)
     answer = peer.http.post(f"/v1/jobs/{job}/cancel", json={"items": [1]})
@@ -527,10 +523,10 @@ def make_mixed(peer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "left"),
+    ("endpoint", "marker"),
     [("hang", "finally"), ("hang_in_thread", "saw it"), ("endless", "closed"), ("deaf", "swallowed")],
 )
-def test_a_cancel_reaches_the_function_and_keeps_the_value(peer, endpoint, left):
+def test_cancel_reaches_the_function_and_keeps_the_value(peer, endpoint, marker):
     job = peer.start(endpoint)
     eventually(lambda: peer.job(job)["state"]["items"][0]["value"])
     answer = peer.http.post(f"/v1/jobs/{job}/cancel")
@@ -538,19 +534,19 @@ def test_a_cancel_reaches_the_function_and_keeps_the_value(peer, endpoint, left)
     fold = Fold().take(peer.events(job, after="0-0"))
     assert fold.done["status"] == fold.items[0]["status"] == "cancelled"
     assert fold.items[0]["value"]
-    eventually(lambda: left in ran)
+    eventually(lambda: marker in ran)
     again = peer.http.post(f"/v1/jobs/{job}/cancel")
     assert (again.status_code, again.json()["status"]) == (200, "cancelled")
 
 
-def test_a_cancelled_function_may_say_its_last_words(peer):
+def test_a_cancelled_function_may_write_during_cleanup(peer):
     job = peer.start("hang", {"last_words": ", and over"})
     eventually(lambda: peer.job(job)["state"]["items"][0]["value"])
     peer.http.post(f"/v1/jobs/{job}/cancel")
     assert peer.ended(job)["state"]["items"][0]["value"] == "begun, and over"
 
 
-def test_a_function_that_cannot_notice_is_given_up_at_once_but_keeps_its_slot(peer):
+def test_cancelling_a_blocked_function_ends_the_job_but_keeps_its_slot(peer):
     job = peer.start("stuck")
     eventually(lambda: peer.job(job)["status"] == "running")
     peer.http.post(f"/v1/jobs/{job}/cancel")
@@ -561,7 +557,7 @@ def test_a_function_that_cannot_notice_is_given_up_at_once_but_keeps_its_slot(pe
     assert peer.ended(next_one)["status"] == "succeeded"
 
 
-def test_a_waiting_item_that_is_cancelled_never_runs(peer):
+def test_a_cancelled_queued_item_never_runs(peer):
     peer.start("one_at_a_time", {"name": "first"})
     waiting = peer.start("one_at_a_time", {"name": "never"})
     assert peer.job(waiting)["done"] is None
@@ -583,7 +579,7 @@ def test_a_waiting_item_that_is_cancelled_never_runs(peer):
         ({"items": 1}, "/items"),
     ],
 )
-def test_a_cancel_of_an_item_that_is_not_there_cancels_nothing(peer, body, pointer):
+def test_cancel_with_an_unknown_item_cancels_nothing(peer, body, pointer):
     job = peer.start("hang", inputs=[{}, {}])
     answer = peer.http.post(f"/v1/jobs/{job}/cancel", json=body)
     assert (answer.status_code, answer.json()["pointer"]) == (422, pointer)
@@ -592,7 +588,7 @@ def test_a_cancel_of_an_item_that_is_not_there_cancels_nothing(peer, body, point
     peer.http.delete(f"/v1/jobs/{job}")
 
 
-def test_whichever_of_cancel_and_end_is_first_holds(peer):
+def test_the_first_of_cancel_and_end_decides_the_status(peer):
     for _ in range(20):
         job = peer.start("say", {"text": "a b c d e f"})
         answer = peer.http.post(f"/v1/jobs/{job}/cancel")
@@ -604,7 +600,7 @@ def test_whichever_of_cancel_and_end_is_first_holds(peer):
             assert answer.json()["status"] == fold.done["status"]
 
 
-def test_a_purge_of_a_running_job_sends_its_readers_done(peer):
+def test_deleting_a_running_job_sends_done_to_its_readers(peer):
     job = peer.start("hang")
     with peer.stream(job) as reading:
         reading.until_text("begun")
@@ -614,7 +610,7 @@ def test_a_purge_of_a_running_job_sends_its_readers_done(peer):
     eventually(lambda: "finally" in ran)
 
 
-def test_a_job_that_is_purged_while_a_list_is_made_is_left_out_of_it():
+def test_a_job_deleted_while_jobs_are_listed_is_omitted():
     server = make_server()
     with serving(server) as peer:
         kept, gone = peer.start("say", {"text": "a"}), peer.start("say", {"text": "b"})
@@ -632,10 +628,10 @@ def test_a_job_that_is_purged_while_a_list_is_made_is_left_out_of_it():
     assert [each["id"] for each in answer.json()["jobs"]] == [kept]
 
 
-# ---- time ------------------------------------------------------------------------------------------------------------
+# ---- deadlines and disconnects ---------------------------------------------------------------------------------------
 
 
-def test_a_deadline_fails_what_has_not_ended(peer):
+def test_a_deadline_fails_unfinished_items(peer):
     answer = peer.submit("hang", {}, deadline_ms=50)
     fold = Fold().take(peer.events(answer.json()["id"], after="0-0"))
     assert fold.done["status"] == "failed"
@@ -643,7 +639,7 @@ def test_a_deadline_fails_what_has_not_ended(peer):
     eventually(lambda: "finally" in ran)
 
 
-def test_a_job_whose_deadline_passes_in_the_queue_never_runs(peer):
+def test_a_job_whose_deadline_passes_in_the_queue_does_not_run(peer):
     peer.start("one_at_a_time", {"name": "first"})
     answer = peer.submit("one_at_a_time", {"name": "never"}, deadline_ms=30)
     assert peer.ended(answer.json()["id"])["done"]["error"]["code"] == "deadline_exceeded"
@@ -652,7 +648,7 @@ def test_a_job_whose_deadline_passes_in_the_queue_never_runs(peer):
     assert ran == ["first"]
 
 
-def test_a_job_without_readers_runs_on_unless_its_submit_said_otherwise():
+def test_a_job_without_readers_is_cancelled_only_with_on_disconnect():
     with serving(make_server(min_grace=0.15)) as peer:
         careless = peer.submit("hang", {}, on_disconnect="cancel", grace_ms=0).json()["id"]
         watched = peer.submit("hang", {}, on_disconnect="cancel", grace_ms=1).json()["id"]
@@ -660,7 +656,7 @@ def test_a_job_without_readers_runs_on_unless_its_submit_said_otherwise():
         steady = peer.submit("hang", {}).json()["id"]
         with peer.stream(watched) as reading:
             reading.until_text("begun")
-            # Neither a read of the job nor a look at its stream's headers is a reader.
+            # Reading the job or the headers of its stream does not count as a reader.
             looked = f"/v1/jobs/{careless}/events"
             eventually(lambda: peer.http.head(looked) and peer.job(careless)["status"] == "cancelled")
             assert peer.job(watched)["status"] == "running"
@@ -668,10 +664,10 @@ def test_a_job_without_readers_runs_on_unless_its_submit_said_otherwise():
         assert [peer.job(job)["status"] for job in (longer, steady)] == ["running", "running"]
 
 
-# ---- bounds ----------------------------------------------------------------------------------------------------------
+# ---- size limits -----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_whose_state_would_pass_its_bound_fails():
+def test_a_job_beyond_max_state_bytes_fails():
     with serving(make_server(max_state_bytes=20_000)) as peer:
         item = failed(peer, "grow")
         assert item["error"]["code"] == "state_too_large"
@@ -684,7 +680,7 @@ def test_a_job_whose_state_would_pass_its_bound_fails():
         assert peer.submit("say", {"text": "x" * 100_000}).status_code == 201
 
 
-def test_a_change_larger_than_an_event_becomes_several():
+def test_a_change_larger_than_max_event_bytes_is_split():
     server = make_server(max_event_bytes=2048, merge_window=0.0)
 
     @server.endpoint
@@ -708,7 +704,7 @@ def test_a_change_larger_than_an_event_becomes_several():
         assert max(len(event.data.encode()) for event in events if event.type == "message") <= 2048
 
 
-def test_checks_come_in_time_and_hold():
+def test_checks_are_sent_regularly_and_match():
     with serving(make_server(merge_window=0.0)) as peer:
         job = peer.start("say", {"text": "w " * 200})
         events = logged(peer.events(job, after="0-0"))
@@ -727,7 +723,7 @@ def test_checks_come_in_time_and_hold():
     assert Fold().take(events).done["check"] == []
 
 
-def test_values_of_many_kinds_survive_a_random_walk():
+def test_randomly_changing_values_are_reproduced_by_readers():
     import random
 
     server = Server(**(QUICK | {"merge_window": 0.0, "default_concurrency_limit": None}))

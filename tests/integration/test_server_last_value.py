@@ -1,4 +1,4 @@
-"""What an item keeps that fails or is cancelled (TW-JOB-057): what its function yielded last, all of it."""
+"""A failed or cancelled item keeps the value that its function yielded last ([TW-JOB-057])."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from support.reference_server import QUICK, Fold, serving
 from tidewire_server import Context, Server
 
 LONG = 20_000
-"""Elements: a look at all of them lasts so long that the next step, right after it, does without."""
+"""Number of elements. A full comparison takes so long that the server skips it for the following step."""
 
 KINDS = [
     ("in_thread", "fails"),
@@ -21,12 +21,12 @@ KINDS = [
     ("rows_on_loop", "fails"),
     ("rows_on_loop", "is cancelled"),
 ]
-yielded, written, release = threading.Event(), threading.Event(), threading.Event()
+yielded, overwritten, release = threading.Event(), threading.Event(), threading.Event()
 
 
 def steps() -> Iterator[list[str]]:
     value = ["as it was"] * LONG
-    for _ in range(3):  # each of these is looked at as a whole
+    for _ in range(3):  # The server compares each of these values completely.
         yield value
     value[LONG // 2] = "changed"
     yield value
@@ -56,12 +56,12 @@ def make_server() -> Server:
         yield value
 
     @server.endpoint
-    def runs_on(how: str) -> Iterator[list[str]]:
+    def keeps_running(how: str) -> Iterator[list[str]]:
         value = None
         for value in steps():
             yield value
         value[:] = ["never yielded"] * LONG
-        written.set()
+        overwritten.set()
         release.wait(20)
 
     @server.endpoint
@@ -96,7 +96,7 @@ def peer():
 
 
 @pytest.mark.parametrize(("endpoint", "how"), KINDS)
-def test_the_middle_of_a_long_value_is_as_it_was_yielded_last(peer, endpoint, how):
+def test_the_last_yielded_change_in_the_middle_of_a_long_value_is_kept(peer, endpoint, how):
     yielded.clear()
     job = peer.start(endpoint, {"how": how})
     assert yielded.wait(10)
@@ -110,7 +110,7 @@ def test_the_middle_of_a_long_value_is_as_it_was_yielded_last(peer, endpoint, ho
     assert Fold(keep_states=False).take(peer.events(job, "0-0")).items == [item]
 
 
-def test_a_generator_that_yields_once_more_when_it_is_cancelled_leaves_no_mixture_of_two_values(peer):
+def test_a_yield_after_cancellation_does_not_mix_two_values(peer):
     yielded.clear()
     job = peer.start("one_more_step", {"how": ""})
     assert yielded.wait(10)
@@ -120,11 +120,11 @@ def test_a_generator_that_yields_once_more_when_it_is_cancelled_leaves_no_mixtur
     assert len(set(ended["state"]["items"][0]["value"])) == 1
 
 
-def test_where_an_item_ends_and_its_thread_runs_on_the_middle_is_of_a_yield_and_never_of_none(peer):
-    written.clear()
-    job = peer.start("runs_on", {"how": ""})
+def test_a_value_mutated_after_its_item_ended_is_not_published(peer):
+    overwritten.clear()
+    job = peer.start("keeps_running", {"how": ""})
     try:
-        assert written.wait(10)
+        assert overwritten.wait(10)
         peer.http.post(f"/v1/jobs/{job}/cancel")
         ended = peer.ended(job)
     finally:

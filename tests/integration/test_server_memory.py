@@ -1,4 +1,4 @@
-"""What a server holds after many jobs: what its bounds say, and nothing of the jobs that went."""
+"""Memory of the server after many jobs: only retained jobs remain, within the configured limits."""
 
 import gc
 from collections import Counter
@@ -15,8 +15,8 @@ KEPT = 5
 ROUNDS = 30
 
 
-def held() -> Counter[str]:
-    """The objects of each of the server's types, and what waits on an event loop."""
+def live_objects() -> Counter[str]:
+    """Count the live objects of the server, asyncio, uvloop and Starlette by type."""
     gc.collect()
     types = (type(each) for each in gc.get_objects())
     counted = (f"{each.__module__}.{each.__qualname__}" for each in types)
@@ -27,7 +27,7 @@ def held() -> Counter[str]:
     )
 
 
-def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector_comes_by():
+def test_objects_of_a_job_are_freed_at_its_end_without_the_garbage_collector():
     server = Server(**QUICK)
 
     @server.endpoint
@@ -51,7 +51,7 @@ def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector
     with serving(server) as peer:
         gc.collect()
         gc.disable()
-        others = alive()  # which other tests may have left
+        others = alive()  # Objects that earlier tests may have left.
         try:
             for endpoint, value in (("talk", {}), ("plain", {"n": 1}), ("together", {"n": 1})):
                 assert peer.events(peer.start(endpoint, value))[-1].type == "done"
@@ -60,7 +60,7 @@ def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector
             gc.enable()
 
 
-def test_after_many_jobs_of_every_kind_a_server_holds_no_more_than_after_a_few():
+def test_memory_after_many_jobs_equals_memory_after_a_few():
     server = Server(**QUICK | {"max_retained_jobs": KEPT, "max_tombstones": KEPT})
 
     @server.endpoint(concurrency_limit=None)
@@ -68,7 +68,9 @@ def test_after_many_jobs_of_every_kind_a_server_holds_no_more_than_after_a_few()
         stream.append("hello")
         stream.progress(1, 2)
         if fail:
-            raise ItemError("on purpose")  # what is logged with its trace, pytest would keep
+            raise ItemError(
+                "on purpose"
+            )  # pytest keeps log records with tracebacks, so the function raises an error that is not logged.
 
     @server.endpoint
     def plain(n: int = 1) -> int:
@@ -95,13 +97,14 @@ def test_after_many_jobs_of_every_kind_a_server_holds_no_more_than_after_a_few()
 
         def at_rest() -> Counter[str]:
             eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
-            return held()
+            return live_objects()
 
         for _ in range(KEPT + 5):
             some_jobs()
         before = at_rest()
         for _ in range(ROUNDS):
             some_jobs()
-        # Some end a moment later than their readers know; what stays would be there ROUNDS times.
+        # Some objects are released a moment after their readers finish. A leak would leave one object per
+        # round.
         eventually(lambda: max((at_rest() - before).values(), default=0) < ROUNDS // 2)
         assert (at_rest() - before).total() < ROUNDS

@@ -1,4 +1,4 @@
-"""The server inside an application of somebody else's, under a path of it."""
+"""The server mounted under a path of another ASGI application."""
 
 import asyncio
 import threading
@@ -14,8 +14,8 @@ from tidewire_server import Server
 from tidewire_server.serving.serve import bind, url_of
 
 
-def test_mounted_under_a_path_it_serves_and_ends_with_its_application():
-    server, ends = Server(), []
+def test_a_mounted_server_serves_and_closes_with_its_application():
+    server, closed = Server(), []
 
     @server.endpoint
     async def count(n: int = 3) -> AsyncIterator[list[int]]:
@@ -29,11 +29,11 @@ def test_mounted_under_a_path_it_serves_and_ends_with_its_application():
         try:
             await asyncio.Event().wait()
         finally:
-            ends.append("function")
+            closed.append("function")
 
     @server.on_close
     async def close() -> None:
-        ends.append("server")
+        closed.append("server")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -44,8 +44,10 @@ def test_mounted_under_a_path_it_serves_and_ends_with_its_application():
     site = Starlette(lifespan=lifespan)
     site.mount("/ai", server.app)
     listener = bind("127.0.0.1", 0)
-    body = uvicorn.Server(uvicorn.Config(site, lifespan="on", ws="none", log_config=None))
-    thread = threading.Thread(target=lambda: asyncio.run(body.serve(sockets=[listener])), daemon=True)
+    uvicorn_server = uvicorn.Server(uvicorn.Config(site, lifespan="on", ws="none", log_config=None))
+    thread = threading.Thread(
+        target=lambda: asyncio.run(uvicorn_server.serve(sockets=[listener])), daemon=True
+    )
     thread.start()
     try:
         with Client(f"{url_of(listener)}/ai") as client:
@@ -53,7 +55,7 @@ def test_mounted_under_a_path_it_serves_and_ends_with_its_application():
             running = client.submit("forever")
             eventually(lambda: running.read().status == "running")
     finally:
-        body.should_exit = True
+        uvicorn_server.should_exit = True
         thread.join()
         listener.close()
-    assert ends == ["function", "server"]
+    assert closed == ["function", "server"]

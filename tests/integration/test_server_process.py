@@ -1,4 +1,4 @@
-"""The server as a process: `tidewire serve`, its screen, its signals, its exit codes."""
+"""The server as a process: `tidewire serve`, its startup banner, signals, and exit codes."""
 
 import asyncio
 import os
@@ -99,7 +99,7 @@ def served(folder: Path, *arguments: str, **environment: str) -> Iterator[tuple[
         process.communicate()
 
 
-def refused(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+def run_to_exit(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     with run(folder, *arguments, **environment) as process:
         out, err = process.communicate(timeout=30)
     assert "Traceback" not in err
@@ -107,7 +107,7 @@ def refused(folder: Path, *arguments: str, **environment: str) -> tuple[int, str
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_cleanly_and_says_goaway(folder, signum):
+def test_a_signal_stops_the_server_and_sends_goaway(folder, signum):
     with served(folder, "mine.py:server", "--shutdown-timeout", "0.1") as (process, peer):
         job = peer.start("tick", {"n": 1000, "pause": 0.02})
         with peer.stream(job) as reading:
@@ -120,7 +120,7 @@ def test_a_signal_ends_the_server_cleanly_and_says_goaway(folder, signum):
     assert "tidewire_server/" in out
 
 
-def test_running_jobs_have_a_bounded_time_to_end(folder):
+def test_running_jobs_may_finish_within_shutdown_timeout(folder):
     with served(folder, "mine:server", "--shutdown-timeout", "20", TIDEWIRE_HEARTBEAT="2") as (process, peer):
         assert peer.http.get("/v1").json()["heartbeat_ms"] == 2000
         job = peer.start("tick", {"n": 25, "pause": 0.02})
@@ -135,7 +135,7 @@ def test_running_jobs_have_a_bounded_time_to_end(folder):
     assert process.returncode == 0
 
 
-def test_a_function_that_swallows_its_cancellation_does_not_keep_the_process(folder):
+def test_a_function_that_swallows_cancellation_does_not_keep_the_process_alive(folder):
     with served(folder, "mine.py:server", "--shutdown-timeout", "0.1", "--cancel-timeout", "0.1") as (
         process,
         peer,
@@ -147,7 +147,7 @@ def test_a_function_that_swallows_its_cancellation_does_not_keep_the_process(fol
     assert process.returncode == 0
 
 
-def test_a_thread_that_a_function_left_behind_does_not_keep_the_process(folder):
+def test_a_leftover_thread_does_not_keep_the_process_alive(folder):
     limits = ("--shutdown-timeout", "0.1", "--cancel-timeout", "0.1")
     with served(folder, "mine.py:server", *limits) as (process, peer):
         job = peer.start("beside")
@@ -158,7 +158,7 @@ def test_a_thread_that_a_function_left_behind_does_not_keep_the_process(folder):
         assert "threads still running at exit" in err
 
 
-def test_a_second_signal_ends_it_at_once(folder):
+def test_a_second_signal_ends_the_server_at_once(folder):
     with served(folder, "mine.py:server", "--shutdown-timeout", "60") as (process, peer):
         peer.start("tick", {"n": 1000, "pause": 0.05})
         process.send_signal(signal.SIGTERM)
@@ -168,7 +168,7 @@ def test_a_second_signal_ends_it_at_once(folder):
     assert process.returncode == 1
 
 
-def test_a_function_that_never_gives_the_loop_back_falls_to_the_second_signal(folder):
+def test_a_second_signal_ends_a_server_with_a_blocked_event_loop(folder):
     with served(folder, "mine.py:server") as (process, peer):
         peer.start("block")
         assert process.stdout is not None
@@ -179,7 +179,7 @@ def test_a_function_that_never_gives_the_loop_back_falls_to_the_second_signal(fo
     assert process.returncode == 1
 
 
-def test_the_screen_says_where_what_and_what_is_off(folder):
+def test_the_banner_shows_url_endpoints_and_settings_without_secrets(folder):
     with served(folder, "mine.py:server", "--max-queue-size", "7", "--token", "me:s3cret") as (process, peer):
         assert peer.http.get("/v1").status_code == 401
         assert peer.http.get("/v1", headers={"authorization": "Bearer s3cret"}).status_code == 200
@@ -193,7 +193,7 @@ def test_the_screen_says_where_what_and_what_is_off(folder):
     assert "s3cret" not in out
 
 
-def test_a_file_configures_the_server_its_endpoints_and_where_it_is(folder):
+def test_a_file_configures_target_settings_and_endpoints(folder):
     (folder / "tidewire.toml").write_text(
         'target = "mine.py:server"\nheartbeat = 3\nretry = 2\n[endpoints.tick]\nconcurrency_limit = 5\n'
     )
@@ -203,7 +203,7 @@ def test_a_file_configures_the_server_its_endpoints_and_where_it_is(folder):
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=20)
     assert "5 at a time" in out
-    code, shown = refused(folder, *flags, "--show-config", TIDEWIRE_RETRY="0.5", TIDEWIRE_HEARTBEAT="5")
+    code, shown = run_to_exit(folder, *flags, "--show-config", TIDEWIRE_RETRY="0.5", TIDEWIRE_HEARTBEAT="5")
     assert code == 0
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines()}
     assert rows["heartbeat"] == ["4", "--heartbeat"]
@@ -212,36 +212,36 @@ def test_a_file_configures_the_server_its_endpoints_and_where_it_is(folder):
     assert rows["endpoints.tick.concurrency_limit"] == ["5", "tidewire.toml:5"]
 
 
-def test_an_endpoint_that_is_not_there_cannot_be_configured(folder):
+def test_configuring_an_unknown_endpoint_exits_with_2(folder):
     (folder / "wrong.toml").write_text("\n[endpoints.tik]\nmax_queue_size = 1\n")
-    code, said = refused(folder, "mine.py:server", "--config", "wrong.toml")
+    code, output = run_to_exit(folder, "mine.py:server", "--config", "wrong.toml")
     assert code == 2
-    assert "wrong.toml:2: endpoints: unknown name 'tik'; did you mean 'tick'?" in said
+    assert "wrong.toml:2: endpoints: unknown name 'tik'; did you mean 'tick'?" in output
 
 
-def test_what_the_servers_code_says_is_shown_as_such(folder):
-    code, shown = refused(folder, "mine.py:server", "--show-config", "--token", "me:s3cret")
+def test_show_config_names_settings_from_the_servers_code(folder):
+    code, shown = run_to_exit(folder, "mine.py:server", "--show-config", "--token", "me:s3cret")
     assert code == 0
     assert "the server's code" in next(line for line in shown.splitlines() if line.startswith("retry "))
     assert "s3cret" not in shown
 
 
-def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, said = refused(folder, "mine.py:server", "--port", str(taken.getsockname()[1]))
+def test_a_port_in_use_prints_one_line_and_exits_with_1(folder):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code, output = run_to_exit(folder, "mine.py:server", "--port", str(listener.getsockname()[1]))
     assert code == 1
-    assert said.count("\n") == 1
-    assert "cannot bind" in said
+    assert output.count("\n") == 1
+    assert "cannot bind" in output
 
 
-def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_server_run_exits_with_one_line_if_it_cannot_bind_or_open_its_log(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(SystemExit) as ended:
             Server().run(port=port)
         with pytest.raises(OSError, match=f"127.0.0.1:{port}"), Server().running(port=port):
             pass
-    # Python prints such a text, and exits with 1.
+    # Python prints a text argument of SystemExit and exits with 1.
     assert (
         ended.value.code
         == f"cannot bind to 127.0.0.1:{port}: Address already in use; use port=0 for any free port"
@@ -251,7 +251,7 @@ def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"host": "192.0.2.1"}, "Cannot assign requested address; no interface of this machine has that"),
         ({"host": "no such host"}, "^cannot bind to no such host:0: [^;]*$"),
@@ -260,44 +260,46 @@ def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp
         ({"port_file": "."}, r"^cannot write the port file \.: the path is a folder$"),
     ],
 )
-def test_what_keeps_a_server_from_starting_is_told_with_what_helps(options, said):
-    with pytest.raises(SystemExit, match=said):
+def test_startup_errors_name_cause_and_remedy(options, output):
+    with pytest.raises(SystemExit, match=output):
         Server().run(**({"port": 0} | options))
 
 
-def test_a_port_file_that_cannot_be_written_is_one_line_and_exit_code_1(folder):
-    code, said = refused(folder, "mine.py:server", "--port", "0", "--port-file", "no/folder/port")
-    assert (code, said.count("\n")) == (1, 1)
+def test_an_unwritable_port_file_prints_one_line_and_exits_with_1(folder):
+    code, output = run_to_exit(folder, "mine.py:server", "--port", "0", "--port-file", "no/folder/port")
+    assert (code, output.count("\n")) == (1, 1)
 
 
-def test_a_file_that_runs_its_server_when_it_is_imported_is_told_how_not_to(folder):
+def test_a_file_that_runs_its_server_on_import_prints_how_to_guard_it(folder):
     (folder / "unguarded.py").write_text(
         "from tidewire_server import Server\nserver = Server()\nserver.run(port=0)\n"
     )
-    code, said = refused(folder, "unguarded.py:server", "--port", "0")
+    code, output = run_to_exit(folder, "unguarded.py:server", "--port", "0")
     assert code == 1
-    assert said.count("\n") == 1
-    assert 'unguarded.py runs its server on import; move the call under `if __name__ == "__main__":`' in said
+    assert output.count("\n") == 1
+    assert (
+        'unguarded.py runs its server on import; move the call under `if __name__ == "__main__":`' in output
+    )
 
 
-def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
-    async def as_in_a_notebook():
+def test_run_within_a_running_event_loop_raises_with_advice():
+    async def run_within_event_loop():
         with pytest.raises(RuntimeError, match=r"with server\.running\(\)"):
             Server().run(port=0)
 
-    asyncio.run(as_in_a_notebook())
+    asyncio.run(run_within_event_loop())
 
 
-def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_path):
-    code, said = refused(folder, "mine.py:server", "--port", "0", "--log", f"sqlite:///{tmp_path}")
-    assert (code, said) == (
+def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
+    code, output = run_to_exit(folder, "mine.py:server", "--port", "0", "--log", f"sqlite:///{tmp_path}")
+    assert (code, output) == (
         1,
         f"tidewire serve: log {tmp_path}: this path is a folder; use the path of a file in it\n",
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["mine.py:other"], "'other' in mine.py is undefined"),
         (["mine.py:not_a_server"], "is of type int, not a tidewire_server.Server"),
@@ -316,18 +318,18 @@ def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_pat
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
     ],
 )
-def test_a_command_that_is_wrong_says_so_in_one_line(folder, arguments, said):
-    code, text = refused(folder, *arguments)
+def test_wrong_arguments_print_one_line_and_exit_with_2(folder, arguments, output):
+    code, text = run_to_exit(folder, *arguments)
     assert code == 2
-    assert said in text
+    assert output in text
     assert text.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("without", "arguments", "extra"), [("torch", [], "engine"), ("httptools", ["mine.py:server"], "server")]
+    ("hidden", "arguments", "extra"), [("torch", [], "engine"), ("httptools", ["mine.py:server"], "server")]
 )
-def test_a_missing_extra_prints_the_line_that_installs_it(folder, tmp_path, without, arguments, extra):
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{without!r}] = None\n")
+def test_a_missing_extra_prints_how_to_install_it(folder, tmp_path, hidden, arguments, extra):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{hidden!r}] = None\n")
     done = subprocess.run(
         [sys.executable, "-m", "tidewire_server", *arguments],
         cwd=folder,
@@ -341,7 +343,7 @@ def test_a_missing_extra_prints_the_line_that_installs_it(folder, tmp_path, with
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_runs_under_any_asgi_server(folder):
+def test_server_app_runs_under_another_asgi_server(folder):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
@@ -358,7 +360,7 @@ def test_a_server_runs_under_any_asgi_server(folder):
     try:
         with Peer(f"http://127.0.0.1:{port}") as peer:
 
-            def answers() -> bool:
+            def is_ready() -> bool:
                 try:
                     return peer.http.get("/readyz").status_code == 200
                 except OSError:
@@ -366,14 +368,14 @@ def test_a_server_runs_under_any_asgi_server(folder):
                 except Exception as error:
                     return "refused" not in str(error)
 
-            eventually(answers, within=20)
+            eventually(is_ready, within=20)
             assert peer.value("tick") == 2
     finally:
         process.terminate()
         process.wait(20)
 
 
-def test_a_server_can_be_started_again_in_the_same_process():
+def test_a_server_can_be_restarted_in_the_same_process():
     server = Server()
 
     @server.endpoint
@@ -385,7 +387,7 @@ def test_a_server_can_be_started_again_in_the_same_process():
             assert peer.value("one") == 1
 
 
-def test_a_server_that_runs_takes_no_endpoint_and_is_not_run_again():
+def test_a_running_server_refuses_new_endpoints_and_a_second_start():
     server = Server()
 
     def one() -> int:

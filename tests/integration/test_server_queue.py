@@ -1,4 +1,4 @@
-"""The queue from outside: who starts, who waits, who shares a slot, and what those who wait are told."""
+"""The job queue over HTTP: start order, slots, concurrency groups, and queue positions."""
 
 import asyncio
 import re
@@ -36,32 +36,33 @@ def other(url):
 
 
 def came(peer, first):
-    """Who came to a gate, of those whose names begin so."""
+    """The names that came to a gate and begin with `first`, without this prefix."""
     return [name.removeprefix(first) for name in peer.value("came") if name.startswith(first)]
 
 
-def let(peer, *names):
+def open_gates(peer, *names):
     peer.run("open_gate", {"names": list(names)})
 
 
-def test_each_endpoint_has_a_queue_and_a_slot_of_its_own(peer):
-    # Requests 1 to 7 are for A, B, A, A, C, B, A: 1, 2 and 5 begin at once, and whoever ends makes room for its like.
+def test_each_endpoint_has_its_own_queue_and_slot(peer):
+    # Requests 1 to 7 go to the endpoints A, B, A, A, C, B, A. Requests 1, 2 and 5 start at once. When a request
+    # ends, the next request for its endpoint starts.
     jobs = [peer.start(endpoint, {"name": f"seven{number}"}) for number, endpoint in enumerate("ABAACBA", 1)]
     eventually(lambda: came(peer, "seven") == ["1", "2", "5"])
     assert [peer.job(job)["status"] for job in jobs] == [
         "running" if number in {1, 2, 5} else "queued" for number in range(1, 8)
     ]
-    let(peer, "seven1")
+    open_gates(peer, "seven1")
     assert peer.ended(jobs[0])["status"] == "succeeded"
     eventually(lambda: came(peer, "seven") == ["1", "2", "5", "3"])
-    let(peer, "seven2")
+    open_gates(peer, "seven2")
     eventually(lambda: came(peer, "seven")[4:] == ["6"])
-    let(peer, *(f"seven{number}" for number in range(3, 8)))
+    open_gates(peer, *(f"seven{number}" for number in range(3, 8)))
     assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
     assert came(peer, "seven") == ["1", "2", "5", "3", "6", "4", "7"] or came(peer, "seven")[5:] == ["4", "7"]
 
 
-def test_four_tabs_one_runs_three_wait_the_second_is_cancelled_the_others_run_together(peer):
+def test_a_cancelled_queued_item_leaves_the_others_to_share_a_batch(peer):
     tabs = []
     for name in ("t1", "t2", "t3", "t4"):
         tabs.append(peer.start("tabs", {"names": name}))
@@ -71,36 +72,36 @@ def test_four_tabs_one_runs_three_wait_the_second_is_cancelled_the_others_run_to
         assert data(reading.until("queue"))["position"] == 3
         peer.http.post(f"/v1/jobs/{tabs[1]}/cancel")
         assert data(reading.until("queue"))["position"] == 2
-    let(peer, "t1", "t3+t4")
+    open_gates(peer, "t1", "t3+t4")
     ended = [peer.ended(tab) for tab in tabs]
     assert [job["status"] for job in ended] == ["succeeded", "cancelled", "succeeded", "succeeded"]
     assert [job["state"]["items"][0].get("batch", {}).get("size") for job in ended] == [1, None, 2, 2]
     assert came(peer, "t") == ["1", "3+t4"]
 
 
-def test_endpoints_of_a_group_share_its_slots_as_if_they_were_one_queue(peer):
+def test_endpoints_of_a_concurrency_group_share_slots_like_one_queue(peer):
     jobs = [peer.start(endpoint, {"name": f"g{n}"}) for n, endpoint in enumerate("XZXYZ", 1)]
     eventually(lambda: came(peer, "g") == ["1", "2"])
-    let(peer, "g1")
+    open_gates(peer, "g1")
     eventually(lambda: came(peer, "g") == ["1", "2", "3"])
-    let(peer, "g2", "g3", "g4", "g5")
+    open_gates(peer, "g2", "g3", "g4", "g5")
     assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
     assert came(peer, "g")[3:] in (["4", "5"], ["5", "4"])
 
 
-def test_in_a_group_callers_take_turns_whatever_they_call(peer, other):
+def test_callers_take_turns_within_a_concurrency_group(peer, other):
     holding = [peer.start("X", {"name": f"h{n}"}) for n in (1, 2)]
     eventually(lambda: came(peer, "h") == ["1", "2"])
     crowd = [peer.start("X", {"name": f"h{n}"}) for n in (3, 4, 5)]
     late = other.start("Z", {"name": "h6"})
-    let(peer, "h1", "h3", "h4", "h5", "h6")
+    open_gates(peer, "h1", "h3", "h4", "h5", "h6")
     assert other.ended(late)["status"] == "succeeded"
-    let(peer, "h2")
+    open_gates(peer, "h2")
     assert {peer.ended(job)["status"] for job in holding + crowd} == {"succeeded"}
     assert came(peer, "h").index("6") == 2
 
 
-def test_a_full_queue_says_when_to_come_back_and_takes_again_what_fits(peer):
+def test_a_full_queue_responds_with_retry_after_until_a_job_leaves(peer):
     jobs = [peer.start("C", {"name": "full"}) for _ in range(21)]
     answer = peer.submit("C", {"name": "full"})
     assert (answer.status_code, answer.json()["code"]) == (429, "queue_full")
@@ -108,45 +109,45 @@ def test_a_full_queue_says_when_to_come_back_and_takes_again_what_fits(peer):
     assert int(answer.headers["retry-after"]) >= 1
     peer.http.post(f"/v1/jobs/{jobs[-1]}/cancel")
     jobs.append(peer.start("C", {"name": "full"}))
-    let(peer, "full")
+    open_gates(peer, "full")
     assert [peer.ended(job)["status"] for job in jobs] == ["succeeded"] * 20 + ["cancelled", "succeeded"]
     assert len(came(peer, "full")) == 21
 
 
-def test_whoever_waits_is_told_how_long_by_the_recent_calls_and_nothing_before_there_are_any():
+def test_queue_events_estimate_the_wait_from_recent_calls():
     server, gate = Server(**QUICK), threading.Event()
 
     @server.endpoint
     def one(n: int) -> None:
         assert gate.wait(20)
 
-    def told(peer, job):
+    def announced(peer, job):
         with peer.stream(job) as reading:
             return data(reading.until("queue"))
 
     with serving(server) as peer:
         jobs = [peer.start("one", {"n": 1}) for _ in range(2)]
-        assert told(peer, jobs[1]) == {"position": 1}
+        assert announced(peer, jobs[1]) == {"position": 1}
         threading.Event().wait(0.05)
         gate.set()
         assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
         gate.clear()
         jobs = [peer.start("one", {"n": 1}) for _ in range(3)]
-        first, second = told(peer, jobs[1]), told(peer, jobs[2])
+        first, second = announced(peer, jobs[1]), announced(peer, jobs[2])
         assert (first["position"], second["position"]) == (1, 2)
         assert first["eta_ms"] > 10
         assert abs(second["eta_ms"] - 2 * first["eta_ms"]) <= 1
         gate.set()
 
 
-def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_their_number():
-    def cost(waiting):
-        told, looked = [], [0]
+def test_the_number_of_queue_announcements_grows_linearly():
+    def announcement_cost(waiting):
+        announced, visited = [], [0]
 
-        class Watched(MemoryQueue):
+        class CountingQueue(MemoryQueue):
             def waiting(self, endpoint):
                 for ticket in super().waiting(endpoint):
-                    looked[0] += 1
+                    visited[0] += 1
                     yield ticket
 
         async def leave_one_by_one():
@@ -157,39 +158,41 @@ def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_thei
                 await free()
 
             scheduler = JobScheduler(
-                Watched(),
+                CountingQueue(),
                 {"e": endpoint},
                 Settings(queue_interval=0, default_concurrency_limit=1),
                 start=start,
-                find=lambda ticket: Waiting(),
+                find=lambda ticket: WaitingJob(),
                 on_start=lambda ticket: None,
-                announce=lambda job, message: told.append((job, message.position)),
+                announce=lambda job, message: announced.append((job, message.position)),
             )
             for number in range(waiting):
                 await scheduler.put([QueueEntry("e", str(number), 0, "a", 0.0)])
             while scheduler.busy:
                 slots.release()
-                for _ in range(4):  # the call ends, the next begins, and the timer fires
+                for _ in range(
+                    4
+                ):  # In these iterations, the call ends, the next call begins, and the timer fires.
                     await asyncio.sleep(0)
-            return told
+            return announced
 
         asyncio.run(leave_one_by_one())
-        places = {}
-        for job, place in told:
-            places.setdefault(job, []).append(place)
-        # Nobody is told the same place twice, and everybody hears that he is next.
-        assert all(each == sorted(set(each), reverse=True) for each in places.values())
-        assert sum(1 in each for each in places.values()) >= waiting - 2
-        return len(told), looked[0]
+        positions = {}
+        for job, queue_place in announced:
+            positions.setdefault(job, []).append(queue_place)
+        # No job receives the same position twice, and nearly every job receives position 1.
+        assert all(each == sorted(set(each), reverse=True) for each in positions.values())
+        assert sum(1 in each for each in positions.values()) >= waiting - 2
+        return len(announced), visited[0]
 
-    small, large = cost(250), cost(1000)
+    small, large = announcement_cost(250), announcement_cost(1000)
     assert large[0] < 25_000
     for few, many in zip(small, large, strict=True):
         assert many < 5.5 * few
 
 
 @pytest.mark.parametrize("waiting", [250, pytest.param(1000, marks=pytest.mark.slow)])
-def test_readers_that_wait_in_a_long_queue_get_few_events_each_however_long_it_is(waiting):
+def test_readers_in_a_long_queue_receive_few_queue_events_each(waiting):
     server, begin = Server(**QUICK, max_streams_per_principal=waiting), threading.Event()
 
     @server.endpoint
@@ -201,17 +204,19 @@ def test_readers_that_wait_in_a_long_queue_get_few_events_each_however_long_it_i
     with server.running() as url:
         address = (urlsplit(url).hostname, urlsplit(url).port)
         streams = asyncio.run(submit_and_read(address, waiting, begin))
-    places = [[int(place) for place in re.findall(rb'"position":(\d+)', stream)] for stream in streams]
-    # Nobody is told the same twice, all hear something, and all were served.
-    assert all(each == sorted(set(each), reverse=True) for each in places)
-    assert sum(bool(each) for each in places) == waiting - 1
+    positions = [
+        [int(queue_place) for queue_place in re.findall(rb'"position":(\d+)', stream)] for stream in streams
+    ]
+    # No reader receives a position twice, all waiting readers receive one, and all jobs succeed.
+    assert all(each == sorted(set(each), reverse=True) for each in positions)
+    assert sum(bool(each) for each in positions) == waiting - 1
     assert all(b"event:done" in stream for stream in streams)
-    # Were all told of each move, it would be half of `waiting` for each reader.
-    assert sum(map(len, places)) < 30 * waiting
+    # If every move were announced, each reader would receive half of `waiting` events on average.
+    assert sum(map(len, positions)) < 30 * waiting
 
 
 async def submit_and_read(address, number, begin):
-    """Submit so many jobs one after the other, and read the streams of all to their ends."""
+    """Submit `number` jobs one after the other and read all their streams to the end."""
     readers = []
     for n in range(number):
         reader, writer = await asyncio.open_connection(*address)
@@ -232,7 +237,7 @@ SUBMIT = (
 )
 
 
-class Waiting:
+class WaitingJob:
     def waits(self, index):
         return True
 

@@ -1,4 +1,4 @@
-"""The head of a request is bounded in size and time: nobody is known yet who sends it."""
+"""The request head is bounded in size and time, because the client is not authenticated yet."""
 
 import asyncio
 import json
@@ -27,11 +27,11 @@ def address():
 
     @server.endpoint
     async def block() -> None:
-        """Keeps the event loop for longer than a head may take."""
-        until = time.monotonic() + 1
+        """Block the event loop for longer than `head_timeout`."""
+        end = time.monotonic() + 1
         begun.set()
         sent.wait(10)
-        while time.monotonic() < until:
+        while time.monotonic() < end:
             time.sleep(0.01)
 
     @server.endpoint
@@ -43,21 +43,21 @@ def address():
 
 
 @pytest.fixture
-def made_cycles(monkeypatch):
-    """What uvicorn makes of each request."""
-    made = []
+def created_cycles(monkeypatch):
+    """Count the request/response cycles that uvicorn creates."""
+    created = []
     cycle = httptools_impl.RequestResponseCycle
 
     def make(*args, **kwargs):
-        made.append(1)
+        created.append(1)
         return cycle(*args, **kwargs)
 
     monkeypatch.setattr(httptools_impl, "RequestResponseCycle", make)
-    return made
+    return created
 
 
-def say(address, *parts: bytes) -> bytes:
-    """Send the parts and read until the server closes."""
+def exchange(address, *parts: bytes) -> bytes:
+    """Send the parts and read until the server closes the connection."""
     with socket.create_connection(address, timeout=10) as connection:
         try:
             for part in parts:
@@ -78,20 +78,20 @@ def problem(answer: bytes, status: int = 400) -> dict:
 
 
 def head(size: int) -> bytes:
-    """A request whose head has so many bytes."""
+    """A request whose head has `size` bytes."""
     start = b"GET /v1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: "
     return start + b"x" * (size - len(start) - 4) + b"\r\n\r\n"
 
 
-def test_a_head_at_its_bound_is_served(address):
-    assert say(address, head(4096)).startswith(b"HTTP/1.1 200")
+def test_a_head_of_max_head_bytes_is_served(address):
+    assert exchange(address, head(4096)).startswith(b"HTTP/1.1 200")
 
 
-def test_a_head_that_is_not_whole_at_its_bound_is_refused_by_name(address):
-    assert "4096 bytes" in problem(say(address, head(4099)[:-2]))["detail"]
+def test_a_head_above_max_head_bytes_is_refused_with_the_limit(address):
+    assert "4096 bytes" in problem(exchange(address, head(4099)[:-2]))["detail"]
 
 
-def test_a_head_without_end_is_left_at_its_bound(address):
+def test_the_server_closes_the_connection_of_an_endless_head(address):
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(b"GET /v1 HTTP/1.1\r\nX: ")
         with pytest.raises(ConnectionError):
@@ -99,13 +99,13 @@ def test_a_head_without_end_is_left_at_its_bound(address):
 
 
 @pytest.mark.parametrize("part", [b"", b"GET /v1 HTTP/1.1\r\nHost: a\r\n"], ids=["nothing", "half a head"])
-def test_a_head_that_does_not_come_is_not_waited_for(address, part):
-    found = problem(say(address, part), 408)
+def test_an_incomplete_head_times_out_with_408(address, part):
+    found = problem(exchange(address, part), 408)
     assert found["detail"] == "the request head did not arrive within 0.5 s (head_timeout)"
     assert found["retryable"] is True
 
 
-def test_a_stream_that_lasts_longer_than_a_head_may_take_is_left_alone(address):
+def test_head_timeout_does_not_apply_to_streams_and_bodies(address):
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         for _ in range(2):
             job = client.post("/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
@@ -124,9 +124,11 @@ def test_a_stream_that_lasts_longer_than_a_head_may_take_is_left_alone(address):
         assert connection.recv(65536).startswith(b"HTTP/1.1 201")
 
 
-def test_a_head_that_came_while_the_loop_was_blocked_is_served(address):
+def test_a_head_that_arrived_while_the_event_loop_was_blocked_is_served(address):
     with socket.create_connection(address, timeout=10) as connection:
-        with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:  # accepted after the other
+        with httpx.Client(
+            base_url=f"http://{address[0]}:{address[1]}"
+        ) as client:  # The client's connection is accepted after the first connection.
             client.post("/v1/endpoints/block/jobs", json={"input": {}})
         assert begun.wait(10)
         connection.sendall(head(100))
@@ -142,12 +144,12 @@ def test_a_head_that_came_while_the_loop_was_blocked_is_served(address):
     ],
     ids=["tls", "a wrong length"],
 )
-def test_what_is_no_http_is_refused_like_all_else(address, part):
-    assert "HTTP" in problem(say(address, part))["detail"]
+def test_bytes_that_are_not_http_are_refused_with_a_problem(address, part):
+    assert "HTTP" in problem(exchange(address, part))["detail"]
 
 
-def greeted(connection, job):
-    """Ask for the stream of a job; what has come once its `hello` has."""
+def open_stream(connection, job):
+    """Request the stream of a job and return the bytes received up to and including its `hello`."""
     connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
     answer = b""
     while b"event:hello" not in answer:
@@ -155,18 +157,18 @@ def greeted(connection, job):
     return answer
 
 
-def test_of_requests_that_come_all_at_once_few_wait_as_more_than_bytes_and_all_are_answered(
-    address, made_cycles
-):
+def test_pipelined_requests_are_parsed_in_small_numbers_and_all_answered(address, created_cycles):
     count = 2000
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
         with socket.create_connection(address, timeout=30) as connection:
-            answer = greeted(connection, job)
-            before = len(made_cycles)
+            answer = open_stream(connection, job)
+            before = len(created_cycles)
             connection.sendall(b"PUT /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * count)
-            assert client.get("/healthz").status_code == 200  # behind what the server has read of them
-            assert len(made_cycles) - before < MAX_PIPELINED + 16 * 1024 / 30 + 10
+            assert (
+                client.get("/healthz").status_code == 200
+            )  # The server has read at least a part of the pipelined requests by the time it answers this request.
+            assert len(created_cycles) - before < MAX_PIPELINED + 16 * 1024 / 30 + 10
             client.post(f"/v1/jobs/{job}/cancel")
             answers = 0
             while answers < count:
@@ -176,11 +178,11 @@ def test_of_requests_that_come_all_at_once_few_wait_as_more_than_bytes_and_all_a
                 answers += answer.count(b"HTTP/1.1 405") - answer[:20].count(b"HTTP/1.1 405")
 
 
-def test_what_is_no_http_behind_a_request_for_a_stream_puts_nothing_into_the_stream(address):
+def test_garbage_after_a_stream_request_does_not_enter_the_stream(address):
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
     with socket.create_connection(address, timeout=10) as connection:
-        answer = greeted(connection, job)
+        answer = open_stream(connection, job)
         connection.sendall(b"\x00\xff\r\n\r\n")
         while chunk := connection.recv(65536):
             answer += chunk

@@ -1,4 +1,4 @@
-"""Each URL, and what it answers to requests that are right, wrong, or meant to hurt."""
+"""Every URL of the server and its responses to valid, invalid and hostile requests."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def make_server(**settings: object) -> Server:
     async def draw(picture: Picture) -> dict[str, int]:
         return {picture.caption: picture.size}
 
-    async def short(value: BaseModel) -> None:
+    async def check_length(value: BaseModel) -> None:
         await asyncio.sleep(0)
         if len(value.text) > 10:
             raise TooLongError("ten letters at most")
@@ -54,7 +54,7 @@ def make_server(**settings: object) -> Server:
             await asyncio.to_thread(released.wait, 10)
 
     @server.endpoint(
-        validate=short,
+        validate=check_length,
         columns=["/text"],
         initial=lambda value: {"text": value.text},
         capabilities={"logprobs": {"max_top": 7}},
@@ -92,7 +92,7 @@ def refused(answer: httpx.Response, code: str) -> dict[str, object]:
 # ---- discovery ------------------------------------------------------------------------------------------------------
 
 
-def test_discovery_says_what_the_server_is_and_can(peer):
+def test_discovery_lists_capabilities_limits_and_endpoints(peer):
     answer = peer.http.get("/v1")
     found = Discovery.model_validate(answer.json())
     assert found.protocol == "tidewire/1"
@@ -114,7 +114,7 @@ def test_discovery_says_what_the_server_is_and_can(peer):
         assert peer.http.get(each.href).status_code == 200
 
 
-def test_an_endpoint_describes_itself_by_schemas_and_examples(peer):
+def test_an_endpoint_description_has_schemas_and_examples(peer):
     found = EndpointDescription.model_validate(peer.http.get("/v1/endpoints/greet").json())
     assert found.description == "As often as is asked for."
     assert found.input_schema["properties"]["times"] == {"default": 1, "title": "times", "type": "integer"}
@@ -128,7 +128,7 @@ def test_an_endpoint_describes_itself_by_schemas_and_examples(peer):
     assert peer.http.post(drawn.links["jobs"], json={"input": drawn.examples[0]}).status_code == 201
 
 
-def test_further_resources_of_an_endpoint_are_kept_for_good_by_their_version(peer):
+def test_linked_resources_of_an_endpoint_are_immutable_per_version(peer):
     links = peer.http.get("/v1/endpoints/extend").json()["links"]
     answer = peer.http.get(links["vocabulary"])
     assert answer.json() == {"hash": "abc", "tokens": []}
@@ -142,10 +142,10 @@ def test_further_resources_of_an_endpoint_are_kept_for_good_by_their_version(pee
     refused(peer.http.get("/v1/endpoints/extend/nothing"), "not_found")
 
 
-@pytest.mark.parametrize("taken_off", ["/ai", ""])
-def test_links_carry_the_prefix_whether_or_not_a_proxy_took_it_off(taken_off):
+@pytest.mark.parametrize("stripped_prefix", ["/ai", ""])
+def test_links_have_the_root_path_with_and_without_a_stripping_proxy(stripped_prefix):
     with serving(make_server(root_path="/ai")) as peer:
-        http = httpx.Client(base_url=peer.url.removesuffix(taken_off))
+        http = httpx.Client(base_url=peer.url.removesuffix(stripped_prefix))
         with http:
             assert http.get("/v1").json()["endpoints"][0]["href"] == "/ai/v1/endpoints/greet"
             answer = http.post("/v1/endpoints/greet/jobs", json={"input": {}})
@@ -158,7 +158,7 @@ def test_links_carry_the_prefix_whether_or_not_a_proxy_took_it_off(taken_off):
 # ---- submit -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_submit_answers_with_the_job(peer):
+def test_submit_returns_the_job_resource(peer):
     answer = peer.submit("greet", {"name": "Ada"})
     assert answer.status_code == 201
     job = JobResource.model_validate(answer.json())
@@ -172,7 +172,7 @@ def test_a_submit_answers_with_the_job(peer):
     assert ended["created_at"] <= ended["started_at"] <= ended["ended_at"] < ended["expires_at"]
 
 
-def test_a_value_that_does_not_stream_is_set_once_together_with_its_end(peer):
+def test_a_value_that_does_not_stream_is_sent_with_the_end_of_its_item(peer):
     job = peer.start("greet")
     _, running, ended, done = logged(peer.events(job, after="0-0"))
     assert [op[1] for op in data(running)] == ["/items/0/status", "/status"]
@@ -192,13 +192,13 @@ def test_a_value_that_does_not_stream_is_set_once_together_with_its_end(peer):
         ("text/event-stream;q=0", 406, "application/problem+json"),
     ],
 )
-def test_accept_decides_between_the_job_and_its_stream(peer, accept, status, media_type):
+def test_the_accept_header_selects_the_job_or_its_stream(peer, accept, status, media_type):
     answer = peer.http.post("/v1/endpoints/greet/jobs", json={"input": {}}, headers={"accept": accept})
     assert (answer.status_code, answer.headers["content-type"]) == (status, media_type)
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "body", "pointer", "said"),
+    ("endpoint", "body", "pointer", "message"),
     [
         ("greet", {"input": {"nmae": "x"}}, "/input/nmae", "did you mean 'name'?"),
         ("greet", {"input": {"times": "3"}}, "/input/times", "valid integer"),
@@ -233,15 +233,15 @@ def test_accept_decides_between_the_job_and_its_stream(peer, accept, status, med
         ("greet", "input", "", "object"),
     ],
 )
-def test_a_wrong_member_is_named(peer, endpoint, body, pointer, said):
+def test_an_invalid_member_is_named(peer, endpoint, body, pointer, message):
     started = peer.metrics()
     problem = refused(peer.http.post(f"/v1/endpoints/{endpoint}/jobs", json=body), "invalid_input")
     assert problem["pointer"] == pointer
-    assert said in problem["detail"]
+    assert message in problem["detail"]
     assert peer.metrics().get("tidewire_jobs_submitted_total") == started.get("tidewire_jobs_submitted_total")
 
 
-def test_an_endpoints_own_judgement_refuses_before_anything_is_queued(peer):
+def test_a_validate_function_refuses_before_the_job_is_queued(peer):
     problem = refused(peer.submit("extend", {"text": "x" * 11}), "input_too_long")
     assert (problem["pointer"], problem["detail"]) == ("/input/text", "/input/text: ten letters at most")
     assert peer.value("extend", {"text": "hi"}) == {"text": "hi!"}
@@ -264,12 +264,12 @@ def test_an_endpoints_own_judgement_refuses_before_anything_is_queued(peer):
         (b"\xef\xbb\xbf{}", "not JSON"),
     ],
 )
-def test_a_body_that_is_no_json_is_refused_and_says_where(peer, body, where):
+def test_a_malformed_body_is_refused_with_its_location(peer, body, where):
     answer = peer.http.post("/v1/endpoints/greet/jobs", content=body, headers=JSON)
     assert where in refused(answer, "malformed_body")["detail"]
 
 
-def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_size(peer):
+def test_a_body_above_max_body_bytes_is_refused_with_and_without_content_length(peer):
     large = b'{"input": {"name": "' + b"x" * 200_000 + b'"}}'
     refused(peer.http.post("/v1/endpoints/greet/jobs", content=large, headers=JSON), "body_too_large")
 
@@ -295,7 +295,7 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_size(pee
         {"content-type": "application/json", "content-encoding": "gzip"},
     ],
 )
-def test_a_body_in_another_media_type_or_coding_is_refused(peer, headers):
+def test_a_body_with_another_media_type_or_coding_is_refused(peer, headers):
     answer = peer.http.post("/v1/endpoints/greet/jobs", content=b'{"input": {}}', headers=headers)
     refused(answer, "unsupported_media_type")
 
@@ -303,15 +303,15 @@ def test_a_body_in_another_media_type_or_coding_is_refused(peer, headers):
 @pytest.mark.parametrize(
     "media_type", ["application/json; charset=UTF-8", "application/vnd.mine+json", "Application/JSON"]
 )
-def test_a_body_that_is_json_by_any_name_is_taken(peer, media_type):
+def test_json_media_types_are_accepted(peer, media_type):
     answer = peer.http.post(
         "/v1/endpoints/greet/jobs", content=b'{"input": {}}', headers={"content-type": media_type}
     )
     assert answer.status_code == 201
 
 
-def test_a_body_that_is_cut_short_starts_nothing_and_the_server_goes_on(peer):
-    # Not the events: the jobs of the tests before may still be writing theirs.
+def test_a_truncated_body_starts_no_job(peer):
+    # Counting logged events would be wrong here, because jobs of earlier tests may still write theirs.
     submitted = 'tidewire_jobs_submitted_total{endpoint="greet"}'
     peer.start("greet")
     before = peer.metrics()[submitted]
@@ -327,9 +327,9 @@ def test_a_body_that_is_cut_short_starts_nothing_and_the_server_goes_on(peer):
     assert peer.metrics()[submitted] == before
 
 
-def test_a_body_that_does_not_arrive_in_time_is_refused():
+def test_a_body_that_arrives_too_late_is_refused_with_408():
     with serving(make_server(body_timeout=0.1)) as peer:
-        with to_send(peer, 100) as slow:
+        with begin_submit(peer, 100) as slow:
             slow.sendall(b"{")
             answer = slow.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -339,7 +339,7 @@ def test_a_body_that_does_not_arrive_in_time_is_refused():
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_body_that_came_while_a_function_kept_the_event_loop_is_no_late_one(loop, monkeypatch):
+def test_a_body_that_arrived_while_the_event_loop_was_blocked_is_accepted(loop, monkeypatch):
     server, begun, sent = make_server(body_timeout=0.2), threading.Event(), threading.Event()
     if loop == "asyncio":
         monkeypatch.setattr(uvicorn.Config, "get_loop_factory", lambda _: asyncio.new_event_loop)
@@ -352,7 +352,7 @@ def test_a_body_that_came_while_a_function_kept_the_event_loop_is_no_late_one(lo
         while time.monotonic() < until:
             time.sleep(0.01)
 
-    with serving(server) as peer, to_send(peer, 60_000) as other:
+    with serving(server) as peer, begin_submit(peer, 60_000) as other:
         peer.start("block")
         assert begun.wait(10)
         other.sendall(b'{"input": {}}'.ljust(60_000))
@@ -360,25 +360,25 @@ def test_a_body_that_came_while_a_function_kept_the_event_loop_is_no_late_one(lo
         assert other.recv(4096).startswith(b"HTTP/1.1 201 ")
 
 
-def to_send(peer: Peer, size: int) -> socket.socket:
-    """A connection on which a submit has begun, and its body has not."""
+def begin_submit(peer: Peer, size: int) -> socket.socket:
+    """Open a connection and send the head of a submit without its body."""
     url = httpx.URL(peer.url)
     connection = socket.create_connection((url.host, url.port), timeout=20)
     connection.sendall(
         b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
     )
-    assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")  # its body is waited for now
+    assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")  # The server now waits for the body.
     return connection
 
 
-# ---- what is not there ----------------------------------------------------------------------------------------------
+# ---- unknown URLs, methods, endpoints and jobs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
 )
-def test_an_unknown_url_is_a_problem_that_says_where_to_begin(peer, path):
+def test_an_unknown_url_is_a_problem_that_names_the_start_url(peer, path):
     assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("starts at /v1")
 
 
@@ -393,13 +393,13 @@ def test_an_unknown_url_is_a_problem_that_says_where_to_begin(peer, path):
         ("GET", "/v1/jobs/x/cancel", "POST, OPTIONS"),
     ],
 )
-def test_a_method_that_is_not_taken_says_which_are(peer, method, path, allow):
+def test_a_disallowed_method_lists_the_allowed_ones(peer, method, path, allow):
     answer = peer.http.request(method, path)
     refused(answer, "method_not_allowed")
     assert answer.headers["allow"] == allow
 
 
-def test_unknown_endpoints_and_jobs_are_told_apart(peer):
+def test_unknown_endpoints_and_unknown_jobs_have_different_codes(peer):
     assert (
         "this server has: greet, draw"
         in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
@@ -411,7 +411,7 @@ def test_unknown_endpoints_and_jobs_are_told_apart(peer):
     refused(peer.http.delete("/v1/jobs/no-such-job"), "job_not_found")
 
 
-def test_what_is_not_acceptable_is_said(peer):
+def test_an_unacceptable_accept_header_is_refused_with_406(peer):
     job = peer.start("greet")
     refused(peer.http.get(f"/v1/jobs/{job}/events", headers={"accept": "application/json"}), "not_acceptable")
     refused(peer.http.get(f"/v1/jobs/{job}", headers={"accept": "text/html"}), "not_acceptable")
@@ -421,7 +421,7 @@ def test_what_is_not_acceptable_is_said(peer):
 # ---- listing --------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_are_listed_newest_first_in_pages():
+def test_jobs_are_listed_in_pages_newest_first():
     with serving(make_server()) as peer:
         made = [peer.start("greet") for _ in range(5)]
         peer.ended(made[-1])
@@ -446,7 +446,7 @@ def keyed(peer: Peer, key: str, body: object, endpoint: str = "greet", **headers
     )
 
 
-def test_the_same_key_and_body_are_the_same_job(peer):
+def test_the_same_key_and_body_return_the_same_job(peer):
     first = keyed(peer, "key-1", {"input": {}})
     again = keyed(peer, "key-1", {"input": {}})
     assert (first.status_code, again.status_code) == (201, 201)
@@ -462,18 +462,18 @@ def test_the_same_key_and_body_are_the_same_job(peer):
     assert "event:done" in streamed.text
 
 
-def test_a_key_is_for_one_body_and_one_endpoint(peer):
+def test_a_key_applies_to_one_body_and_one_endpoint(peer):
     keyed(peer, "key-2", {"input": {}})
     refused(keyed(peer, "key-2", {"input": {"name": "x"}}), "idempotency_key_reused")
     assert keyed(peer, "key-2", {"input": {"caption": "x"}}, "draw").status_code == 201
 
 
-def test_the_key_of_a_submit_that_was_refused_is_free(peer):
+def test_a_refused_submit_releases_its_key(peer):
     refused(keyed(peer, "key-3", {"input": {"times": "x"}}), "invalid_input")
     assert keyed(peer, "key-3", {"input": {}}).status_code == 201
 
 
-def test_a_key_whose_first_request_is_not_committed_is_in_flight(peer):
+def test_a_key_is_in_flight_until_its_first_request_is_committed(peer):
     answers: list[httpx.Response] = []
     with Peer(peer.url) as other:
         first = threading.Thread(
@@ -491,13 +491,13 @@ def test_a_key_whose_first_request_is_not_committed_is_in_flight(peer):
 
 
 @pytest.mark.parametrize("key", ["", "with space", "x" * 256, "schlüssel"])
-def test_a_key_that_is_none_is_refused(peer, key):
+def test_an_invalid_key_is_refused(peer, key):
     headers = JSON | {"idempotency-key": key.encode("latin-1")}
     answer = peer.http.post("/v1/endpoints/greet/jobs", content=b'{"input": {}}', headers=headers)
     refused(answer, "bad_parameter")
 
 
-def test_a_purged_job_is_gone_and_so_is_its_key(peer):
+def test_a_deleted_job_and_its_key_answer_job_expired(peer):
     job = keyed(peer, "key-5", {"input": {}}).json()["id"]
     peer.ended(job)
     answer = peer.http.delete(f"/v1/jobs/{job}")
@@ -509,10 +509,10 @@ def test_a_purged_job_is_gone_and_so_is_its_key(peer):
     refused(keyed(peer, "key-5", {"input": {}}), "job_expired")
 
 
-# ---- who is let in ---------------------------------------------------------------------------------------------------
+# ---- authentication and origins --------------------------------------------------------------------------------------
 
 
-def test_tokens_keep_strangers_out_and_principals_apart():
+def test_bearer_tokens_authenticate_and_separate_principals():
     with serving(make_server(tokens=["ada:secret-a", "bob:secret-b"])) as nobody:
         answer = nobody.http.get("/v1")
         refused(answer, "unauthorized")
@@ -540,7 +540,7 @@ def test_tokens_keep_strangers_out_and_principals_apart():
                 assert data(next(reading))["code"] == "unauthorized"
 
 
-def test_pages_of_other_origins_are_let_in_by_name_only():
+def test_cors_allows_only_configured_origins():
     with serving(make_server(cors_origins=["https://page.example"])) as peer:
         job = peer.start("greet")
         for path, status in (
@@ -554,10 +554,10 @@ def test_pages_of_other_origins_are_let_in_by_name_only():
             assert answer.headers["access-control-allow-origin"] == "https://page.example"
             assert "Location" in answer.headers["access-control-expose-headers"]
             assert "origin" in answer.headers["vary"].lower()
-            stranger = peer.http.get(path, headers={"origin": "https://other.example"})
-            assert "access-control-allow-origin" not in stranger.headers
-        asked = {"origin": "https://page.example", "access-control-request-method": "POST"}
-        preflight = peer.http.options("/v1/endpoints/greet/jobs", headers=asked)
+            other_origin = peer.http.get(path, headers={"origin": "https://other.example"})
+            assert "access-control-allow-origin" not in other_origin.headers
+        preflight_headers = {"origin": "https://page.example", "access-control-request-method": "POST"}
+        preflight = peer.http.options("/v1/endpoints/greet/jobs", headers=preflight_headers)
         assert preflight.status_code == 204
         assert "POST" in preflight.headers["access-control-allow-methods"].split(", ")
         assert set(preflight.headers["access-control-allow-headers"].split(", ")) == {
@@ -570,15 +570,15 @@ def test_pages_of_other_origins_are_let_in_by_name_only():
         assert "access-control-allow-credentials" not in preflight.headers
 
 
-def test_no_origin_is_let_in_by_default(peer):
+def test_cors_allows_no_origin_by_default(peer):
     answer = peer.http.get("/v1", headers={"origin": "https://page.example"})
     assert "access-control-allow-origin" not in answer.headers
 
 
-# ---- limits, operators ------------------------------------------------------------------------------------------------
+# ---- limits and operations --------------------------------------------------------------------------------------------
 
 
-def test_limits_hold_at_their_bound():
+def test_max_inputs_and_max_jobs_per_principal_are_enforced():
     with serving(make_server(max_inputs=2, max_jobs_per_principal=2)) as peer:
         assert peer.submit("greet", inputs=[{}, {}]).status_code == 201
         problem = refused(peer.submit("greet", inputs=[{}, {}, {}]), "batch_too_large")
@@ -592,7 +592,7 @@ def test_limits_hold_at_their_bound():
         assert peer.submit("greet").status_code == 201
 
 
-def test_what_is_over_is_forgotten_in_time():
+def test_ended_jobs_tombstones_and_keys_expire():
     ttls = {"log_ttl": 0.1, "state_ttl": 0.4, "tombstone_ttl": 0.4, "idempotency_ttl": 0.5}
     with serving(make_server(**ttls)) as peer:
         job = keyed(peer, "k", {"input": {}}).json()["id"]
@@ -607,7 +607,7 @@ def test_what_is_over_is_forgotten_in_time():
         eventually(lambda: keyed(peer, "k", {"input": {"name": "other"}}).status_code == 201)
 
 
-def test_ended_jobs_are_bounded_by_number_too():
+def test_retained_jobs_and_tombstones_are_bounded_in_number():
     with serving(make_server(max_retained_jobs=2, max_tombstones=1)) as peer:
         jobs = [peer.start("greet") for _ in range(4)]
         for job in jobs:
@@ -617,7 +617,7 @@ def test_ended_jobs_are_bounded_by_number_too():
         )
 
 
-def test_metrics_count_jobs_and_how_streams_were_asked_for(peer):
+def test_metrics_count_jobs_events_and_stream_requests(peer):
     before = peer.metrics()
     job = peer.start("greet")
     peer.events(job)
@@ -625,19 +625,19 @@ def test_metrics_count_jobs_and_how_streams_were_asked_for(peer):
     peer.events(job, after="1-1")
     after = peer.metrics()
 
-    def grown(name: str) -> float:
+    def increase(name: str) -> float:
         return after[name] - before.get(name, 0)
 
-    assert grown('tidewire_jobs_started_total{endpoint="greet"}') == 1
-    assert grown('tidewire_jobs_ended_total{endpoint="greet",status="succeeded"}') == 1
-    assert grown('tidewire_stream_requests_total{cursor="no"}') == 1
-    assert grown('tidewire_stream_requests_total{cursor="yes"}') == 2
-    assert grown("tidewire_events_logged_total") == 4
+    assert increase('tidewire_jobs_started_total{endpoint="greet"}') == 1
+    assert increase('tidewire_jobs_ended_total{endpoint="greet",status="succeeded"}') == 1
+    assert increase('tidewire_stream_requests_total{cursor="no"}') == 1
+    assert increase('tidewire_stream_requests_total{cursor="yes"}') == 2
+    assert increase("tidewire_events_logged_total") == 4
     assert after["tidewire_open_streams"] == 0
     assert after['tidewire_items_waiting{endpoint="greet"}'] == 0
 
 
-def test_a_handler_that_breaks_is_a_problem_without_a_trace(caplog):
+def test_an_exception_in_a_handler_is_a_problem_without_a_traceback(caplog):
     server = make_server()
 
     @server.endpoint(columns=lambda value: 1 / 0)
@@ -660,7 +660,7 @@ def test_head_and_options_are_answered(peer):
     assert (answer.status_code, answer.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
 
 
-def test_a_stream_is_served_to_http_1_0_as_well(peer):
+def test_a_stream_is_served_to_http_1_0_clients(peer):
     job = peer.start("greet")
     peer.ended(job)
     url = httpx.URL(peer.url)

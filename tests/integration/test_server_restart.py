@@ -1,4 +1,4 @@
-"""A server that stops, in order or not, and another one that takes up what it left."""
+"""Restarting the server after a kill or an orderly stop: jobs, logs and keys of the SQLite log are recovered."""
 
 import resource
 import sqlite3
@@ -12,7 +12,7 @@ from tidewire.protocol.sse import Decoder
 from tidewire_server import Server
 from tidewire_server.store.interfaces import StoreError
 
-WAITS = {"script": [{"append": "Hel"}, {"sleep_ms": 60_000}]}
+LONG_SCRIPT = {"script": [{"append": "Hel"}, {"sleep_ms": 60_000}]}
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def events(server: Killed, job: str) -> list[Any]:
     return [each for each in Decoder().feed(server.events(job)) if each.id]
 
 
-def started(found: dict[str, Any]) -> bool:
+def has_value(found: dict[str, Any]) -> bool:
     return bool(found["state"]["items"][0]["value"])
 
 
@@ -34,7 +34,7 @@ def cancel(server: Killed, job: str) -> dict[str, Any]:
     return server.ended(job)
 
 
-def test_what_had_ended_is_served_as_before(server):
+def test_ended_jobs_and_keys_are_unchanged_after_a_restart(server):
     job = server.submit("shout", "key", input={"text": "hello"}).json()["id"]
     gone = server.submit("shout", "other", input={"text": "bye"}).json()["id"]
     found, before = server.ended(job), server.events(job)
@@ -54,23 +54,25 @@ def test_what_had_ended_is_served_as_before(server):
     assert [each["id"] for each in server.http.get("/v1/jobs").json()["jobs"]] == [job]
 
 
-def test_a_stream_token_opens_its_stream_after_a_restart_too(server):
+def test_a_stream_token_stays_valid_after_a_restart(server):
     job = server.submit("shout", input={"text": "hello"}).json()["id"]
     server.ended(job)
     url = server.http.post(f"/v1/jobs/{job}/stream-token").json()["url"]
     before = server.http.get(url).content
     server.again()
-    assert server.http.get(url).content.partition(b"\n")[2] == before.partition(b"\n")[2]  # but for `retry`
+    assert (
+        server.http.get(url).content.partition(b"\n")[2] == before.partition(b"\n")[2]
+    )  # The first line is skipped because it holds the random `retry`.
     assert b"event:problem\n" in server.http.get(url[:-4]).content
 
 
-def test_what_ran_begins_a_new_attempt_and_what_waited_runs(server):
-    running = server.submit("tidewire.script", input=WAITS).json()["id"]
-    server.until(running, started)
+def test_running_jobs_begin_a_new_attempt_and_queued_jobs_run(server):
+    running = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
+    server.until(running, has_value)
     payers = [server.submit("pay", input={"pause": pause}).json()["id"] for pause in (60, 0)]
     server.until(payers[0], lambda found: found["status"] == "running")
     server.again()
-    found = server.until(running, lambda found: found["attempt"] == 2 and started(found))
+    found = server.until(running, lambda found: found["attempt"] == 2 and has_value(found))
     assert found["cursor"].endswith("-6")
     cancel(server, running)
     logged = events(server, running)
@@ -84,7 +86,7 @@ def test_what_ran_begins_a_new_attempt_and_what_waited_runs(server):
     assert (waited["attempt"], waited["state"]["items"]) == (1, [{"status": "succeeded", "value": "paid"}])
 
 
-def test_items_that_had_ended_stay_as_they_were_and_their_usage_counts(server):
+def test_ended_items_of_an_interrupted_batch_keep_value_and_usage(server):
     inputs = [{"text": "quick"}, {"text": "slow", "pause": 60}, {"text": "later", "pause": 60}]
     job = server.submit("shout", inputs=inputs).json()["id"]
     server.until(job, lambda found: found["state"]["items"][2]["status"] == "running")
@@ -100,7 +102,7 @@ def test_items_that_had_ended_stay_as_they_were_and_their_usage_counts(server):
     assert '{"status":"succeeded","value":"QUICK"},{"status":"queued","value":""}' in restart.data
 
 
-def test_a_function_that_must_not_run_twice_does_not(server, tmp_path):
+def test_a_function_that_must_not_be_retried_runs_once(server, tmp_path):
     once = tmp_path / "payments"
     server.kill()
     server.start(once=str(once))
@@ -119,9 +121,9 @@ def test_a_function_that_must_not_run_twice_does_not(server, tmp_path):
     assert '"reason":"rewound"' in str(events(server, job))
 
 
-def test_a_job_whose_endpoint_is_gone_fails_and_says_so(server):
-    ran = server.submit("tidewire.script", input=WAITS).json()["id"]
-    server.until(ran, started)
+def test_an_interrupted_job_of_a_removed_endpoint_fails(server):
+    ran = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
+    server.until(ran, has_value)
     server.kill()
     server.start(hide=["tidewire.script"])
     found = server.ended(ran)
@@ -131,10 +133,10 @@ def test_a_job_whose_endpoint_is_gone_fails_and_says_so(server):
     assert found["state"]["items"][0]["value"] == "Hel"
 
 
-def test_a_job_that_ends_its_server_each_time_is_given_up(server):
-    job = server.submit("tidewire.script", input=WAITS).json()["id"]
+def test_a_job_interrupted_max_attempts_times_fails(server):
+    job = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
     for attempt in (1, 2):
-        server.until(job, lambda found, attempt=attempt: found["attempt"] == attempt and started(found))
+        server.until(job, lambda found, attempt=attempt: found["attempt"] == attempt and has_value(found))
         server.kill()
         server.start(max_attempts=2)
     found = server.ended(job)
@@ -142,21 +144,21 @@ def test_a_job_that_ends_its_server_each_time_is_given_up(server):
     assert "max_attempts" in found["state"]["items"][0]["error"]["detail"]
 
 
-def test_deadlines_count_on_over_a_restart(server):
-    job = server.submit("tidewire.script", input=WAITS, deadline_ms=1500).json()["id"]
-    server.until(job, started)
+def test_deadlines_include_time_before_a_restart(server):
+    job = server.submit("tidewire.script", input=LONG_SCRIPT, deadline_ms=1500).json()["id"]
+    server.until(job, has_value)
     server.again()
     found = server.ended(job)
     assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
     assert found["done"]["error"]["detail"] == "unfinished 1.5 s after the submit"
 
 
-def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server, tmp_path):
+def test_a_job_whose_deadline_passed_while_the_server_was_down_does_not_run(server, tmp_path):
     once = tmp_path / "payments"
     first, behind = [server.submit("pay", input={}, deadline_ms=60_000).json()["id"] for _ in range(2)]
     server.until(first, lambda found: found["status"] == "running")
     server.kill()
-    with sqlite3.connect(server.log) as db:  # as if a minute had passed
+    with sqlite3.connect(server.log) as db:  # Shift the creation time as if a minute had passed.
         db.execute("UPDATE job SET created_at = created_at - 61")
     server.start(once=str(once))
     for job in (first, behind):
@@ -165,13 +167,13 @@ def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server,
     assert not once.exists()
 
 
-def test_a_stop_in_order_sends_readers_away_and_leaves_the_job_to_the_next_server(server):
+def test_an_orderly_stop_sends_goaway_and_the_next_server_continues_the_job(server):
     server.kill()
     server.start(shutdown_timeout=0.2, cancel_timeout=0.2)
-    job = server.submit("tidewire.script", input=WAITS).json()["id"]
+    job = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
     waiting = server.submit("pay", input={"pause": 60}).json()["id"]
     behind = server.submit("pay", input={"pause": 0}).json()["id"]
-    server.until(job, started)
+    server.until(job, has_value)
     server.until(waiting, lambda found: found["status"] == "running")
     seen: list[bytes] = []
 
@@ -189,14 +191,14 @@ def test_a_stop_in_order_sends_readers_away_and_leaves_the_job_to_the_next_serve
     assert kinds[-1] == "goaway"
     assert "done" not in kinds
     server.start()
-    server.until(job, lambda found: found["attempt"] == 2 and started(found))
+    server.until(job, lambda found: found["attempt"] == 2 and has_value(found))
     assert server.ended(behind)["attempt"] == 1
     assert events(server, behind)[0].id == "1-1"
     assert not any('"rewound"' in each.data for each in events(server, behind))
     cancel(server, job)
 
 
-# ---- files that cannot be -------------------------------------------------------------------------------------------
+# ---- invalid log files ----------------------------------------------------------------------------------------------
 
 
 def refusal(log: str) -> str:
@@ -205,12 +207,12 @@ def refusal(log: str) -> str:
     return str(refused.value)
 
 
-def test_a_second_server_on_one_file_is_refused_and_the_first_goes_on(server):
+def test_a_second_server_on_the_same_log_file_is_refused(server):
     assert f"another server is using this file (process {server.pid})" in refusal(f"sqlite:///{server.log}")
     assert server.ended(server.submit("shout", input={"text": "a"}).json()["id"])["status"] == "succeeded"
 
 
-def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
+def test_a_file_that_is_not_a_log_is_refused_and_unchanged(tmp_path):
     foreign, text, newer = tmp_path / "foreign.db", tmp_path / "text", tmp_path / "newer.db"
     with sqlite3.connect(foreign) as db:
         db.execute("CREATE TABLE users (name)")
@@ -235,7 +237,7 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
         assert db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
 
 
-def test_a_folder_that_cannot_be_written_is_refused():
+def test_an_unwritable_folder_is_refused():
     assert "cannot be created" in refusal("sqlite:////proc/log.db")
 
 
@@ -249,9 +251,9 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert "damaged" in refusal(f"sqlite:///{file}")
 
 
-def test_a_job_that_cannot_be_taken_up_is_told_and_nothing_is_served(server):
-    job = server.submit("tidewire.script", input=WAITS).json()["id"]
-    server.until(job, started)
+def test_a_log_with_missing_rows_prevents_the_start(server):
+    job = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
+    server.until(job, has_value)
     server.kill()
     with sqlite3.connect(server.log) as db:
         db.execute("DELETE FROM state")
@@ -262,12 +264,12 @@ def test_a_job_that_cannot_be_taken_up_is_told_and_nothing_is_served(server):
         server.start()
 
 
-def test_a_full_disk_stops_nothing_that_is_there_and_what_waits_is_written_once_there_is_room(server):
+def test_with_a_full_disk_reads_continue_and_writes_resume_once_there_is_space(server):
     ended = server.submit("shout", input={"text": "before"}).json()["id"]
     server.ended(ended)
     before = server.events(ended)
     running = server.submit("talk", input={"words": 250}).json()["id"]
-    server.until(running, started)
+    server.until(running, has_value)
     limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
     refused = server.submit("shout", "key", input={"text": "x"})
@@ -286,12 +288,14 @@ def test_a_full_disk_stops_nothing_that_is_there_and_what_waits_is_written_once_
     assert server.job(running) == found
 
 
-def test_a_reader_that_saw_more_than_a_power_cut_left_is_told_so(server):
+def test_a_reader_ahead_of_the_recovered_log_receives_a_rewound_snapshot(server):
     ran = server.submit("talk", input={"words": 40, "pause": 0.02}).json()["id"]
     blocked = [server.submit("pay", input={}).json()["id"] for _ in range(2)][1]
     seen = server.until(ran, lambda found: int(found["cursor"].split("-")[1]) > 6)["cursor"]
     server.kill()
-    with sqlite3.connect(server.log) as db:  # as if the last commits had never reached the disk
+    with sqlite3.connect(
+        server.log
+    ) as db:  # Delete the last events as if their commits had never reached the disk.
         db.execute("DELETE FROM block WHERE seq > 4")
         db.execute("DELETE FROM state WHERE seq > 4")
     server.start()
@@ -304,6 +308,7 @@ def test_a_reader_that_saw_more_than_a_power_cut_left_is_told_so(server):
         if each.id
     )
     assert (first.type, '"reason":"rewound"' in first.data) == ("snapshot", True)
-    # What had not started goes on in the same attempt: its log may have lost its tail as well.
+    # The unstarted job continues in the same attempt. Its log may have lost its tail as well, so its epoch
+    # changes.
     found = server.job(blocked)
     assert (found["attempt"], found["cursor"].startswith("1-")) == (1, False)

@@ -1,4 +1,4 @@
-"""What an endpoint tells of rollback is true: said by its author, or seen in its function, and then held to."""
+"""The `rollback` capability of an endpoint: declared or inferred from its function, and enforced at run time."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ server = Server()
 
 
 @server.endpoint
-def grows(stream: Stream[str]) -> None:
+def appends(stream: Stream[str]) -> None:
     stream.append("a")
 
 
 @server.endpoint
-def takes_back(stream: Stream[str]) -> None:
+def truncates(stream: Stream[str]) -> None:
     stream.append("abc")
     stream.truncate(1)
 
@@ -25,13 +25,13 @@ def helper(stream: Stream[str]) -> None:
 
 
 @server.endpoint
-def takes_back_elsewhere(stream: Stream[str]) -> None:
+def truncates_in_a_helper(stream: Stream[str]) -> None:
     stream.append("abc")
     helper(stream)
 
 
 @server.endpoint
-def sets_anew(stream: Stream[str]) -> None:
+def sets_shorter_text(stream: Stream[str]) -> None:
     stream.set("", "ab")
     stream.set("", "abc")
     stream.set("", "x")
@@ -44,7 +44,7 @@ def yields(n: int = 2) -> Iterator[str]:
 
 
 @server.endpoint(capabilities={"rollback": False})
-def yields_less(n: int = 2) -> Iterator[str]:
+def yields_shorter_text(n: int = 2) -> Iterator[str]:
     yield "ab"
     yield "a"
 
@@ -56,36 +56,36 @@ def declared(stream: Stream[str]) -> None:
 
 
 @server.endpoint
-def at_once(text: str = "a") -> str:
+def returns(text: str = "a") -> str:
     return text
 
 
 @pytest.mark.parametrize(
     ("name", "rollback"),
     [
-        ("grows", False),
-        ("takes_back", True),
-        ("takes_back_elsewhere", False),
-        ("sets_anew", False),
+        ("appends", False),
+        ("truncates", True),
+        ("truncates_in_a_helper", False),
+        ("sets_shorter_text", False),
         ("yields", True),
-        ("yields_less", False),
+        ("yields_shorter_text", False),
         ("declared", True),
-        ("at_once", False),
+        ("returns", False),
     ],
 )
-def test_rollback_is_told_as_declared_or_as_the_function_shows(name, rollback):
+def test_rollback_is_declared_or_inferred_from_the_function(name, rollback):
     assert server.endpoints[name].capabilities(1).rollback is rollback
 
 
-@pytest.mark.parametrize("name", ["grows", "takes_back", "yields", "declared", "at_once"])
-def test_what_was_told_is_kept(name):
+@pytest.mark.parametrize("name", ["appends", "truncates", "yields", "declared", "returns"])
+def test_functions_within_their_rollback_capability_succeed(name):
     assert (
         server.call(name)
-        == {"grows": "a", "takes_back": "ab", "yields": "1", "declared": "ab", "at_once": "a"}[name]
+        == {"appends": "a", "truncates": "ab", "yields": "1", "declared": "ab", "returns": "a"}[name]
     )
 
 
-@pytest.mark.parametrize("name", ["takes_back_elsewhere", "sets_anew", "yields_less"])
-def test_what_would_break_the_promise_is_refused_with_the_remedy(name):
+@pytest.mark.parametrize("name", ["truncates_in_a_helper", "sets_shorter_text", "yields_shorter_text"])
+def test_a_rollback_without_the_capability_raises_with_the_remedy(name):
     with pytest.raises(ValueError, match=r"capabilities=\{'rollback': True\}"):
         server.call(name)

@@ -1,4 +1,4 @@
-"""`tidewire.script`: each step does what the specification says, each bound holds, and what is wrong is told where it stands."""
+"""The endpoint `tidewire.script`: the effect of each step, the limits, and errors that name the failing step."""
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -19,15 +19,18 @@ SCRIPT = "tidewire.script"
 
 @pytest.fixture(scope="module")
 def peer():
-    # Without a window for merging each call is an event of its own.
+    # A merge window of 0 makes each call of a script a separate event.
     server = Server(merge_window=0, max_state_bytes=200_000, **QUICK)
     add_script(server)
     with serving(server) as found:
         yield found
 
 
-def ran(peer, *steps, **members):
-    """The events of a script's changes: without the snapshot, the start, the end of the item, and `done`."""
+def run_script(peer, *steps, **members):
+    """The diffs of a script and its final value.
+
+    The snapshot, the start, the end of the item, and `done` are left out.
+    """
     events = logged(peer.events(peer.start(SCRIPT, {"script": steps} | members), "0-0"))
     fold = Fold().take(events)
     assert fold.done is not None
@@ -52,56 +55,56 @@ def refused(peer, input_):
 # ---- steps -------------------------------------------------------------------------------------------------------
 
 
-def test_texts_are_appended_and_truncated_in_code_points(peer):
-    diffs, value = ran(peer, {"append": "né😀"}, {"truncate": 1}, {"append": "!"})
+def test_append_and_truncate_count_code_points(peer):
+    diffs, value = run_script(peer, {"append": "né😀"}, {"truncate": 1}, {"append": "!"})
     assert value == "né!"
     assert diffs[0] == "né😀"
     assert diffs[1]["ops"] == [["t", "/items/0/value", 1]]
     assert diffs[2] == "!"
 
 
-def test_places_within_the_value_are_named_by_at(peer):
+def test_at_selects_a_place_within_the_value(peer):
     steps = [
         {"append": "ab", "at": "/text"},
         {"append": [1, 2], "at": "/list"},
         {"truncate": 1, "at": "/list"},
     ]
-    _, value = ran(peer, *steps, {"bytes": 12, "at": "/text"}, initial={"text": "", "list": []})
+    _, value = run_script(peer, *steps, {"bytes": 12, "at": "/text"}, initial={"text": "", "list": []})
     assert value == {"text": "ab012345678901", "list": [1]}
 
 
-def test_the_one_column_grows_where_at_is_absent(peer):
-    diffs, value = ran(peer, {"append": "a"}, initial={"text": "", "n": 0}, columns=["/text"])
+def test_append_without_at_extends_the_only_column(peer):
+    diffs, value = run_script(peer, {"append": "a"}, initial={"text": "", "n": 0}, columns=["/text"])
     assert diffs == ["a"]
     assert value == {"text": "a", "n": 0}
 
 
-def test_rows_grow_all_columns(peer):
+def test_row_extends_all_columns(peer):
     start = {"initial": {"text": "", "ids": []}, "columns": ["/text", "/ids"]}
-    diffs, value = ran(peer, {"row": ["Hel", 15]}, {"row": ["lo", [16]]}, **start)
+    diffs, value = run_script(peer, {"row": ["Hel", 15]}, {"row": ["lo", [16]]}, **start)
     assert diffs == [[["r", "Hel", 15]], [["r", "lo", [16]]]]
     assert value == {"text": "Hello", "ids": [15, [16]]}
 
 
-def test_a_place_is_set(peer):
-    _, value = ran(
+def test_set_replaces_a_place(peer):
+    _, value = run_script(
         peer, {"set": ["/a", {"b": None}]}, {"set": ["/a/b", [1.5]]}, {"set": ["/a/b/1", True]}, initial={}
     )
     assert value == {"a": {"b": [1.5, True]}}
 
 
-def test_a_whole_value_is_sent_as_what_changed_in_one_event(peer):
-    diffs, value = ran(peer, {"append": "Helped"}, {"emit": "Hello"})
+def test_emit_sends_the_difference_in_one_event(peer):
+    diffs, value = run_script(peer, {"append": "Helped"}, {"emit": "Hello"})
     assert value == "Hello"
     assert diffs[1]["ops"] == [["t", "/items/0/value", 3], ["a", "/items/0/value", "lo"]]
-    assert ran(peer, {"emit": None})[1] is None
+    assert run_script(peer, {"emit": None})[1] is None
 
 
-def test_bytes_are_digits_in_order(peer):
-    assert ran(peer, {"bytes": 0}, {"bytes": 13})[1] == "0123456789012"
+def test_bytes_appends_digits(peer):
+    assert run_script(peer, {"bytes": 0}, {"bytes": 13})[1] == "0123456789012"
 
 
-def test_progress_notes_and_usage_stand_beside_the_value(peer):
+def test_progress_notes_and_usage_do_not_change_the_value(peer):
     steps = [
         {"progress": {"current": 1, "total": 4, "unit": "step", "phase": "warm"}},
         {"note": "cut"},
@@ -112,17 +115,17 @@ def test_progress_notes_and_usage_stand_beside_the_value(peer):
     ]
     job = peer.start(SCRIPT, {"script": steps})
     with peer.stream(job, "0-0") as reading:
-        told = data(reading.until("progress"))
+        progress = data(reading.until("progress"))
         reading.until_text("much")
         peer.http.post(f"/v1/jobs/{job}/cancel")
         reading.until("done")
-    assert told == {"current": 1, "total": 4, "unit": "step", "phase": "warm", "item": 0}
+    assert progress == {"current": 1, "total": 4, "unit": "step", "phase": "warm", "item": 0}
     state = peer.job(job)["state"]
     assert state["notes"] == [{"level": "info", "text": "cut"}, {"level": "warning", "text": "much"}]
     assert state["usage"] == {"tokens": 3, "seconds": 0.5}
 
 
-def test_an_item_fails_with_what_the_script_says_and_keeps_its_value(peer):
+def test_fail_sets_code_and_detail_and_keeps_the_value(peer):
     item = failed(peer, {"append": "so far"}, {"fail": "no further"}, {"append": "never"})
     assert item["value"] == "so far"
     assert (item["error"]["code"], item["error"]["detail"]) == ("internal", "no further")
@@ -130,7 +133,7 @@ def test_an_item_fails_with_what_the_script_says_and_keeps_its_value(peer):
     assert failed(peer, {"fail": "x", "code": "urn:x:y"})["error"]["code"] == "urn:x:y"
 
 
-def test_a_step_that_does_not_fit_the_value_fails_the_item_and_is_named(peer):
+def test_a_step_that_does_not_fit_the_value_fails_with_its_number(peer):
     for steps, number in [
         ([{"append": "ab"}, {"truncate": 3}], 1),
         ([{"append": [1]}], 0),
@@ -143,7 +146,7 @@ def test_a_step_that_does_not_fit_the_value_fails_the_item_and_is_named(peer):
         assert error["detail"].startswith(f"/script/{number}: ")
 
 
-def test_items_of_a_batch_do_each_their_own(peer):
+def test_items_of_a_batch_run_their_own_scripts(peer):
     inputs = [{"script": [{"append": "a"}]}, {"script": [{"fail": "b"}]}, {}]
     job = peer.run(SCRIPT, inputs=inputs, shared={"script": [{"append": "shared"}]})
     assert job["status"] == "partially_failed"
@@ -151,21 +154,21 @@ def test_items_of_a_batch_do_each_their_own(peer):
     assert [item["value"] for item in job["state"]["items"]] == ["a", "", "shared"]
 
 
-def test_a_script_without_steps_succeeds_with_its_initial_value(peer):
-    assert ran(peer) == ([], "")
-    assert ran(peer, initial=[1]) == ([], [1])
+def test_an_empty_script_succeeds_with_its_initial_value(peer):
+    assert run_script(peer) == ([], "")
+    assert run_script(peer, initial=[1]) == ([], [1])
 
 
-def test_a_state_that_grows_too_large_fails_the_job(peer):
+def test_a_state_beyond_max_state_bytes_fails_the_job(peer):
     job = peer.run(SCRIPT, {"script": [{"bytes": 300_000}]})
     assert job["done"]["error"]["code"] == "state_too_large"
 
 
-# ---- bounds ------------------------------------------------------------------------------------------------------
+# ---- limits ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("most", "more", "pointer"),
+    ("largest", "too_large", "pointer"),
     [
         ([{"append": ""}] * MAX_STEPS, [{"append": ""}] * (MAX_STEPS + 1), "/input/script"),
         ([{"fail": ""}, {"sleep_ms": MAX_SLEEP_MS}], [{"sleep_ms": MAX_SLEEP_MS + 1}], "/input/script/0/sleep_ms"),
@@ -184,9 +187,9 @@ def test_a_state_that_grows_too_large_fails_the_job(peer):
         ([{"fail": ""}, {"row": [0] * MAX_COLUMNS}], [{"row": [0] * (MAX_COLUMNS + 1)}], "/input/script/0/row"),
     ],
 )  # fmt: skip
-def test_what_passes_a_bound_is_refused_before_it_is_queued(peer, most, more, pointer):
-    assert peer.submit(SCRIPT, {"script": most}).status_code == 201
-    assert refused(peer, {"script": more})[0] == pointer
+def test_a_script_above_a_limit_is_refused_before_it_is_queued(peer, largest, too_large, pointer):
+    assert peer.submit(SCRIPT, {"script": largest}).status_code == 201
+    assert refused(peer, {"script": too_large})[0] == pointer
 
 
 def nested(depth):
@@ -218,25 +221,25 @@ def nested(depth):
         ({"script": [{"fail": "x", "code": "sad"}]}, "/input/script/0/code"),
     ],
 )
-def test_what_is_no_script_is_refused_and_its_place_is_named(peer, input_, pointer):
+def test_an_invalid_script_is_refused_with_its_place(peer, input_, pointer):
     assert refused(peer, input_)[0] == pointer
 
 
-def test_a_step_of_no_kind_is_told_which_kinds_there_are(peer):
+def test_a_step_without_a_kind_lists_the_kinds(peer):
     assert (
         "one of the members append, truncate, set, row, emit, bytes, sleep_ms"
         in refused(peer, {"script": [{}]})[1]
     )
 
 
-def test_the_deepest_value_that_the_protocol_takes_is_taken(peer):
-    assert ran(peer, {"emit": nested(56)}, initial=nested(56))[1] == nested(56)
+def test_values_of_the_maximum_depth_are_accepted(peer):
+    assert run_script(peer, {"emit": nested(56)}, initial=nested(56))[1] == nested(56)
 
 
 # ---- discovery ---------------------------------------------------------------------------------------------------
 
 
-def test_the_description_tells_what_it_can_and_its_examples_run(peer):
+def test_the_description_is_correct_and_its_examples_run(peer):
     described = peer.http.get(f"/v1/endpoints/{SCRIPT}").json()
     capabilities = described["capabilities"]
     assert (capabilities["streams"], capabilities["cancel"], capabilities["rollback"]) == (True, True, True)
@@ -248,7 +251,7 @@ def test_the_description_tells_what_it_can_and_its_examples_run(peer):
     assert not schema.is_valid({"script": [{"sleep_ms": MAX_SLEEP_MS + 1}]})
 
 
-def test_a_server_offers_it_only_where_it_is_added():
+def test_a_server_offers_the_script_endpoint_only_if_added():
     assert SCRIPT not in Server().endpoints
     server = Server()
     add_script(server, concurrency_limit=3)

@@ -1,4 +1,4 @@
-"""Readers that are slower than their job: they get less, the same state, and cost nobody else anything."""
+"""Readers slower than their job receive fewer events and the same state, and do not delay others."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,10 @@ def make_server(**settings: object) -> Server:
 
     @server.endpoint
     async def slide(steps: int = 1000, width: int = 10) -> AsyncIterator[list[str]]:
-        """A window over texts: where the first goes and one comes, no change joins another."""
+        """Yield a sliding window over texts.
+
+        Each step removes the first text and adds one, so no two changes can be merged.
+        """
         for number in range(steps):
             yield [f"{at}-" * 250 for at in range(number, number + width)]
             await asyncio.sleep(0)
@@ -48,7 +51,7 @@ def make_server(**settings: object) -> Server:
 
 
 class SlowReader:
-    """A reader with a small window. It reads what it is told to."""
+    """A reader with a small receive buffer that reads only when a test calls `take` or `rest`."""
 
     def __init__(self, peer: Peer, job: str, query: str = "") -> None:
         url = httpx.URL(peer.url)
@@ -64,11 +67,11 @@ class SlowReader:
         assert b" 200 " in head.partition(b"\r\n")[0]
 
     def take(self, size: int) -> list[Event]:
-        """The events of so many bytes."""
+        """Read at most `size` bytes and decode their events."""
         return self._decoder.feed(self.socket.recv(size))
 
-    def rest(self) -> list[Event]:
-        """All events until the server closes."""
+    def read_to_end(self) -> list[Event]:
+        """Read all events until the server closes the connection."""
         events = []
         while chunk := self.socket.recv(4096):
             events += self._decoder.feed(chunk)
@@ -82,7 +85,7 @@ def slow(peer: Peer, job: str, query: str = "") -> Iterator[SlowReader]:
         yield reader
 
 
-def bases(events: list[Event]) -> list[int]:
+def merge_bases(events: list[Event]) -> list[int]:
     contents = [data(event) for event in logged(events) if event.type == "message"]
     return [content["on"] for content in contents if type(content) is dict and "on" in content]
 
@@ -97,8 +100,8 @@ def test_a_slow_reader_gets_fewer_events_and_the_same_state():
         job = peer.start("spell")
         with slow(peer, job, "?after=1-1") as reader:
             whole = logged(peer.events(job, after="0-0"))
-            fold = Fold(keep_states=False).take([whole[0], *(events := reader.rest())])
-        assert bases(events)
+            fold = Fold(keep_states=False).take([whole[0], *(events := reader.read_to_end())])
+        assert merge_bases(events)
         assert len(logged(events)) < len(whole) * 2 / 3
         ids = {event.id for event in logged(events)}
         sampled = [event for event in whole if event.id in ids][:: len(ids) // 20]
@@ -108,39 +111,39 @@ def test_a_slow_reader_gets_fewer_events_and_the_same_state():
         assert peer.metrics()["tidewire_events_merged_total"] > 1000
 
 
-def test_of_a_value_that_changes_faster_than_a_reader_takes_it_the_reader_gets_some():
+def test_a_slow_reader_of_changing_values_skips_some_of_them():
     with serving(make_server()) as peer:
         job = peer.start("paint", {"frames": 300})
         with slow(peer, job) as reader:
             whole = Fold(keep_states=False).take(peer.events(job, after="0-0"))
-            fold = Fold(keep_states=False).take(events := reader.rest())
+            fold = Fold(keep_states=False).take(events := reader.read_to_end())
         assert fold.items == whole.items
         assert sum(len(event.data) for event in logged(events)) < 300 * 20_000 / 3
 
 
-def test_a_reader_of_the_whole_log_gets_each_event_as_it_was_logged_however_slow_it_is():
+def test_a_slow_reader_of_the_whole_log_gets_each_event_unmerged():
     with serving(make_server()) as peer:
         job = peer.start("spell")
         with slow(peer, job, "?after=0-0") as reader:
             whole = logged(peer.events(job, after="0-0"))
-            assert logged(reader.rest()) == whole
-        assert not bases(whole)
+            assert logged(reader.read_to_end()) == whole
+        assert not merge_bases(whole)
 
 
-def test_a_reader_far_behind_gets_a_snapshot_where_that_is_less():
+def test_a_reader_far_behind_gets_a_snapshot_if_it_is_smaller():
     with serving(make_server()) as peer:
         job = peer.start("slide", {"steps": 400})
         whole = peer.events(job, after="0-0")
-        # After the end: how far behind it is must not depend on when it came.
+        # The reader connects after the end of the job, so its distance does not depend on timing.
         with slow(peer, job, "?after=1-1") as reader:
-            fold = Fold(keep_states=False).take([logged(whole)[0], *(events := reader.rest())])
+            fold = Fold(keep_states=False).take([logged(whole)[0], *(events := reader.read_to_end())])
         assert fold.items == Fold(keep_states=False).take(whole).items
         assert [data(event)["reason"] for event in events if event.type == "snapshot"] == ["compacted"]
 
 
-def test_readers_that_read_nothing_delay_neither_the_job_nor_other_readers():
+def test_stuck_readers_delay_neither_the_job_nor_other_readers():
     with serving(make_server(stall_timeout=60.0)) as peer:
-        # More than fits on the way, whatever is merged.
+        # The values exceed what the buffers on the way can hold, even after merging.
         job = peer.start("paint", {"frames": 20, "size": 1_000_000})
         stuck = [SlowReader(peer, job) for _ in range(20)]
         try:
@@ -163,22 +166,23 @@ def test_readers_that_read_nothing_delay_neither_the_job_nor_other_readers():
         eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
 
 
-def test_a_reader_that_takes_a_little_is_not_closed_for_being_slow():
+def test_a_slow_reader_that_makes_progress_is_not_closed():
     with serving(make_server(stall_timeout=1.5)) as peer:
         job = peer.start("spell")
         peer.ended(job)
         with slow(peer, job, "?after=0-0") as reader:
             events, begun = [], time.monotonic()
-            # Less in all than makes the kernel ask for more, over more time than a stall has.
+            # The reads total less than what makes the kernel request more data, and take longer than
+            # `stall_timeout`.
             while time.monotonic() - begun < 2.0:
                 events += reader.take(1024)
                 time.sleep(0.1)
-            fold = Fold(keep_states=False).take(events + reader.rest())
+            fold = Fold(keep_states=False).take(events + reader.read_to_end())
         assert len(fold.items[0]["value"]) == 20_000
         assert peer.metrics()["tidewire_streams_stalled_total"] == 0
 
 
-def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_server_and_client_flat(caplog):
+def test_an_endless_job_with_a_stuck_reader_does_not_grow_memory(caplog):
     server = make_server(max_log_bytes=64 * 1024, stall_timeout=60.0)
 
     @server.endpoint
@@ -191,7 +195,7 @@ def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_serv
         job = client.submit("forever")
         updates = iter(job)
         held = []
-        with slow(peer, job.id), traced_memory() as bytes_held:
+        with slow(peer, job.id), measured_allocations() as bytes_held:
             for _ in range(5):
                 for _ in range(250):
                     next(updates)
@@ -200,15 +204,15 @@ def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_serv
             assert isinstance(log, MemoryLog)
             assert log.size <= 64 * 1024
             job.cancel()
-        # Some 750 events of four kilobytes each came after the second look. How much of them waits between server and
-        # client, a megabyte or so, is another each time.
+        # About 750 events of 4 kB followed the second measurement. The data buffered between server and
+        # client, about a megabyte, differs each time.
         assert max(held[2:]) - held[1] < 2_000_000
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @contextmanager
-def traced_memory() -> Iterator[Callable[[], int]]:
-    """How many bytes Python holds that were taken meanwhile."""
+def measured_allocations() -> Iterator[Callable[[], int]]:
+    """Yields a function that returns the number of bytes allocated since the block began."""
     tracemalloc.start()
 
     def held() -> int:
@@ -221,19 +225,19 @@ def traced_memory() -> Iterator[Callable[[], int]]:
         tracemalloc.stop()
 
 
-def test_snapshots_only_keep_pace_with_a_slow_reader():
+def test_snapshots_only_streams_adapt_to_a_slow_reader():
     with serving(make_server()) as peer:
         job = peer.start("paint", {"frames": 300})
         with slow(peer, job, "?diffs=0") as reader:
             whole = Fold(keep_states=False).take(peer.events(job))
-            events = logged(reader.rest())
+            events = logged(reader.read_to_end())
         assert {event.type for event in events[:-1]} == {"snapshot"}
         assert events[-1].type == "done"
         assert len({event.id for event in events}) == len(events) < 100
         assert Fold(keep_states=False).take(events).items == whole.items
 
 
-def test_an_answer_that_nobody_takes_is_not_kept():
+def test_the_connection_of_an_unread_response_is_reset():
     with serving(make_server(stall_timeout=1.5)) as peer, contextlib.ExitStack() as open_sockets:
         small = peer.run("spell", {"letters": 1})["id"]
         big = peer.run("paint", {"frames": 1, "size": 600_000})["id"]
@@ -246,6 +250,6 @@ def test_an_answer_that_nobody_takes_is_not_kept():
             stuck.sendall(b"GET /v1/jobs/%b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (big.encode(), close))
             polls.append(select.poll())
             polls[-1].register(stuck, 0)
-        # Only what went wrong is asked for: a reset.
+        # The poll mask is empty, so only errors such as a reset are reported.
         eventually(lambda: all(poll.poll(0) for poll in polls), within=30)
         assert peer.job(small)["status"] == "succeeded"

@@ -1,4 +1,4 @@
-"""What a builder from the specification alone found the server too kind about."""
+"""Details of the specification that the server once handled too leniently."""
 
 import httpx
 import pytest
@@ -34,18 +34,18 @@ def events(http, query="", **headers):
         ("*/*", 200),
     ],
 )
-def test_the_most_specific_range_decides(http, accept, status):
+def test_the_most_specific_media_range_applies(http, accept, status):
     assert events(http, accept=accept).status_code == status
 
 
 @pytest.mark.parametrize("query", ["?min_interval_ms=x", "?min_interval_ms=-1", "?diffs=0&min_interval_ms=x"])
-def test_a_wrong_interval_is_refused_whatever_it_is_for(http, query):
+def test_an_invalid_min_interval_ms_is_refused(http, query):
     answer = events(http, query)
     assert answer.status_code == 400
     assert answer.json()["code"] == "bad_parameter"
 
 
-def test_two_idempotency_keys_are_no_key(http):
+def test_two_idempotency_key_headers_are_refused(http):
     headers = [("idempotency-key", "a"), ("idempotency-key", "b")]
     answer = http.post("/v1/endpoints/double/jobs", json={"input": {}}, headers=headers)
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""URLs for an EventSource: they open the stream of one job, for a while, and nothing else."""
+"""Stream tokens: URLs that let an EventSource read the stream of one job for a limited time and nothing else."""
 
 import asyncio
 import subprocess
@@ -40,9 +40,9 @@ def peer():
 
 
 @pytest.fixture(scope="module")
-def anybody(peer):
-    with Peer(peer.url) as anybody:
-        yield anybody
+def anonymous(peer):
+    with Peer(peer.url) as anonymous:
+        yield anonymous
 
 
 def url_of(peer: Peer, job: str) -> str:
@@ -51,27 +51,27 @@ def url_of(peer: Peer, job: str) -> str:
     return answer.json()["url"]
 
 
-def read(anybody: Peer, url: str, **headers: str) -> tuple[httpx.Response, list]:
-    with anybody.http.stream("GET", url, headers=headers) as answer:
+def read(anonymous: Peer, url: str, **headers: str) -> tuple[httpx.Response, list]:
+    with anonymous.http.stream("GET", url, headers=headers) as answer:
         return answer, list(Reading(answer))
 
 
-def test_a_url_with_a_token_opens_its_stream_without_credentials(peer, anybody):
+def test_a_stream_token_url_opens_its_stream_without_credentials(peer, anonymous):
     assert "stream_tokens" in peer.http.get("/v1").json()["capabilities"]
     job = peer.start("say")
     body = peer.http.post(f"/v1/jobs/{job}/stream-token").json()
-    left = datetime.fromisoformat(body["expires_at"]).timestamp() - time.time()
-    assert 200 < left <= 300
-    answer, events = read(anybody, body["url"])
+    seconds_left = datetime.fromisoformat(body["expires_at"]).timestamp() - time.time()
+    assert 200 < seconds_left <= 300
+    answer, events = read(anonymous, body["url"])
     assert answer.status_code == 200
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert Fold().take(events).items[0]["value"] == "hi"
-    assert Fold().take(read(anybody, f"{body['url']}&after=0-0")[1]).done["status"] == "succeeded"
-    gone, _ = read(anybody, body["url"], **{"last-event-id": events[-1].id})
+    assert Fold().take(read(anonymous, f"{body['url']}&after=0-0")[1]).done["status"] == "succeeded"
+    gone, _ = read(anonymous, body["url"], **{"last-event-id": events[-1].id})
     assert (gone.status_code, gone.headers["referrer-policy"]) == (204, "no-referrer")
 
 
-def test_a_token_is_good_for_nothing_else(peer, anybody):
+def test_a_stream_token_authorizes_nothing_else(peer, anonymous):
     job, second = peer.start("say"), peer.start("say")
     query = url_of(peer, job).partition("?")[2]
     token = query.partition("token=")[2]
@@ -83,16 +83,16 @@ def test_a_token_is_good_for_nothing_else(peer, anybody):
         ("GET", "/v1/jobs"),
         ("GET", "/v1"),
     ]:
-        assert anybody.http.request(method, f"{path}?{query}").status_code == 401, path
-        as_bearer = {"authorization": f"Bearer {token}"}
-        assert anybody.http.request(method, path, headers=as_bearer).status_code == 401, path
-    _, (event,) = read(anybody, f"/v1/jobs/{second}/events?{query}")
+        assert anonymous.http.request(method, f"{path}?{query}").status_code == 401, path
+        bearer_header = {"authorization": f"Bearer {token}"}
+        assert anonymous.http.request(method, path, headers=bearer_header).status_code == 401, path
+    _, (event,) = read(anonymous, f"/v1/jobs/{second}/events?{query}")
     assert (event.type, event.id, data(event)["code"]) == ("problem", "0-1", "unauthorized")
-    assert anybody.http.get(f"/v1/jobs/{job}/events").status_code == 401
+    assert anonymous.http.get(f"/v1/jobs/{job}/events").status_code == 401
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "corrupt",
     [
         lambda token: "",
         lambda token: "x",
@@ -106,77 +106,79 @@ def test_a_token_is_good_for_nothing_else(peer, anybody):
         lambda token: "A" * 43,
     ],
 )
-def test_a_spoiled_token_is_refused_inside_the_stream_and_ends_the_event_source(peer, anybody, spoil):
+def test_an_invalid_stream_token_sends_an_in_band_problem_that_ends_the_event_source(
+    peer, anonymous, corrupt
+):
     job = peer.start("say")
     url, _, token = url_of(peer, job).rpartition("token=")
-    answer, (event,) = read(anybody, f"{url}token={spoil(token)}")
+    answer, (event,) = read(anonymous, f"{url}token={corrupt(token)}")
     assert (answer.status_code, answer.headers["referrer-policy"]) == (200, "no-referrer")
     assert (event.type, event.id, data(event)["code"]) == ("problem", "0-1", "unauthorized")
-    assert read(anybody, f"{url}token={spoil(token)}", **{"last-event-id": "0-1"})[0].status_code == 204
+    assert read(anonymous, f"{url}token={corrupt(token)}", **{"last-event-id": "0-1"})[0].status_code == 204
 
 
-def test_problems_of_a_url_with_a_token_are_in_band_even_if_its_page_took_that_out(peer, anybody):
+def test_problems_of_a_token_url_are_in_band_without_the_errors_parameter(peer, anonymous):
     job = peer.start("say")
     url = url_of(peer, job).replace("errors=inband&", "")
-    answer, (event,) = read(anybody, f"{url}&after=nonsense")
+    answer, (event,) = read(anonymous, f"{url}&after=nonsense")
     assert (answer.status_code, data(event)["code"]) == (200, "bad_cursor")
     peer.http.delete(f"/v1/jobs/{job}")
-    assert data(read(anybody, url)[1][0])["code"] == "job_expired"
+    assert data(read(anonymous, url)[1][0])["code"] == "job_expired"
 
 
-def test_a_token_ends_but_not_a_stream_that_it_opened():
+def test_an_expired_token_does_not_end_its_open_stream():
     with (
         serving(make_server(stream_token_ttl=1.0), authorization="Bearer o-token") as peer,
-        Peer(peer.url) as anybody,
+        Peer(peer.url) as anonymous,
     ):
         job = peer.start("hold")
         url = url_of(peer, job)
-        with anybody.http.stream("GET", url) as answer:
+        with anonymous.http.stream("GET", url) as answer:
             reading = Reading(answer)
             reading.until("snapshot")
-            eventually(lambda: read_first(anybody, url) == "unauthorized")
+            eventually(lambda: read_first(anonymous, url) == "unauthorized")
             peer.http.post(f"/v1/jobs/{job}/cancel")
             assert data(reading.until("done"))["status"] == "cancelled"
 
 
-def read_first(anybody: Peer, url: str) -> str | None:
-    with anybody.http.stream("GET", url) as answer:
+def read_first(anonymous: Peer, url: str) -> str | None:
+    with anonymous.http.stream("GET", url) as answer:
         event = next(Reading(answer))
     return data(event).get("code")
 
 
-def test_only_who_may_read_the_job_gets_a_token(peer):
+def test_only_the_owner_of_a_job_gets_a_stream_token(peer):
     job = peer.start("say")
     with Peer(peer.url, authorization="Bearer x-token") as other:
         answer = other.http.post(f"/v1/jobs/{job}/stream-token")
         assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
 
 
-def test_a_server_for_everybody_gives_tokens_too():
+def test_a_server_without_authentication_issues_stream_tokens():
     with serving(make_server(tokens=())) as peer:
         job = peer.start("say")
         assert Fold().take(read(peer, url_of(peer, job))[1]).items[0]["value"] == "hi"
 
 
-def test_processes_that_share_a_secret_take_each_others_tokens_until_they_expire():
+def test_processes_that_share_a_secret_accept_each_others_tokens():
     now = [1_000.0]
     keys = (SECRET.encode(), SECRET.encode(), b"another")
-    here, there, stranger = (StreamTokens(key, 300, lambda: now[0]) for key in keys)
+    here, there, other_secret = (StreamTokens(key, 300, lambda: now[0]) for key in keys)
     token, until = here.make("a-job")
     assert until == 1_300
     now[0] = 1_299.9
     there.check(token, "a-job")
-    for judge, job, at in [
-        (stranger, "a-job", 1_000.0),
+    for verifier, job, at in [
+        (other_secret, "a-job", 1_000.0),
         (there, "b-job", 1_000.0),
         (there, "a-job", 1_300.0),
     ]:
         now[0] = at
         with pytest.raises(ProblemError, match="token"):
-            judge.check(token, job)
+            verifier.check(token, job)
 
 
-def test_no_token_gets_into_the_output_of_a_server(tmp_path):
+def test_the_server_prints_no_token(tmp_path):
     port_file = tmp_path / "port"
     module = tmp_path / "small.py"
     module.write_text(
@@ -210,8 +212,8 @@ def test_no_token_gets_into_the_output_of_a_server(tmp_path):
         assert secret not in output
 
 
-def test_an_empty_token_is_none(peer, anybody):
+def test_an_empty_token_parameter_is_ignored(peer, anonymous):
     job = peer.start("say")
     _, events = read(peer, f"/v1/jobs/{job}/events?token=")
     assert events[-1].type == "done"
-    assert anybody.http.get(f"/v1/jobs/{job}/events?token=").status_code == 401
+    assert anonymous.http.get(f"/v1/jobs/{job}/events?token=").status_code == 401

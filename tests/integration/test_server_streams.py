@@ -1,4 +1,4 @@
-"""Streams on the wire: how they open, go on, resume and end."""
+"""Event streams of the server: opening, replay, cursors, snapshots, heartbeats, problems and shutdown."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ def peer():
         yield peer
 
 
-def test_a_submit_answers_with_its_stream_at_once(peer):
+def test_submit_returns_the_stream_of_the_job(peer):
     with peer.http.stream(
         "POST", "/v1/endpoints/spell/jobs", json={"input": {"text": "hi"}}, headers=STREAM
     ) as answer:
@@ -78,7 +78,7 @@ def test_a_submit_answers_with_its_stream_at_once(peer):
     assert fold.done["status"] == "succeeded"
 
 
-def test_an_append_is_two_short_lines_on_the_wire(peer):
+def test_an_append_is_sent_as_two_lines(peer):
     job = peer.start("spell", {"text": "ab"})
     peer.ended(job)
     raw = peer.http.get(f"/v1/jobs/{job}/events?after=0-0").content
@@ -87,7 +87,7 @@ def test_an_append_is_two_short_lines_on_the_wire(peer):
     assert raw.endswith(b"\n\n")
 
 
-def test_replay_from_every_cursor_leads_to_the_same_states(peer):
+def test_replay_from_every_cursor_yields_the_remaining_events(peer):
     job = peer.start("spell")
     whole = peer.events(job, after="0-0")
     fold = Fold().take(whole)
@@ -101,7 +101,7 @@ def test_replay_from_every_cursor_leads_to_the_same_states(peer):
     assert peer.http.get(f"/v1/jobs/{job}/events", headers={"last-event-id": ids[-1]}).status_code == 204
 
 
-def test_a_read_of_the_job_is_continued_by_its_stream(peer):
+def test_a_stream_continues_from_the_cursor_of_a_job_read(peer):
     job = peer.start("spell", {"pause": 0.002})
     read = peer.job(job)
     fold = Fold()
@@ -113,7 +113,7 @@ def test_a_read_of_the_job_is_continued_by_its_stream(peer):
     assert tail[0].id == f"1-{follower.cursor.seq + 1}"
 
 
-# ---- what a cursor means ------------------------------------------------------------------------------------------
+# ---- cursors ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -122,29 +122,31 @@ def ended(peer):
     return job, logged(peer.events(job, after="0-0"))
 
 
-def opening(peer: Peer, job: str, **asked: str) -> list[tuple[str, str, str | None]]:
+def opening(peer: Peer, job: str, **parameters: str) -> list[tuple[str, str, str | None]]:
     return [
         (event.type, event.id, data(event).get("reason") if event.type == "snapshot" else None)
         for event in logged(
-            peer.events(job, asked.get("header"), **{k: v for k, v in asked.items() if k != "header"})
+            peer.events(
+                job, parameters.get("header"), **{k: v for k, v in parameters.items() if k != "header"}
+            )
         )
     ]
 
 
-def test_without_a_cursor_an_ended_job_gives_a_snapshot_before_done_and_done(peer, ended):
+def test_an_ended_job_without_a_cursor_sends_snapshot_and_done(peer, ended):
     job, events = ended
     before = events[-2].id
     assert opening(peer, job) == [("snapshot", before, "compacted"), ("done", events[-1].id, None)]
 
 
-def test_the_header_wins_over_the_parameter_unless_it_is_empty(peer, ended):
+def test_last_event_id_overrides_after_unless_it_is_empty(peer, ended):
     job, events = ended
     assert [id_ for _, id_, _ in opening(peer, job, header=events[-2].id, after="0-0")] == [events[-1].id]
     assert len(opening(peer, job, header="", after="0-0")) == len(events)
 
 
 @pytest.mark.parametrize("cursor", ["1-1000", "1-999999999999999", "17-5", "9999999999-1"])
-def test_a_cursor_that_no_epoch_holds_is_rewound(peer, ended, cursor):
+def test_an_unknown_cursor_gets_a_rewound_snapshot(peer, ended, cursor):
     job, events = ended
     assert opening(peer, job, header=cursor) == [
         ("snapshot", events[-2].id, "rewound"),
@@ -155,18 +157,18 @@ def test_a_cursor_that_no_epoch_holds_is_rewound(peer, ended, cursor):
 @pytest.mark.parametrize(
     "cursor", ["1", "01-3", "-1-1", "1-0", "0-2", "99999999999-1", "1-1\u0663", "x" * 5000, "١-٢", "1-1 "]
 )
-def test_a_cursor_that_is_no_id_is_refused(peer, ended, cursor):
+def test_a_malformed_cursor_is_refused(peer, ended, cursor):
     job, _ = ended
     answer = peer.http.get(f"/v1/jobs/{job}/events", params={"after": cursor})
     assert answer.status_code == 400
     assert answer.json()["code"] == "bad_cursor"
 
 
-def test_the_cursor_of_a_fatal_problem_is_answered_204_whatever_the_job(peer):
+def test_the_cursor_of_a_fatal_problem_is_answered_with_204(peer):
     assert peer.http.get("/v1/jobs/nothing/events", headers={"last-event-id": "0-1"}).status_code == 204
 
 
-def test_a_running_job_without_a_cursor_opens_with_its_head(peer):
+def test_a_running_job_without_a_cursor_opens_with_a_snapshot_at_its_head(peer):
     job = peer.start("hold", {"text": "so far"})
     eventually(lambda: peer.job(job)["state"]["items"][0]["value"])
     with peer.stream(job) as reading:
@@ -176,7 +178,7 @@ def test_a_running_job_without_a_cursor_opens_with_its_head(peer):
     peer.http.post(f"/v1/jobs/{job}/cancel")
 
 
-def test_a_parameter_that_stands_twice_or_is_unknown_to_be_valid_is_refused(peer, ended):
+def test_repeated_and_invalid_parameters_are_refused(peer, ended):
     job, _ = ended
     for query in (
         "after=1-1&after=1-2",
@@ -193,7 +195,7 @@ def test_a_parameter_that_stands_twice_or_is_unknown_to_be_valid_is_refused(peer
 # ---- several readers, slow readers ---------------------------------------------------------------------------------
 
 
-def test_two_readers_hold_equal_states_at_every_id_that_both_saw(peer):
+def test_two_readers_hold_equal_states_at_equal_ids(peer):
     job = peer.start("spell", {"text": TEXT * 3, "pause": 0.001})
     folds = [Fold(), Fold()]
     cursors = [None, "1-4"]
@@ -229,7 +231,7 @@ def test_trimmed_events_are_replaced_by_a_snapshot():
         assert logged(peer.events(job, everything[0].id)) == everything[1:]
 
 
-def test_a_reader_that_reads_nothing_is_dropped_and_the_job_and_others_go_on():
+def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
     with serving(make_server(stall_timeout=1.5, max_log_bytes=512 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
         host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
@@ -243,7 +245,7 @@ def test_a_reader_that_reads_nothing_is_dropped_and_the_job_and_others_go_on():
             eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
 
 
-def test_a_slow_reader_gets_a_snapshot_for_what_was_trimmed_and_ends_right():
+def test_a_slow_reader_gets_a_snapshot_in_place_of_trimmed_events():
     with serving(make_server(max_log_bytes=16 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
         host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
@@ -262,10 +264,10 @@ def test_a_slow_reader_gets_a_snapshot_for_what_was_trimmed_and_ends_right():
         assert len(fold.items[0]["value"]) == 1000 * 1024
 
 
-# ---- what is not logged --------------------------------------------------------------------------------------------
+# ---- events that are not logged ------------------------------------------------------------------------------------
 
 
-def test_silence_is_broken_by_pings_that_name_the_head():
+def test_pings_with_the_head_are_sent_during_silence():
     with serving(make_server(heartbeat=0.05)) as peer:
         job = peer.start("hold")
         with peer.stream(job) as reading:
@@ -275,7 +277,7 @@ def test_silence_is_broken_by_pings_that_name_the_head():
         assert reading.decoder.last_event_id == peer.job(job)["cursor"]
 
 
-def test_the_latest_progress_is_told_again_on_connect():
+def test_the_latest_progress_is_sent_again_on_connect():
     server = make_server()
 
     @server.endpoint
@@ -292,7 +294,7 @@ def test_the_latest_progress_is_told_again_on_connect():
         assert progress == {"current": 1, "total": 2, "unit": "half", "phase": "first", "item": 0}
 
 
-def test_snapshots_only_are_paced_and_end_with_done(peer):
+def test_snapshots_only_streams_are_paced_and_end_with_done(peer):
     job = peer.start("spell", {"pause": 0.002})
     events = logged(peer.events(job, diffs="0", min_interval_ms="50"))
     assert {event.type for event in events[:-1]} == {"snapshot"}
@@ -303,7 +305,7 @@ def test_snapshots_only_are_paced_and_end_with_done(peer):
     assert fold.items == [{"status": "succeeded", "value": TEXT}]
 
 
-def test_snapshots_only_begin_by_the_table_of_cursors(peer, ended):
+def test_snapshots_only_streams_handle_cursors_like_other_streams(peer, ended):
     job, events = ended
     for cursor, reason in [("17-3", "rewound"), (events[1].id, "compacted"), ("0-0", "compacted")]:
         found = logged(peer.events(job, cursor, diffs="0"))
@@ -316,17 +318,17 @@ def test_snapshots_only_begin_by_the_table_of_cursors(peer, ended):
     assert peer.http.get(f"/v1/jobs/{job}/events?diffs=0", headers=headers).status_code == 204
 
 
-# ---- problems inside a stream ---------------------------------------------------------------------------------------
+# ---- in-band problems -----------------------------------------------------------------------------------------------
 
 
-def test_a_fatal_problem_in_band_carries_the_id_that_ends_an_event_source(peer):
+def test_a_fatal_in_band_problem_has_the_id_that_ends_an_event_source(peer):
     with peer.stream("no-such-job", errors="inband") as reading:
         (event,) = list(reading)
     assert (event.type, event.id, data(event)["code"]) == ("problem", "0-1", "job_not_found")
     assert reading.decoder.retry_ms is not None
 
 
-def test_a_retryable_problem_in_band_has_no_id_and_says_when_to_retry():
+def test_a_retryable_in_band_problem_has_no_id_but_a_retry_field():
     with serving(make_server(max_streams_per_principal=1)) as peer:
         job = peer.start("hold")
         with peer.stream(job) as first:
@@ -346,10 +348,10 @@ def test_a_retryable_problem_in_band_has_no_id_and_says_when_to_retry():
             assert again.until("snapshot")
 
 
-# ---- the end of the server -------------------------------------------------------------------------------------------
+# ---- shutdown --------------------------------------------------------------------------------------------------------
 
 
-def test_shutdown_says_goaway_on_every_stream_and_takes_nothing_new():
+def test_shutdown_sends_goaway_on_every_stream():
     server = make_server(shutdown_timeout=0.5)
     outcomes: list[list[str]] = []
     with serving(server) as peer:
@@ -372,8 +374,8 @@ def test_shutdown_says_goaway_on_every_stream_and_takes_nothing_new():
     assert all(7 <= (wait or 0) <= 15 for wait in goaway)
 
 
-def test_readers_are_sent_away_one_after_the_other_and_none_once_its_job_has_ended():
-    # All three could be sent away at once; each but the first has time to see the end, which the first one causes.
+def test_shutdown_sends_goaway_one_by_one_and_not_after_done():
+    # The server spaces out the goaways. The first one makes the job end, so the other readers receive `done`.
     server = make_server(shutdown_timeout=60)
     over = threading.Event()
 
@@ -401,7 +403,7 @@ def test_readers_are_sent_away_one_after_the_other_and_none_once_its_job_has_end
     assert ends == ["goaway", "done", "done"]
 
 
-def test_two_hundred_clients_at_once_each_get_their_own_text(peer):
+def test_two_hundred_concurrent_clients_each_get_their_text(peer):
     async def one(http: httpx.AsyncClient, number: int) -> None:
         text = f"client {number}"
         body = {"input": {"text": text, "pause": 0.001}}

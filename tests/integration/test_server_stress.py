@@ -1,4 +1,4 @@
-"""The server where things come at the worst moment: ends while threads write, crowds, odd errors, broken connections."""
+"""The server under adverse conditions: late thread writes, full queues, odd errors, failing disks."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ from tidewire_server.jobs import loop_watchdog
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(count):
+def test_a_thread_blocked_by_backpressure_writes_nothing_after_its_item_ended(count):
     server = Server(**(QUICK | {"default_concurrency_limit": None}))
     held, refused = threading.Event(), threading.Event()
 
@@ -28,7 +28,7 @@ def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(co
 
     @server.endpoint
     async def stop(job: str) -> None:
-        # The loop is kept from committing until the thread has to wait for room.
+        # Block the event loop, and so the commits, until the thread waits for space in the buffer.
         running = server.app.service._live[job]
         held.set()
         eventually(lambda: running._log_writer._backlog_fell and running._log_writer._backlog_fell._waiters)
@@ -46,7 +46,7 @@ def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(co
         assert peer.job(job)["state"]["items"] == fold.items
 
 
-def test_a_full_queue_is_full_also_where_only_the_threads_are_limited():
+def test_max_queue_size_applies_if_only_threads_limit_concurrency():
     server = Server(**QUICK, max_threads=1, max_queue_size=2)
     over = threading.Event()
 
@@ -59,7 +59,7 @@ def test_a_full_queue_is_full_also_where_only_the_threads_are_limited():
         over.set()
 
 
-def test_an_endpoint_may_let_nothing_wait():
+def test_an_endpoint_may_have_a_queue_of_size_zero():
     server = Server(**QUICK)
     over = threading.Event()
 
@@ -73,14 +73,14 @@ def test_an_endpoint_may_let_nothing_wait():
 
 
 @pytest.mark.parametrize(
-    ("options", "most"),
+    ("options", "max_items"),
     [
         ({"concurrency_limit": 2}, 5),
         ({"concurrency_limit": None}, 7),
         ({"batch": True, "max_batch_size": 4}, 7),
     ],
 )
-def test_a_job_that_could_never_be_taken_is_refused_for_good(options, most):
+def test_a_batch_larger_than_queue_and_slots_is_refused_permanently(options, max_items):
     server = Server(**QUICK, max_threads=4, max_queue_size=3)
 
     @server.endpoint(**options)
@@ -89,15 +89,17 @@ def test_a_job_that_could_never_be_taken_is_refused_for_good(options, most):
 
     with serving(server) as peer:
         words = {"words": "sea" if options.get("batch") else ["sea"]}
-        assert peer.http.get("/v1/endpoints/lengths").json()["capabilities"]["batch"] == {"max_items": most}
-        found = peer.submit("lengths", inputs=[words] * (most + 1))
+        assert peer.http.get("/v1/endpoints/lengths").json()["capabilities"]["batch"] == {
+            "max_items": max_items
+        }
+        found = peer.submit("lengths", inputs=[words] * (max_items + 1))
         assert found.status_code == 422
-        assert (found.json()["code"], found.json()["limit"]) == ("batch_too_large", most)
-        job = peer.start("lengths", inputs=[words] * most)
+        assert (found.json()["code"], found.json()["limit"]) == ("batch_too_large", max_items)
+        job = peer.start("lengths", inputs=[words] * max_items)
         assert peer.ended(job)["status"] == "succeeded"
 
 
-def test_endpoints_that_wait_for_a_thread_take_turns():
+def test_endpoints_take_turns_for_worker_threads():
     server = Server(**QUICK, default_concurrency_limit=None, max_threads=1)
     order, filled = [], threading.Event()
 
@@ -122,7 +124,7 @@ def test_endpoints_that_wait_for_a_thread_take_turns():
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_function_that_raises_an_interrupt_fails_its_item_and_the_server_goes_on(kind):
+def test_keyboard_interrupt_in_a_function_fails_only_its_item(kind):
     server = Server(**QUICK)
 
     if kind == "async":
@@ -143,20 +145,20 @@ def test_a_function_that_raises_an_interrupt_fails_its_item_and_the_server_goes_
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2**53 + 1, 10**400, True, "1"])
-def test_usage_that_no_reader_could_take_is_refused_where_it_is_reported(number):
-    server, said = Server(**QUICK), []
+def test_invalid_usage_raises_at_the_call(number):
+    server, messages = Server(**QUICK), []
 
     @server.endpoint
     async def report(stream: Stream[str]) -> None:
         try:
             stream.usage(tokens=number)
         except ValueError as error:
-            said.append(str(error))
+            messages.append(str(error))
         stream.usage(tokens=2**53)
 
     with serving(server) as peer:
         assert peer.run("report", inputs=[{}, {}])["done"]["usage"] == {"tokens": 2.0**54}
-        assert "'tokens' is not one" in said[0]
+        assert "'tokens' is not one" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -175,21 +177,21 @@ def test_usage_that_no_reader_could_take_is_refused_where_it_is_reported(number)
         lambda ctx: ctx.progress(1, phase="x" * 1001),
     ],
 )
-def test_a_report_that_no_reader_could_take_is_refused_where_it_is_made(report):
+def test_an_invalid_note_or_progress_raises_at_the_call(report):
     server = Server(**QUICK)
 
     @server.endpoint
-    def tells(ctx: Context) -> str:
+    def report_invalid(ctx: Context) -> str:
         with pytest.raises(ValueError, match="^(a note|progress)"):
             report(ctx)
         ctx.progress(2**53, 1.5, unit="x", phase="x" * 1000)
         ctx.note("x" * 2000, "error")
-        return "told"
+        return "done"
 
-    assert server.call("tells") == "told"
+    assert server.call("report_invalid") == "done"
 
 
-def test_inputs_of_jobs_that_have_not_ended_are_bounded_in_bytes():
+def test_inputs_of_unfinished_jobs_are_bounded_in_bytes():
     server = Server(**QUICK, max_input_bytes=2000)
     over = threading.Event()
 
@@ -218,7 +220,7 @@ def test_inputs_of_jobs_that_have_not_ended_are_bounded_in_bytes():
         assert all(peer.ended(job)["status"] == "succeeded" for job in two)
 
 
-def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplog):
+def test_a_function_that_blocks_the_event_loop_is_named_in_the_log(monkeypatch, caplog):
     monkeypatch.setattr(loop_watchdog, "MAX_BLOCKED_SECONDS", 0.02)
     monkeypatch.setattr(loop_watchdog, "WARNING_INTERVAL", 0.0)
     server = Server(**QUICK)
@@ -241,7 +243,7 @@ def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplo
 
 
 @pytest.mark.parametrize("inputs", [1, 2])
-def test_a_value_that_does_not_fit_is_told_to_whoever_runs_the_server_too(inputs, caplog):
+def test_an_invalid_value_is_logged_for_the_operator(inputs, caplog):
     server = Server(**QUICK)
 
     @server.endpoint(batch=inputs > 1)
@@ -249,12 +251,12 @@ def test_a_value_that_does_not_fit_is_told_to_whoever_runs_the_server_too(inputs
         return ["x" for _ in n]
 
     with serving(server) as peer:
-        given = {"input": {"n": [1]}} if inputs == 1 else {"inputs": [{"n": 1}] * inputs}
-        assert peer.run("wrong", **given)["status"] == "failed"
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == inputs
-    assert all("endpoint 'wrong' produced an invalid value: " in each for each in told)
-    assert all("Input should be a valid integer" in each for each in told)
+        job_input = {"input": {"n": [1]}} if inputs == 1 else {"inputs": [{"n": 1}] * inputs}
+        assert peer.run("wrong", **job_input)["status"] == "failed"
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(messages) == inputs
+    assert all("endpoint 'wrong' produced an invalid value: " in each for each in messages)
+    assert all("Input should be a valid integer" in each for each in messages)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_a_value_that_does_not_fit_is_told_to_whoever_runs_the_server_too(inputs
         ("x", {"n": 2**60}),
     ],
 )
-def test_an_item_error_that_cannot_be_told_fails_its_item_and_no_other(message, members):
+def test_an_item_error_that_is_not_json_fails_only_its_item(message, members):
     server = Server(**(QUICK | {"default_concurrency_limit": None}))
     failed = threading.Event()
 
@@ -293,13 +295,13 @@ def test_an_item_error_that_cannot_be_told_fails_its_item_and_no_other(message, 
         (lambda: CodedError("no"), "item_refused.empty"),
     ],
 )
-def test_whatever_an_endpoints_judgement_raises_on_purpose_refuses_the_submit(error, code):
+def test_errors_of_a_validate_function_refuse_the_submit(error, code):
     server = Server(**QUICK)
 
-    def judge(_given: object) -> None:
+    def raise_error(_given: object) -> None:
         raise error()
 
-    @server.endpoint(validate=judge)
+    @server.endpoint(validate=raise_error)
     def judged() -> None: ...
 
     with serving(server) as peer:
@@ -312,7 +314,7 @@ class CodedError(ValueError):
     code = "empty"
 
 
-def test_a_reader_that_asked_for_more_behind_its_stream_is_missed_when_it_goes(caplog):
+def test_the_disconnect_of_a_pipelining_reader_is_noticed(caplog):
     server = Server(**QUICK, heartbeat=0.05)
     over = threading.Event()
 
@@ -324,8 +326,8 @@ def test_a_reader_that_asked_for_more_behind_its_stream_is_missed_when_it_goes(c
         job = peer.start("hold")
         host, port = peer.http.base_url.host, peer.http.base_url.port
         with socket.create_connection((host, port)) as reader:
-            asked = b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\n\r\n" % job.encode()
-            reader.sendall(asked + b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            stream_request = b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\n\r\n" % job.encode()
+            reader.sendall(stream_request + b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
             assert reader.recv(1000).startswith(b"HTTP/1.1 200")
             eventually(lambda: peer.metrics()["tidewire_open_streams"] == 1)
         eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
@@ -333,7 +335,7 @@ def test_a_reader_that_asked_for_more_behind_its_stream_is_missed_when_it_goes(c
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_white_space_around_a_cursor_is_no_part_of_it():
+def test_whitespace_around_a_cursor_is_ignored():
     server = Server(**QUICK)
 
     @server.endpoint
@@ -352,7 +354,7 @@ def test_white_space_around_a_cursor_is_no_part_of_it():
 
 
 class FailingLog:
-    """A log that is read for a while, and then cannot be."""
+    """A log whose reads fail after the first `reads` calls."""
 
     def __init__(self, log: object, reads: int) -> None:
         self._log, self._reads = log, reads
@@ -368,16 +370,16 @@ class FailingLog:
 
 
 @pytest.mark.parametrize("reads", [0, 2])
-def test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_once(
-    reads, monkeypatch, caplog
-):
+def test_a_stream_whose_log_fails_sends_goaway_and_is_logged_once(reads, monkeypatch, caplog):
     server = Server(**QUICK)
     over = threading.Event()
 
     @server.endpoint
     def hold(stream: Stream[str]) -> None:
         while not over.wait(0.01):
-            stream.append("held" * 10_000)  # blocks of a size that readers read from the log
+            stream.append(
+                "held" * 10_000
+            )  # Blocks of this size are read from the log, not delivered directly.
 
     with serving(server) as peer:
         job = peer.start("hold")
@@ -397,7 +399,7 @@ def test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_o
     assert "the disk is gone" in record.exc_text
 
 
-def test_what_fails_before_an_answer_has_begun_is_a_problem_and_is_logged_once(monkeypatch, caplog):
+def test_an_error_before_the_response_is_a_problem_and_is_logged_once(monkeypatch, caplog):
     server = Server(**QUICK)
 
     @server.endpoint

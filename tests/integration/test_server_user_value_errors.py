@@ -1,4 +1,4 @@
-"""Values of functions that cannot be sent: the error names the place within the value, however the function returns it."""
+"""Errors about values that cannot be sent name the path within the value, for every form of function."""
 
 import math
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Box(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"a": [1, {"b": object()}]}, "/a/1/b: not JSON: object has no JSON form"),
         (Box(held=[1, {2: object()}]), "/held/1/2: not JSON: object has no JSON form"),
@@ -37,7 +37,7 @@ class Box(BaseModel):
     ],
 )
 @pytest.mark.parametrize("kind", ["returned", "yielded_first", "yielded_later", "in_a_batch"])
-def test_what_is_wrong_with_a_value_is_told_with_its_place_within_the_value(kind, value, said):
+def test_an_invalid_value_raises_with_its_path(kind, value, message):
     server = Server()
 
     @server.endpoint(name="returned")
@@ -59,11 +59,11 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place_within_the_value(kind
 
     with pytest.raises(InvalidValueError) as refused:
         server.call(kind, **({"n": 1} if kind == "in_a_batch" else {}))
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("write", "said"),
+    ("write", "message"),
     [
         (
             lambda stream: stream.append(["x"]),
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place_within_the_value(kind
         ),
     ],
 )
-def test_what_cannot_be_written_to_a_stream_is_told_with_its_place_within_the_value(write, said):
+def test_an_invalid_stream_write_raises_with_its_path(write, message):
     server = Server()
 
     @server.endpoint(capabilities={"rollback": True})
@@ -86,5 +86,5 @@ def test_what_cannot_be_written_to_a_stream_is_told_with_its_place_within_the_va
         stream.set("", "ab" if text else {"a": [1]})
         write(stream)
 
-    with pytest.raises(ValueError, match=f"^({said})"):
-        server.call("writes", text="/" not in said)
+    with pytest.raises(ValueError, match=f"^({message})"):
+        server.call("writes", text="/" not in message)

@@ -1,4 +1,4 @@
-"""Whatever the server sends fits the schemas of the specification."""
+"""All events and bodies that the server sends validate against the schemas of the specification."""
 
 import asyncio
 from typing import Any
@@ -36,34 +36,34 @@ def peer():
         yield peer
 
 
-def judge(schema: str, content: Any) -> None:
+def validate_body(schema: str, content: Any) -> None:
     validator(schema).validate(content)
 
 
-def judge_stream(peer: Peer, job: str, **asked: str) -> set[str]:
+def validate_stream(peer: Peer, job: str, **parameters: str) -> set[str]:
     seen = set()
-    for event in peer.events(job, **asked):
-        judge(SCHEMA_OF_EVENT[event.type], data(event))
+    for event in peer.events(job, **parameters):
+        validate_body(SCHEMA_OF_EVENT[event.type], data(event))
         seen.add(event.type)
     return seen
 
 
-def test_every_event_fits_its_schema(peer):
+def test_every_event_validates_against_its_schema(peer):
     write = peer.start("write")
-    assert {"hello", "snapshot", "message", "progress", "done"} <= judge_stream(peer, write, after="0-0")
-    assert judge_stream(peer, write, diffs="0") >= {"hello", "snapshot", "done"}
+    assert {"hello", "snapshot", "message", "progress", "done"} <= validate_stream(peer, write, after="0-0")
+    assert validate_stream(peer, write, diffs="0") >= {"hello", "snapshot", "done"}
     several = peer.submit("write", inputs=[{}, {"n": 2}]).json()["id"]
-    judge_stream(peer, several, after="0-0")
-    judge_stream(peer, peer.start("fail"), after="0-0")
-    assert judge_stream(peer, "nothing", errors="inband") == {"problem"}
+    validate_stream(peer, several, after="0-0")
+    validate_stream(peer, peer.start("fail"), after="0-0")
+    assert validate_stream(peer, "nothing", errors="inband") == {"problem"}
 
 
-def test_events_of_a_job_that_waits_fit_too(peer):
+def test_events_of_a_queued_job_validate_against_their_schemas(peer):
     first, second = peer.start("wait"), peer.start("wait")
     seen = set()
     with peer.stream(second) as reading:
         for event in reading:
-            judge(SCHEMA_OF_EVENT[event.type], data(event))
+            validate_body(SCHEMA_OF_EVENT[event.type], data(event))
             seen.add(event.type)
             if seen >= {"hello", "queue", "snapshot", "ping"}:
                 peer.http.post(f"/v1/jobs/{second}/cancel")
@@ -71,18 +71,18 @@ def test_events_of_a_job_that_waits_fit_too(peer):
     peer.http.delete(f"/v1/jobs/{first}")
 
 
-def test_every_body_fits_its_schema(peer):
-    judge("discovery", peer.http.get("/v1").json())
+def test_every_body_validates_against_its_schema(peer):
+    validate_body("discovery", peer.http.get("/v1").json())
     for each in peer.http.get("/v1").json()["endpoints"]:
-        judge("endpoint", peer.http.get(each["href"]).json())
+        validate_body("endpoint", peer.http.get(each["href"]).json())
     submitted = peer.submit("write")
-    judge("job", submitted.json())
+    validate_body("job", submitted.json())
     job = submitted.json()["id"]
-    judge("job", peer.ended(job))
-    judge("job", peer.ended(peer.start("fail")))
-    judge("job", peer.http.post(f"/v1/jobs/{job}/cancel").json())
+    validate_body("job", peer.ended(job))
+    validate_body("job", peer.ended(peer.start("fail")))
+    validate_body("job", peer.http.post(f"/v1/jobs/{job}/cancel").json())
     eventually(lambda: len(peer.http.get("/v1/jobs?limit=2").json()["jobs"]) == 2)
-    judge("job-list", peer.http.get("/v1/jobs?limit=2").json())
+    validate_body("job-list", peer.http.get("/v1/jobs?limit=2").json())
     for answer in (
         peer.http.get("/v1/jobs/none"),
         peer.http.get("/nothing"),
@@ -90,4 +90,4 @@ def test_every_body_fits_its_schema(peer):
         peer.submit("write", {"m": 1}),
         peer.http.post("/v1/endpoints/write/jobs", content=b"{"),
     ):
-        judge("problem", answer.json())
+        validate_body("problem", answer.json())

@@ -1,4 +1,4 @@
-"""What every body of the store promises, held against each of them."""
+"""The store contract, tested against every implementation: memory and SQLite."""
 
 import asyncio
 import contextlib
@@ -26,17 +26,17 @@ from tidewire_server.store.interfaces import (
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
-BODIES: dict[str, Callable[[Path, Retention], Store]] = {
+IMPLEMENTATIONS: dict[str, Callable[[Path, Retention], Store]] = {
     "memory": lambda _, retention: MemoryStore(retention),
     "sqlite": lambda folder, retention: SqliteStore(folder / "log.db", retention),
 }
 
 
-@pytest.fixture(params=BODIES)
+@pytest.fixture(params=IMPLEMENTATIONS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
     @contextlib.asynccontextmanager
     async def use(retention: Retention = RETENTION) -> AsyncIterator[tuple[Store, "Clock"]]:
-        store, clock = BODIES[request.param](tmp_path, retention), Clock()
+        store, clock = IMPLEMENTATIONS[request.param](tmp_path, retention), Clock()
         store.jobs._clock = clock
         try:
             yield store, clock
@@ -49,7 +49,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]
 # ---- logs -----------------------------------------------------------------------------------------------------------
 
 
-def test_events_are_read_from_any_place_in_whole_frames(opened: Any) -> None:
+def test_reads_return_whole_frames_after_any_cursor(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             writer = await Writer().add(store)
@@ -77,7 +77,7 @@ def test_events_are_read_from_any_place_in_whole_frames(opened: Any) -> None:
     run(body())
 
 
-def test_an_append_that_names_another_head_is_refused(opened: Any) -> None:
+def test_an_append_after_another_head_is_refused(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             writer = await Writer().add(store)
@@ -94,17 +94,17 @@ def test_an_append_that_names_another_head_is_refused(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[1], [40], [3000], [20_000], [1, 20_000, 5]], ids=str)
-def test_a_log_keeps_within_its_bound_or_to_its_newest_block(opened: Any, sizes: list[int]) -> None:
+def test_a_log_stays_within_its_limit_or_keeps_its_newest_block(opened: Any, sizes: list[int]) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             writer = await Writer().add(store)
-            most = 0
+            largest = 0
             for step in range(400 if max(sizes) < 1000 else 12):
                 size = sizes[step % len(sizes)]
                 await writer.write("x" * size)
                 base, head, *_ = writer.log.extent()
                 held = len(b"".join(writer.frames[base.seq :]))
-                most = max(most, held)
+                largest = max(largest, held)
                 assert head == writer.head
                 assert held <= max(
                     RETENTION.max_log_bytes, len(writer.frames[-1]) + RETENTION.max_log_bytes // 2
@@ -114,7 +114,7 @@ def test_a_log_keeps_within_its_bound_or_to_its_newest_block(opened: Any, sizes:
                     assert (oldest.cursor, oldest.view.value()) == (base, writer.states[base.seq])
                     assert await writer.log.read(base._replace(seq=base.seq - 1), 100) is None
             assert await everything(writer.log, base, 1000) == b"".join(writer.frames[base.seq :])
-            assert most >= RETENTION.max_log_bytes // 2 or base.seq == 0
+            assert largest >= RETENTION.max_log_bytes // 2 or base.seq == 0
             await writer.end(store, clock)
             again = await store.jobs.log("a")
             assert await everything(again, again.extent().base) == b"".join(
@@ -124,7 +124,7 @@ def test_a_log_keeps_within_its_bound_or_to_its_newest_block(opened: Any, sizes:
     run(body())
 
 
-def test_an_epoch_goes_on_where_the_one_before_ended(opened: Any) -> None:
+def test_an_epoch_continues_where_the_previous_one_ended(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             writer = await Writer().add(store)
@@ -155,7 +155,7 @@ def test_an_epoch_goes_on_where_the_one_before_ended(opened: Any) -> None:
     run(body())
 
 
-def test_epochs_whose_events_were_trimmed_are_known_up_to_a_bound(opened: Any) -> None:
+def test_the_number_of_remembered_epochs_is_bounded(opened: Any) -> None:
     async def body() -> None:
         async with opened(replace(RETENTION, max_log_bytes=1024)) as (store, _):
             writer = await Writer().add(store)
@@ -168,7 +168,7 @@ def test_epochs_whose_events_were_trimmed_are_known_up_to_a_bound(opened: Any) -
     run(body())
 
 
-def test_what_is_told_is_the_latest_of_each_kind_and_wakes_who_watches(opened: Any) -> None:
+def test_ephemeral_events_keep_the_latest_of_each_kind_and_notify_watchers(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):
             log = (writer := await Writer().add(store)).log
@@ -192,7 +192,7 @@ def test_what_is_told_is_the_latest_of_each_kind_and_wakes_who_watches(opened: A
     run(body())
 
 
-def test_a_writer_that_gives_up_waiting_has_written_all_the_same(opened: Any) -> None:
+def test_a_cancelled_append_is_still_written(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):
             writer = await Writer().add(store)
@@ -200,7 +200,7 @@ def test_a_writer_that_gives_up_waiting_has_written_all_the_same(opened: Any) ->
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait({task})
-            other = await Writer("b").add(store)  # whatever was begun before is over now
+            other = await Writer("b").add(store)  # Adding another job waits for the writes that began before.
             assert other.log.extent().head == Cursor(1, 1)
             assert writer.log.extent().head == Cursor(1, 2)
 
@@ -210,7 +210,7 @@ def test_a_writer_that_gives_up_waiting_has_written_all_the_same(opened: Any) ->
 # ---- jobs -----------------------------------------------------------------------------------------------------------
 
 
-async def made(
+async def add_job(
     store: Store, name: str, clock: Clock, *, ended: bool = True, key: Key | None = None
 ) -> Writer:
     writer = await Writer(name, at=clock.now).add(store, key)
@@ -219,12 +219,12 @@ async def made(
     return writer
 
 
-def test_what_is_over_goes_in_steps_each_when_it_is_due(opened: Any) -> None:
+def test_ended_jobs_expire_in_steps(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             jobs, key = store.jobs, Key("ada", "e", "k")
             assert await jobs.reserve(key, b"hash") is None
-            await made(store, "a", clock, key=key)
+            await add_job(store, "a", clock, key=key)
             log = await jobs.log("a")
             assert await jobs.expire(1000) == 1010
             assert await jobs.expire(1010) == 1020
@@ -246,12 +246,12 @@ def test_what_is_over_goes_in_steps_each_when_it_is_due(opened: Any) -> None:
     run(body())
 
 
-def test_a_running_job_never_expires_nor_does_its_key(opened: Any) -> None:
+def test_a_running_job_and_its_key_never_expire(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             key = Key("ada", "e", "k")
             await store.jobs.reserve(key, b"hash")
-            writer = await made(store, "a", clock, ended=False, key=key)
+            writer = await add_job(store, "a", clock, ended=False, key=key)
             await store.jobs.expire(1e9)
             assert await store.jobs.expire(1e9) is None
             assert await store.jobs.get("a") is writer.record
@@ -270,7 +270,7 @@ def test_ended_jobs_tombstones_and_keys_are_bounded(opened: Any) -> None:
             jobs = store.jobs
             for number in range(7):
                 await jobs.reserve(key := Key("ada", "e", f"k{number}"), b"")
-                await made(store, f"j{number}", clock, key=key)
+                await add_job(store, f"j{number}", clock, key=key)
             kinds = [type(await jobs.get(f"j{number}")) for number in range(7)]
             assert kinds == [type(None)] * 2 + [Tombstone] * 2 + [JobRecord] * 3
             assert (await jobs.reserve(Key("ada", "e", "k6"), b"")).job == "j6"
@@ -280,11 +280,11 @@ def test_ended_jobs_tombstones_and_keys_are_bounded(opened: Any) -> None:
     run(body())
 
 
-def test_nothing_is_kept_for_a_job_that_went_before_its_time(opened: Any) -> None:
+def test_deleted_jobs_do_not_delay_the_next_expiry(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             for number in range(7):
-                await made(store, f"j{number}", clock)
+                await add_job(store, f"j{number}", clock)
             for job in ("j4", "j5", "j6"):
                 await store.jobs.delete_job(job)
             assert await store.jobs.expire(clock.now) == clock.now + RETENTION.tombstone_ttl
@@ -294,14 +294,14 @@ def test_nothing_is_kept_for_a_job_that_went_before_its_time(opened: Any) -> Non
 
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("asked_before", [False, True])
-def test_a_purged_log_gives_its_state_and_end_to_who_holds_it_and_takes_nothing_more(
+def test_an_open_log_of_a_deleted_job_stays_readable_but_refuses_appends(
     opened: Any,
     ended: bool,
     asked_before: bool,
 ) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
-            writer = await made(store, "a", clock, ended=False)
+            writer = await add_job(store, "a", clock, ended=False)
             await writer.write("text")
             if ended:
                 await writer.end(store, clock)
@@ -321,7 +321,7 @@ def test_a_purged_log_gives_its_state_and_end_to_who_holds_it_and_takes_nothing_
     run(body())
 
 
-def test_a_key_is_taken_once_also_by_two_at_a_time_and_given_back(opened: Any) -> None:
+def test_a_key_is_reserved_once_by_concurrent_callers_and_can_be_released(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             key = Key("ada", "e", "k")
@@ -330,7 +330,7 @@ def test_a_key_is_taken_once_also_by_two_at_a_time_and_given_back(opened: Any) -
             assert sum(each is None for each in found) == 1
             await store.jobs.release(key)
             assert await store.jobs.reserve(key, b"y") is None
-            await made(store, "a", clock, key=key)
+            await add_job(store, "a", clock, key=key)
             use = await store.jobs.reserve(key, b"z")
             assert (use.body, use.job) == (b"y", "a")
             assert await store.jobs.reserve(Key("bob", "e", "k"), b"") is None
@@ -338,11 +338,11 @@ def test_a_key_is_taken_once_also_by_two_at_a_time_and_given_back(opened: Any) -
     run(body())
 
 
-def test_a_callers_jobs_are_listed_newest_first_by_pages(opened: Any) -> None:
+def test_jobs_of_a_principal_are_listed_in_pages_newest_first(opened: Any) -> None:
     async def body() -> None:
         async with opened(ROOMY) as (store, clock):
             for number in range(6):
-                await made(store, f"j{number}", clock, ended=number % 2 == 0)
+                await add_job(store, f"j{number}", clock, ended=number % 2 == 0)
             await Writer("x", "bob").add(store)
 
             async def page(before: str | None, limit: int = 2, by: str = "ada") -> list[str]:
@@ -360,7 +360,7 @@ def test_a_callers_jobs_are_listed_newest_first_by_pages(opened: Any) -> None:
     run(body())
 
 
-def test_what_changed_in_a_record_comes_back_with_it(opened: Any) -> None:
+def test_changes_of_a_job_record_are_stored(opened: Any) -> None:
     async def body() -> None:
         async with opened(ROOMY) as (store, clock):
             writer = await Writer().add(store)
@@ -380,15 +380,15 @@ def test_what_changed_in_a_record_comes_back_with_it(opened: Any) -> None:
     run(body())
 
 
-# ---- the bodies are one -----------------------------------------------------------------------------------------
+# ---- equivalence of the implementations -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_done_all_bodies_answer_alike(tmp_path: Path, seed: int) -> None:
+def test_random_operations_give_equal_results_in_all_implementations(tmp_path: Path, seed: int) -> None:
     async def body() -> None:
         clock = Clock()
         retention = replace(ROOMY, max_retained_jobs=8, max_log_bytes=3000)
-        stores = [make(tmp_path, retention) for make in BODIES.values()]
+        stores = [make(tmp_path, retention) for make in IMPLEMENTATIONS.values()]
         for store in stores:
             store.jobs._clock = clock
         draw = random.Random(seed)
@@ -398,27 +398,29 @@ def test_whatever_is_done_all_bodies_answer_alike(tmp_path: Path, seed: int) -> 
                 live = [each for each in writers if each[0].record.ended_at is None]
                 name = f"j{draw.randrange(max(1, len(writers)))}"
                 key = Key("ada", "e", f"k{draw.randrange(12)}")
-                what = draw.randrange(9)
-                if what <= 1 or not live:
+                action = draw.randrange(9)
+                if action <= 1 or not live:
                     at = len(writers)
                     uses = [await store.jobs.reserve(key, b"h") for store in stores]
                     assert uses[0] == uses[1]
                     own = None if uses[0] is not None else key
                     principal = draw.choice(["ada", "bob"])
-                    made = [await Writer(f"j{at}", principal, clock.now).add(store, own) for store in stores]
-                    writers.append(made)
-                elif what <= 4:
+                    add_job = [
+                        await Writer(f"j{at}", principal, clock.now).add(store, own) for store in stores
+                    ]
+                    writers.append(add_job)
+                elif action <= 4:
                     texts = ["é" * draw.choice([1, 5, 700]) for _ in range(draw.randrange(1, 4))]
                     for writer in draw.choice(live):
                         await writer.write(*texts)
-                elif what == 5:
+                elif action == 5:
                     for writer, epoch in zip(draw.choice(live), [step + 2] * 2, strict=True):
                         await writer.reopen(writer.head.epoch + epoch)
-                elif what == 6:
+                elif action == 6:
                     clock.now += 0.25
                     for store, writer in zip(stores, draw.choice(live), strict=True):
                         await writer.end(store, clock)
-                elif what == 7:
+                elif action == 7:
                     clock.now += draw.choice([1, 9, 21])
                     for store in stores:
                         await store.jobs.expire(clock.now)
@@ -441,7 +443,7 @@ def test_whatever_is_done_all_bodies_answer_alike(tmp_path: Path, seed: int) -> 
                     extents = [log.extent() for log in logs]
                     assert extents[0].head == extents[1].head
                     assert extents[0][2:] == extents[1][2:]
-                    # Bodies may trim at places of their own; what both hold is the same.
+                    # Implementations may trim at different positions. Events that both keep must be equal.
                     base = max(extent.base for extent in extents)
                     texts_ = [await everything(log, base, draw.choice([1, 500, 10**6])) for log in logs]
                     assert texts_[0] == texts_[1]

@@ -1,4 +1,4 @@
-"""What only a file can do: be opened again, be written by somebody else, lose its tail, run full."""
+"""The SQLite store: reopening a file, foreign writes, lost tails and full disks."""
 
 import asyncio
 import gc
@@ -25,12 +25,12 @@ def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
     return SqliteStore(folder / "log.db", LARGE, fsync=fsync)
 
 
-async def count(store: SqliteStore, table: str) -> int:
+async def count_rows(store: SqliteStore, table: str) -> int:
     found: int = await store._file.do(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
     return found
 
 
-def test_a_file_of_the_first_format_is_brought_up_to_date_with_all_that_is_in_it(tmp_path):
+def test_a_file_of_the_first_format_is_migrated_with_its_content(tmp_path):
     with sqlite3.connect(tmp_path / "log.db") as db:
         db.executescript(
             f"{MIGRATIONS[0]} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
@@ -49,7 +49,7 @@ def test_a_file_of_the_first_format_is_brought_up_to_date_with_all_that_is_in_it
     asyncio.run(body())
 
 
-def test_interrupted_jobs_are_reopened_where_they_stood(tmp_path):
+def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
     async def body() -> None:
         store, clock = opened(tmp_path), Clock()
         assert store.clean
@@ -87,7 +87,7 @@ def test_interrupted_jobs_are_reopened_where_they_stood(tmp_path):
     run(body())
 
 
-def test_a_writer_is_fenced_off_by_what_is_in_the_file(tmp_path):
+def test_an_append_behind_the_head_in_the_file_is_refused(tmp_path):
     async def body() -> None:
         store = opened(tmp_path)
         writer = await Writer().add(store)
@@ -96,18 +96,21 @@ def test_a_writer_is_fenced_off_by_what_is_in_the_file(tmp_path):
         )
         with pytest.raises(HeadMovedError):
             await writer.write("x")
-        assert await count(store, "block") == 2
+        assert await count_rows(store, "block") == 2
         await store.close()
 
     run(body())
 
 
-def test_an_append_that_is_tried_again_after_all_is_there_once(tmp_path):
+def test_a_retried_append_is_stored_once(tmp_path):
     async def body() -> None:
         store = opened(tmp_path)
         writer = await Writer().add(store)
         log = writer.log
-        added, log._added = log._added, lambda *_: None  # the commit went through, and nobody heard of it
+        added, log._added = (
+            log._added,
+            lambda *_: None,
+        )  # Simulate a commit that succeeds without a confirmation to the writer.
         await writer.write("x" * ROW_BYTES, "y" * ROW_BYTES)
         log._added = added
         block = (await log.state()).cursor
@@ -116,13 +119,13 @@ def test_an_append_that_is_tried_again_after_all_is_there_once(tmp_path):
         del writer.frames[1:]
         await writer.write("x" * ROW_BYTES, "y" * ROW_BYTES)
         assert await everything(log, Cursor(1, 0)) == b"".join(writer.frames)
-        assert await count(store, "block") == 3
+        assert await count_rows(store, "block") == 3
         await store.close()
 
     run(body())
 
 
-def test_what_does_not_fit_changes_nothing_and_fits_later(tmp_path):
+def test_a_failed_append_on_a_full_disk_changes_nothing_and_can_be_retried(tmp_path):
     async def body() -> None:
         store, key = opened(tmp_path), Key("ada", "e", "k")
         writer = await Writer().add(store)
@@ -146,7 +149,7 @@ def test_what_does_not_fit_changes_nothing_and_fits_later(tmp_path):
     run(body())
 
 
-def test_only_what_runs_is_in_memory_and_a_tail_of_it(tmp_path):
+def test_only_running_jobs_and_log_tails_are_in_memory(tmp_path):
     async def body() -> None:
         store, clock = opened(tmp_path), Clock()
         for number in range(50):
@@ -166,12 +169,12 @@ def test_only_what_runs_is_in_memory_and_a_tail_of_it(tmp_path):
     run(body())
 
 
-@pytest.mark.parametrize(("size", "count_"), [(20, 400), (3000, 40), (2 * CHECKPOINT_EVERY, 3)])
-def test_states_are_kept_when_events_outweigh_them(tmp_path, size, count_):
+@pytest.mark.parametrize(("size", "repetitions"), [(20, 400), (3000, 40), (2 * CHECKPOINT_EVERY, 3)])
+def test_states_take_less_space_than_twice_the_events(tmp_path, size, repetitions):
     async def body() -> None:
         store = opened(tmp_path)
         writer = await Writer().add(store)
-        for _ in range(count_):
+        for _ in range(repetitions):
             await writer.write("x" * size)
         query = "SELECT sum(length(state)) FROM state"
         states = await store._file.do(lambda db: db.execute(query).fetchone()[0])
@@ -182,17 +185,17 @@ def test_states_are_kept_when_events_outweigh_them(tmp_path, size, count_):
     run(body())
 
 
-def test_many_jobs_share_a_commit(tmp_path):
+def test_appends_of_many_jobs_share_a_commit(tmp_path):
     async def body() -> None:
         store = opened(tmp_path)
         writers = [await Writer(f"j{number}").add(store) for number in range(40)]
         commits = 0
         transact: Callable[..., None] = store._file._transact
 
-        def counted(*given: Any) -> None:
+        def counted(*args: Any) -> None:
             nonlocal commits
             commits += 1
-            transact(*given)
+            transact(*args)
 
         store._file._transact = counted
         await asyncio.gather(*(writer.write("x") for writer in writers))
@@ -205,12 +208,12 @@ def test_many_jobs_share_a_commit(tmp_path):
 @pytest.mark.parametrize(
     "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "mysql://x", "", "log.db", "Memory"]
 )
-def test_what_names_no_log_is_refused(name):
+def test_an_invalid_log_url_is_refused(name):
     with pytest.raises(ValueError, match="is not a log"):
         file_of(name)
 
 
-def test_a_log_is_named_as_elsewhere(tmp_path, monkeypatch):
+def test_log_urls_follow_sqlalchemy_conventions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert file_of("memory") is None
     assert file_of("sqlite:///log.db") == tmp_path / "log.db"

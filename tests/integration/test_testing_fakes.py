@@ -1,4 +1,4 @@
-"""`tidewire.testing`: what its users script is what their client sees, by the real protocol."""
+"""`tidewire.testing`: clients see scripted results and faults of `FakeServer` through the real protocol."""
 
 import threading
 
@@ -49,49 +49,49 @@ def client(server):
         yield client
 
 
-# ---- answers -----------------------------------------------------------------------------------------------------
+# ---- scripted results --------------------------------------------------------------------------------------------
 
 
-def test_a_text_streams_in_its_pieces(server, client):
+def test_streams_sends_each_piece(server, client):
     server.endpoint("talk").streams(["Hel", "lo"])
     assert [update.text for update in client.submit("talk") if update.text] == ["Hel", "lo"]
 
 
-def test_answers_come_in_order_and_the_last_one_stays(server, client):
-    ask = server.endpoint("ask")
-    ask.returns(1)
-    ask.returns({"two": 2})
-    assert [client.run("ask") for _ in range(3)] == [1, {"two": 2}, {"two": 2}]
+def test_results_are_used_in_order_and_the_last_one_repeats(server, client):
+    scripted = server.endpoint("scripted")
+    scripted.returns(1)
+    scripted.returns({"two": 2})
+    assert [client.run("scripted") for _ in range(3)] == [1, {"two": 2}, {"two": 2}]
 
 
-def test_whole_values_are_sent_as_differences(server, client):
+def test_yields_sends_differences(server, client):
     server.endpoint("grow").yields([{"t": "a"}, {"t": "ab"}, {"t": "c"}], columns=["/t"])
     deltas = list(client.submit("grow").iter_text_deltas())
     assert deltas == [TextDelta(0, "a"), TextDelta(0, "b"), TextDelta(2, "c")]
 
 
-def test_a_function_answers_each_input(server, client):
+def test_calls_computes_the_value_of_each_input(server, client):
     server.endpoint("upper").calls(lambda value: value["text"].upper())
     assert client.submit_batch("upper", [{"text": "a"}, {}], text="shared").results() == ["A", "SHARED"]
 
 
-def test_a_failure_comes_after_what_was_streamed(server, client):
+def test_fails_ends_the_job_after_the_streamed_text(server, client):
     server.endpoint("talk").streams(["Hel"]).fails("deadline_exceeded", "too slow")
     with pytest.raises(JobFailedError, match="too slow") as caught:
         client.run("talk")
     assert (caught.value.code, caught.value.value) == ("deadline_exceeded", "Hel")
 
 
-def test_an_item_of_a_batch_fails_by_itself(server, client):
-    ask = server.endpoint("ask")
-    ask.returns(1)
-    ask.fails("item_refused")
-    first, second = client.submit_batch("ask", [{}, {}]).results(return_exceptions=True)
+def test_an_item_of_a_batch_fails_alone(server, client):
+    scripted = server.endpoint("scripted")
+    scripted.returns(1)
+    scripted.fails("item_refused")
+    first, second = client.submit_batch("scripted", [{}, {}]).results(return_exceptions=True)
     assert first == 1
     assert isinstance(second, ItemFailedError)
 
 
-def test_items_of_a_batch_stream_their_texts(server, client):
+def test_items_of_a_batch_stream_separately(server, client):
     talk = server.endpoint("talk")
     talk.streams(["a", "b"]).cuts_after(1)
     talk.streams(["c"])
@@ -101,7 +101,7 @@ def test_items_of_a_batch_stream_their_texts(server, client):
     assert (texts, server.cuts) == (["ab", "c"], 1)
 
 
-def test_a_generation_has_the_columns_that_are_asked_for(server, client):
+def test_generates_sends_the_requested_columns(server, client):
     server.endpoint("generate").generates(
         [FakeToken("a", -1, [("a", -1), ("b", -2)], rank=1)], finish_reason="length"
     )
@@ -124,33 +124,33 @@ def test_a_generation_has_the_columns_that_are_asked_for(server, client):
     assert [item["text"] for item in batch.results()] == ["a", "a"]
 
 
-def test_places_in_the_queue_and_progress_are_told(server, client):
+def test_queued_and_progresses_send_messages(server, client):
     server.endpoint("slow").returns(1).queued(3, 1).progresses(5, 10, "step")
-    told = []
+    messages = []
     job = client.submit("slow")
-    job.listener = told.append
+    job.listener = messages.append
     assert job.result() == 1
-    assert [getattr(one, "position", None) or one.current for one in told] == [3, 1, 5]
+    assert [getattr(one, "position", None) or one.current for one in messages] == [3, 1, 5]
 
 
-def test_an_endpoint_without_an_answer_says_so(server, client):
-    server.endpoint("ask")
+def test_an_endpoint_without_a_script_raises(server, client):
+    server.endpoint("scripted")
     with pytest.raises(AssertionError, match="has no answer: add one"):
-        client.run("ask")
+        client.run("scripted")
 
 
-# ---- breaks ------------------------------------------------------------------------------------------------------
+# ---- faults ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["cuts_after", "stalls_after"])
 @pytest.mark.parametrize("changes", range(3))
-def test_a_fault_happens_once_in_the_middle_of_an_event(server, client, fault, changes):
+def test_a_fault_occurs_once_within_an_event(server, client, fault, changes):
     getattr(server.endpoint("talk").streams(["Hel", "lo"]), fault)(changes)
     assert "".join(client.submit("talk").iter_text()) == "Hello"
     assert (server.cuts, server.resumes, server.streams) == (1, 1, 2)
 
 
-def test_a_restart_makes_void_what_came(server, client):
+def test_restarts_after_retracts_earlier_text(server, client):
     server.endpoint("talk").streams(["Hel", "lo"]).restarts_after(1)
     assert [*client.submit("talk").iter_text_deltas()] == [TextDelta(0, "Hel"), TextDelta(3, ""), TextDelta(0, "Hel"), TextDelta(0, "lo")]  # fmt: skip
     server.endpoint("again").streams(["Hel", "lo"]).restarts_after(1)
@@ -158,85 +158,85 @@ def test_a_restart_makes_void_what_came(server, client):
         list(client.submit("again").iter_text())
 
 
-def test_faults_need_the_value_first(server):
+def test_a_fault_without_a_value_raises(server):
     with pytest.raises(ValueError, match="has only 0 changes, not 1: add its values first"):
         server.endpoint("talk").fails().cuts_after(1)
 
 
-# ---- refusals ----------------------------------------------------------------------------------------------------
+# ---- refused requests --------------------------------------------------------------------------------------------
 
 
-def test_a_submit_is_refused_as_often_as_it_was_scripted(server):
+def test_refuses_applies_the_scripted_number_of_times(server):
     async def nap(_):
         pass
 
-    ask = server.endpoint("ask")
-    ask.returns(1)
-    ask.refuses("queue_full", times=2)
+    scripted = server.endpoint("scripted")
+    scripted.returns(1)
+    scripted.refuses("queue_full", times=2)
     with with_timing(Client(server.url), Timing(sleep=nap)) as client:
-        assert client.run("ask") == 1
-        ask.refuses("queue_full", times=99)
+        assert client.run("scripted") == 1
+        scripted.refuses("queue_full", times=99)
         with pytest.raises(QueueFullError):
-            client.run("ask")
+            client.run("scripted")
     assert [submit.job_id for submit in server.submits][:3] == [None, None, "job-1"]
 
 
-def test_an_input_is_refused_with_its_pointer(server, client):
-    server.endpoint("ask").refuses("invalid_input", "n is no number", pointer="/input/n")
+def test_refuses_sends_the_pointer(server, client):
+    server.endpoint("scripted").refuses("invalid_input", "n is no number", pointer="/input/n")
     with pytest.raises(InvalidInputError, match="n is no number") as caught:
-        client.run("ask", n="x")
+        client.run("scripted", n="x")
     assert caught.value.pointer == "/input/n"
 
 
-def test_credentials_are_asked_for():
+def test_a_fake_server_with_a_token_requires_it():
     with FakeServer(token="secret") as server:
-        server.endpoint("ask").returns(1)
+        server.endpoint("scripted").returns(1)
         with Client(server.url) as client, pytest.raises(AuthenticationError):
-            client.run("ask")
+            client.run("scripted")
         with Client(server.url, headers={"Authorization": "Bearer secret"}) as client:
-            assert client.run("ask") == 1
+            assert client.run("scripted") == 1
 
 
-def test_what_is_not_there_is_answered_as_a_server_does(server, client):
-    server.endpoint("ask", batch=2).returns(1)
-    with pytest.raises(EndpointNotFoundError, match="ask"):
+def test_unknown_endpoints_and_jobs_are_refused_like_by_a_server(server, client):
+    server.endpoint("scripted", batch=2).returns(1)
+    with pytest.raises(EndpointNotFoundError, match="scripted"):
         client.run("tell")
     with pytest.raises(JobNotFoundError):
         client.job("job-9").status()
     with pytest.raises(InvalidInputError, match="at most 2"):
-        client.submit_batch("ask", [1, 2, 3])
-    job = client.submit("ask")
+        client.submit_batch("scripted", [1, 2, 3])
+    job = client.submit("scripted")
     server.forget(job.id)
     with pytest.raises(JobExpiredError):
         client.job(job.id).result()
     assert httpx.URL(server.url).host == "tidewire.test"
 
 
-def test_the_same_key_is_the_same_job(server, client):
-    server.endpoint("ask").calls(lambda value: value)
-    first, second = (client.submit("ask", n=1, idempotency_key="k") for _ in range(2))
+def test_the_same_idempotency_key_returns_the_same_job(server, client):
+    server.endpoint("scripted").calls(lambda value: value)
+    first, second = (client.submit("scripted", n=1, idempotency_key="k") for _ in range(2))
     assert first.id == second.id
     with pytest.raises(RequestError, match="another body"):
-        client.submit("ask", n=2, idempotency_key="k")
+        client.submit("scripted", n=2, idempotency_key="k")
     assert [submit.replayed for submit in server.submits] == [False, True, False]
 
 
-# ---- what a test asks --------------------------------------------------------------------------------------------
+# ---- recorded requests -------------------------------------------------------------------------------------------
 
 
-def test_a_submit_tells_all_that_came(server, client):
-    server.endpoint("ask").returns(1)
-    client.with_options(deadline=2.0, headers={"X-Trace": "t"}).submit("ask", n=1, idempotency_key="k")
-    client.submit_batch("ask", [{"a": 1}, {"a": 2}], b=3)
+def test_submits_record_the_request(server, client):
+    server.endpoint("scripted").returns(1)
+    client.with_options(deadline=2.0, headers={"X-Trace": "t"}).submit("scripted", n=1, idempotency_key="k")
+    client.submit_batch("scripted", [{"a": 1}, {"a": 2}], b=3)
     one, many = server.submits
-    assert (one.endpoint, one.input, one.batch, one.idempotency_key) == ("ask", {"n": 1}, False, "k")
+    assert (one.endpoint, one.input, one.batch, one.idempotency_key) == ("scripted", {"n": 1}, False, "k")
     assert (one.body["deadline_ms"], one.headers["x-trace"], one.job_id) == (2000, "t", "job-1")
     assert (list(many.inputs), many.batch) == ([{"a": 1, "b": 3}, {"a": 2, "b": 3}], True)
     with pytest.raises(ValueError, match="too many"):
         _ = many.input
 
 
-def test_a_job_goes_on_while_it_is_read(server, client):
+def test_a_job_advances_while_it_is_read(server, client):
     server.endpoint("talk").streams(["a", "b"])
     job = client.submit("talk")
     assert (job.status(), server.job_status(job.id)) == ("queued", "queued")
@@ -245,7 +245,7 @@ def test_a_job_goes_on_while_it_is_read(server, client):
     assert [one.id for one in client.jobs()] == ["job-1"]
 
 
-def test_a_cancel_ends_what_has_not_ended(server, client):
+def test_cancel_ends_unfinished_items(server, client):
     server.endpoint("talk").streams(["a", "b"])
     job = client.submit("talk")
     assert job.cancel() == "cancelled"
@@ -258,7 +258,7 @@ def test_a_cancel_ends_what_has_not_ended(server, client):
 
 
 @pytest.mark.anyio
-async def test_async_clients_talk_to_it_on_either_library(server):
+async def test_async_clients_work_on_asyncio_and_trio(server):
     server.endpoint("talk").streams(["Hel", "lo"]).cuts_after(1)
     async with AsyncClient(server.url) as client:
         assert [text async for text in (await client.submit("talk")).iter_text()] == ["Hel", "lo"]
@@ -266,7 +266,7 @@ async def test_async_clients_talk_to_it_on_either_library(server):
             break
 
 
-def test_many_threads_share_it(server, client):
+def test_many_threads_share_one_fake_server(server, client):
     server.endpoint("double").calls(lambda value: 2 * value)
     found = {}
     threads = [
@@ -279,24 +279,27 @@ def test_many_threads_share_it(server, client):
     assert found == {n: 2 * n for n in range(20)}
 
 
-# ---- its place ---------------------------------------------------------------------------------------------------
+# ---- addresses ---------------------------------------------------------------------------------------------------
 
 
-def test_it_may_stand_in_for_any_address_and_leaves_it_free():
+def test_a_fake_server_may_replace_any_url_until_it_closes():
     with FakeServer("http://127.0.0.1:9") as server:
-        server.endpoint("ask").returns(1)
+        server.endpoint("scripted").returns(1)
         with Client("http://127.0.0.1:9/") as client:
-            assert client.run("ask") == 1
-    with Client("http://127.0.0.1:9") as client, pytest.raises(TransportError, match="nothing listens"):
+            assert client.run("scripted") == 1
+    with (
+        Client("http://127.0.0.1:9") as client,
+        pytest.raises(TransportError, match="no server is listening"),
+    ):
         client.discover()
 
 
-def test_two_at_one_address_are_refused(server):
-    with pytest.raises(ValueError, match="answers for http://tidewire.test already"):
+def test_two_fake_servers_with_one_url_raise(server):
+    with pytest.raises(ValueError, match="http://tidewire.test is already mounted"):
         FakeServer().__enter__()
 
 
-def test_nothing_leaves_the_process_for_its_name_after_it_is_gone():
+def test_requests_after_the_fake_server_closed_raise():
     with FakeServer() as server:
         pass
     with (
@@ -306,8 +309,8 @@ def test_nothing_leaves_the_process_for_its_name_after_it_is_gone():
         client.discover()
 
 
-def test_its_log_is_one_that_a_stranger_can_check(server):
-    """Read by hand: contiguous ids, diffs that apply, checks that hold, a digest that fits."""
+def test_the_log_of_a_fake_server_conforms_to_the_protocol(server):
+    """Decode the log without the client: contiguous ids, applicable diffs, matching checks and digest."""
     server.endpoint("generate").generates([FakeToken("a"), FakeToken("b"), FakeToken("é😀")])
     with Client(server.url) as client:
         job = client.submit("generate", logprobs=True, token_text=True)

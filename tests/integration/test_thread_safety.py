@@ -1,4 +1,4 @@
-"""Values that several threads use at once: views of a document, and appends to one stream."""
+"""Thread safety of document views and of appends to one stream."""
 
 import asyncio
 import subprocess
@@ -9,9 +9,9 @@ from support.stream_harness import StreamHarness, on_event_loop
 from tidewire.protocol.document import Document
 
 
-def test_views_are_read_right_while_another_thread_writes():
+def test_views_stay_correct_while_another_thread_writes():
     document = Document({"t": "", "n": []}, ["/t", "/n"])
-    views, wrong, done = [], [], threading.Event()
+    views, mismatches, done = [], [], threading.Event()
 
     def read():
         while not done.is_set() or views:
@@ -19,7 +19,7 @@ def test_views_are_read_right_while_another_thread_writes():
                 count, view = views.pop()
                 value = view.value()
                 if value != {"t": "ab" * count, "n": list(range(count))}:
-                    wrong.append((count, value))
+                    mismatches.append((count, value))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -32,11 +32,11 @@ def test_views_are_read_right_while_another_thread_writes():
         done.set()
         reader.join(30)
     assert not reader.is_alive()
-    assert wrong == []
+    assert mismatches == []
 
 
 @on_event_loop
-async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
+async def test_concurrent_appends_are_complete_and_ordered_per_thread():
     job = StreamHarness({"a": "", "b": ""}, ("/a",), merge_window=0.001)
 
     def write(place: str, letter: str) -> None:

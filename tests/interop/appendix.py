@@ -1,4 +1,7 @@
-"""What the appendix of the specification quotes: `python tests/interop/appendix.py` writes the programs into it anew."""
+"""Programs that the appendix of the specification quotes.
+
+`python tests/interop/appendix.py` updates the quotations.
+"""
 
 import re
 from pathlib import Path
@@ -11,17 +14,17 @@ _QUOTED = re.compile(
 )
 
 
-def quoted(text: str) -> dict[str, str]:
-    """File → what a text quotes of it."""
+def quotations(text: str) -> dict[str, str]:
+    """Map each quoted file to its quotation in the text."""
     return {found["file"]: found["text"] for found in _QUOTED.finditer(text)}
 
 
-def renewed(text: str) -> str:
-    """The text with each quoted file as it is now."""
+def with_current_files(text: str) -> str:
+    """The text with every quotation replaced by the current content of its file."""
     return _QUOTED.sub(
         lambda found: found["head"] + (ROOT / found["file"]).read_text(encoding="utf-8") + found["end"], text
     )
 
 
 if __name__ == "__main__":
-    APPENDIX.write_text(renewed(APPENDIX.read_text(encoding="utf-8")), encoding="utf-8")
+    APPENDIX.write_text(with_current_files(APPENDIX.read_text(encoding="utf-8")), encoding="utf-8")

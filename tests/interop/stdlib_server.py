@@ -1,4 +1,4 @@
-"""A server of tidewire/1 out of the standard library: `python stdlib_server.py [RETRY_MS]` prints its URL."""
+"""A tidewire/1 server on the standard library. `python stdlib_server.py [RETRY_MS]` prints its URL."""
 
 import hashlib, json, random, re, secrets, socketserver, sys, threading, time, urllib.parse, zlib  # noqa: E401, I001
 from wsgiref.simple_server import WSGIServer, make_server
@@ -16,13 +16,13 @@ ABOUT |= {"endpoints": [{"name": "words", "href": "/v1/endpoints/words"}]}
 STREAM, TIME = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}, "%Y-%m-%dT%H:%M:%SZ"
 
 
-def words(text, delay_ms=0):  # any generator of strings can stand here
+def words(text, delay_ms=0):  # any generator of strings works here
     for word in re.findall(r"\s*\S+|\s+$", text):
         yield word
         time.sleep(delay_ms / 1000)
 
 
-def dump(value):  # the RFC 8785 form as well, where no number has a fraction
+def dump(value):  # equals the RFC 8785 form if no number has a fraction
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -30,10 +30,10 @@ def event(data, **fields):
     return "".join(f"{name}:{fields[name]}\n" for name in fields).encode() + b"data:%b\n\n" % dump(data)
 
 
-class Job:  # of one item, a text; event i of the log has the id 1-(i+1); all jobs share one lock
+class Job:  # has one text item; log index i has the id 1-(i+1); all jobs share one lock
     def __init__(self, pieces):
         self.id, self.created = secrets.token_urlsafe(16), time.strftime(TIME, time.gmtime())
-        self.log, self.owed, self.done, self.item = [], 0, None, {"status": "queued", "value": ""}
+        self.log, self.unchecked, self.done, self.item = [], 0, None, {"status": "queued", "value": ""}
         self.state = {"status": "queued", "items": [self.item], "usage": {}, "notes": []}
         self.whole = {"state": self.state, "columns": [PATH]}
         self.commit(self.whole | {"reason": "start"}, event="snapshot")
@@ -42,9 +42,9 @@ class Job:  # of one item, a text; event i of the log has the id 1-(i+1); all jo
         threading.Thread(target=self.run, args=[pieces], daemon=True).start()
 
     def commit(self, data, **fields):
-        if isinstance(data, list) and self.owed:  # ops that follow a growth of the text prove it
+        if isinstance(data, list) and self.unchecked:  # ops after appended text carry its check
             check = [PATH, len(self.item["value"]), zlib.crc32(self.item["value"].encode())]
-            data, self.owed = {"ops": data, "check": [check]}, 0
+            data, self.unchecked = {"ops": data, "check": [check]}, 0
         with changed:
             self.log.append(event(data, id=f"1-{len(self.log) + 1}", **fields))
             changed.notify_all()
@@ -54,8 +54,8 @@ class Job:  # of one item, a text; event i of the log has the id 1-(i+1); all jo
             with changed:
                 if self.done:
                     return
-                self.item["value"], self.owed = self.item["value"] + piece, self.owed + 1
-                self.commit(piece if self.owed < 64 else [["a", PATH, piece]])
+                self.item["value"], self.unchecked = self.item["value"] + piece, self.unchecked + 1
+                self.commit(piece if self.unchecked < 64 else [["a", PATH, piece]])
         self.end("succeeded")
 
     def end(self, status):
@@ -94,7 +94,7 @@ class Job:  # of one item, a text; event i of the log has the id 1-(i+1); all jo
 def app(environ, start):
     def send(status, body, pointer="", **headers):
         headers = {"Content-Type": "application/json", "Cache-Control": "no-store, no-transform", **headers}
-        if isinstance(body, str):  # the code of a problem
+        if isinstance(body, str):  # `body` is the code of a problem
             body = {"code": body, "title": body.replace("_", " "), "status": status, "pointer": pointer}
             headers["Content-Type"] = "application/problem+json"
         start(f"{status} -", [*headers.items()])
@@ -118,11 +118,11 @@ def app(environ, start):
         return send(201, job.body(), **headers)
 
     def cancel():
-        items = [{"0": 0}[repr(at)] for at in json.loads(body or b"{}").get("items", [0])]  # or a KeyError
+        items = [{"0": 0}[repr(at)] for at in json.loads(body or b"{}").get("items", [0])]  # or KeyError
         return send(200 if job.done else 202, (items and job.end("cancelled")) or job.body())
 
     path, query = environ["PATH_INFO"], urllib.parse.parse_qs(environ["QUERY_STRING"])
-    job, after = jobs.get(path[9:].split("/")[0]), query.get("after", [""])  # what is empty is absent
+    job, after = jobs.get(path[9:].split("/")[0]), query.get("after", [""])  # an empty value is absent
     body = environ["wsgi.input"].read(min(int(environ.get("CONTENT_LENGTH") or 0), 65_537))
     routes = {
         "/v1": ("GET", lambda: send(200, ABOUT)),
@@ -138,7 +138,7 @@ def app(environ, start):
         if method not in {None, environ["REQUEST_METHOD"]}:
             return send(405, "method_not_allowed", Allow=method)
         return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
-    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a ValueError: no JSON, or no UTF-8
+    except (TypeError, AttributeError, KeyError, ValueError) as error:  # ValueError: not JSON or not UTF-8
         found = re.match(rb'\s*\{.*?"(inputs?|items)"', body, re.DOTALL)
         wrong = (400, "malformed_body") if isinstance(error, ValueError) else (422, "invalid_input")
         return send(*wrong, f"/{found[1].decode()}" if found else "")

@@ -1,6 +1,7 @@
-"""Clients that were written from the specification alone: against our server, the other strangers, and the vectors.
+"""Clients written from the specification alone, against the reference server and third-party servers.
 
-Every scenario of the specification is played with the JavaScript client by `tests/scenarios/test_client_scenarios.py`.
+`tests/scenarios/test_client_scenarios.py` plays every scenario of the specification with the JavaScript
+client.
 """
 
 import json
@@ -31,15 +32,15 @@ CUTS = 12
 
 
 def run(url, endpoint, body, **options):
-    """What the JavaScript client handed over, and how it ended."""
-    return Told(javascript("main.mjs", "run", url, endpoint, json.dumps(body), baseMs=20, **options))
+    """The updates that the JavaScript client delivered, and its final report."""
+    return ClientOutput(javascript("main.mjs", "run", url, endpoint, json.dumps(body), baseMs=20, **options))
 
 
 def attach(url, name, **options):
-    return Told(javascript("main.mjs", "attach", url, name, **({"baseMs": 2} | options)))
+    return ClientOutput(javascript("main.mjs", "attach", url, name, **({"baseMs": 2} | options)))
 
 
-class Told:
+class ClientOutput:
     def __init__(self, lines):
         self.updates = [line["update"] for line in lines if "update" in line]
         self.error = next((line["error"] for line in lines if "error" in line), None)
@@ -47,7 +48,7 @@ class Told:
 
     @property
     def text(self):
-        """The texts that were handed over, put together as a script would."""
+        """The delivered texts, assembled as an application would."""
         whole = ""
         for update in self.updates:
             for change in update["texts"]:
@@ -62,7 +63,7 @@ class Told:
 # ---- vectors ---------------------------------------------------------------------------------------------------
 
 
-def test_every_vector_for_clients_is_passed():
+def test_the_client_passes_every_vector():
     run = subprocess.run(
         [str(NODE), INTEROP / "javascript/vectors.mjs", SPEC / "vectors"],
         capture_output=True,
@@ -76,131 +77,133 @@ def test_every_vector_for_clients_is_passed():
     assert int(found[1]) >= 1200
 
 
-# ---- our server ------------------------------------------------------------------------------------------------
+# ---- the reference server --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def ours():
+def reference_url():
     with served(retry=0.02) as url:
         yield url
 
 
-def test_our_server_is_read_to_the_end(ours):
-    told = run(ours, "talk", {"input": {"words": 40, "slow": True}})
-    assert told.text == told.value == sentence(40)
-    assert told.job["done"]["status"] == "succeeded"
-    assert told.job["resyncs"] == 0
+def test_a_job_of_the_reference_server_is_read_to_its_end(reference_url):
+    output = run(reference_url, "talk", {"input": {"words": 40, "slow": True}})
+    assert output.text == output.value == sentence(40)
+    assert output.job["done"]["status"] == "succeeded"
+    assert output.job["resyncs"] == 0
 
 
-def test_whole_values_of_our_server_arrive_as_diffs(ours):
-    told = run(ours, "grow", {"input": {"steps": 8}})
-    assert told.value["rows"] == [[at, at / 2] for at in range(8)]
-    assert told.value["text"] == told.text == "".join(WORDS[:8])
+def test_values_of_the_reference_server_are_rebuilt_from_diffs(reference_url):
+    output = run(reference_url, "grow", {"input": {"steps": 8}})
+    assert output.value["rows"] == [[at, at / 2] for at in range(8)]
+    assert output.value["text"] == output.text == "".join(WORDS[:8])
 
 
-def test_our_server_takes_text_back(ours):
-    told = run(ours, "hesitate", {"input": {"words": 5}})
-    assert told.text == told.value == "".join(f"{word} " for word in WORDS[:5])
-    assert sum(change["voided"] for update in told.updates for change in update["texts"]) == 5 * len("wrong ")
+def test_rollbacks_of_the_reference_server_are_applied(reference_url):
+    output = run(reference_url, "hesitate", {"input": {"words": 5}})
+    assert output.text == output.value == "".join(f"{word} " for word in WORDS[:5])
+    assert sum(change["voided"] for update in output.updates for change in update["texts"]) == 5 * len(
+        "wrong "
+    )
 
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
-def test_cuts_of_our_server_inside_events_lose_nothing(ours, how):
-    with FaultProxy(address(ours), plan=cut_inside_events(CUTS, how)) as proxy:
-        told = run(proxy.url, "talk", {"input": {"words": 60, "slow": True}})
+def test_cuts_within_events_of_the_reference_server_lose_nothing(reference_url, how):
+    with FaultProxy(address(reference_url), plan=cut_inside_events(CUTS, how)) as proxy:
+        output = run(proxy.url, "talk", {"input": {"words": 60, "slow": True}})
         assert len(proxy.cuts) >= CUTS - 1
-    assert told.text == told.value == sentence(60)
+    assert output.text == output.value == sentence(60)
 
 
-def test_text_that_is_taken_back_survives_cuts(ours):
-    with FaultProxy(address(ours), plan=cut_inside_events(CUTS, "fin")) as proxy:
-        told = run(proxy.url, "hesitate", {"input": {"words": 12}})
+def test_rollbacks_are_applied_across_cuts(reference_url):
+    with FaultProxy(address(reference_url), plan=cut_inside_events(CUTS, "fin")) as proxy:
+        output = run(proxy.url, "hesitate", {"input": {"words": 12}})
         assert len(proxy.cuts) >= CUTS - 1
-    assert told.text == told.value
+    assert output.text == output.value
 
 
-def test_items_of_a_batch_of_our_server_end_one_by_one(ours):
-    told = run(ours, "point", {"inputs": [{"x": 1}, {"x": 2, "fail": True}, {"x": 3}]})
-    assert [item["status"] for item in told.job["items"]] == ["succeeded", "failed", "succeeded"]
-    assert [item["complete"] for item in told.job["items"]] == [True, False, True]
-    assert told.job["items"][1]["error"]["detail"] == "no such point"
-    assert told.job["done"]["status"] == "partially_failed"
+def test_batch_items_of_the_reference_server_end_independently(reference_url):
+    output = run(reference_url, "point", {"inputs": [{"x": 1}, {"x": 2, "fail": True}, {"x": 3}]})
+    assert [item["status"] for item in output.job["items"]] == ["succeeded", "failed", "succeeded"]
+    assert [item["complete"] for item in output.job["items"]] == [True, False, True]
+    assert output.job["items"][1]["error"]["detail"] == "no such point"
+    assert output.job["done"]["status"] == "partially_failed"
 
 
-def test_a_cancel_stops_our_server(ours):
-    told = run(ours, "forever", {"input": {}}, cancelAfter=4)
-    assert told.job["done"]["status"] == "cancelled"
-    assert told.job["items"][0]["complete"] is False
+def test_cancel_stops_a_job_of_the_reference_server(reference_url):
+    output = run(reference_url, "forever", {"input": {}}, cancelAfter=4)
+    assert output.job["done"]["status"] == "cancelled"
+    assert output.job["items"][0]["complete"] is False
 
 
-def test_one_key_starts_one_job_on_our_server(ours):
-    first = run(ours, "talk", {"input": {}}, key="k" * 30)
-    again = run(ours, "talk", {"input": {}}, key="k" * 30)
-    other = run(ours, "talk", {"input": {"words": 3}}, key="k" * 30)
+def test_one_idempotency_key_starts_one_job(reference_url):
+    first = run(reference_url, "talk", {"input": {}}, key="k" * 30)
+    again = run(reference_url, "talk", {"input": {}}, key="k" * 30)
+    other = run(reference_url, "talk", {"input": {"words": 3}}, key="k" * 30)
     assert first.job["id"] == again.job["id"]
     assert other.error["problem"]["code"] == "idempotency_key_reused"
 
 
-# ---- each other's ----------------------------------------------------------------------------------------------
+# ---- third-party servers ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=SERVERS, scope="module")
-def theirs(request):
+def third_party_url(request):
     with server(request.param) as url:
         yield url
 
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
-def test_cuts_of_their_servers_inside_events_lose_nothing(theirs, how):
-    with FaultProxy(address(theirs), plan=cut_inside_events(CUTS, how)) as proxy:
-        told = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
+def test_cuts_within_events_of_third_party_servers_lose_nothing(third_party_url, how):
+    with FaultProxy(address(third_party_url), plan=cut_inside_events(CUTS, how)) as proxy:
+        output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
         assert len(proxy.cuts) >= CUTS - 1
-    assert told.text == told.value == TEXT
+    assert output.text == output.value == TEXT
 
 
-def test_another_process_goes_on_from_a_checkpoint(theirs):
-    first = run(theirs, "words", {"input": {"text": TEXT, "delay_ms": 2}}, stopAfter=9)
-    rest = attach(theirs, first.job["id"], checkpoint=first.job["checkpoint"])
+def test_another_process_resumes_from_a_checkpoint(third_party_url):
+    first = run(third_party_url, "words", {"input": {"text": TEXT, "delay_ms": 2}}, stopAfter=9)
+    rest = attach(third_party_url, first.job["id"], checkpoint=first.job["checkpoint"])
     assert 0 < len(first.text) < len(TEXT)
     assert first.text + rest.text == TEXT
     assert rest.value == TEXT
 
 
-def test_silence_is_a_cut():
+def test_silence_reconnects():
     plan = lambda n: Cut(mark=b"id:1-5\n", after=2, how="stall") if n < 3 else None  # noqa: E731
     with javascript_server(heartbeat_ms=100) as url, FaultProxy(address(url), plan) as proxy:
-        told = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
+        output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
         assert len(proxy.cuts) >= 1
-    assert told.text == TEXT
+    assert output.text == TEXT
 
 
-def test_a_snapshot_stands_for_what_was_trimmed():
+def test_a_snapshot_replaces_trimmed_events():
     with (
         javascript_server(max_log_bytes=200) as url,
         FaultProxy(address(url), plan=cut_inside_events(CUTS, "fin")) as proxy,
     ):
-        told = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 2}})
+        output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 2}})
         assert len(proxy.cuts) >= 2
-    assert "compacted" in {update["reason"] for update in told.updates}
-    assert told.text == told.value == TEXT
+    assert "compacted" in {update["reason"] for update in output.updates}
+    assert output.text == output.value == TEXT
 
 
-# ---- the page --------------------------------------------------------------------------------------------------
+# ---- the browser page ------------------------------------------------------------------------------------------
 
 
-def page(url, name):
+def run_page(url, name):
     lines = javascript("page.mjs", url, name)
     return [line["show"] for line in lines if "show" in line], lines[-1]
 
 
-def start(url, endpoint, **given):
-    return run(url, endpoint, {"input": given}, stopAfter=1).job["id"]
+def start(url, endpoint, **input_):
+    return run(url, endpoint, {"input": input_}, stopAfter=1).job["id"]
 
 
-def test_a_page_follows_a_job_through_cuts(theirs):
-    name = start(theirs, "words", text=TEXT, delay_ms=12)
-    with FaultProxy(address(theirs), plan=cut_inside_events(5, "fin")) as proxy:
-        shown, end = page(proxy.url, name)
+def test_a_page_follows_a_job_through_cuts(third_party_url):
+    name = start(third_party_url, "words", text=TEXT, delay_ms=12)
+    with FaultProxy(address(third_party_url), plan=cut_inside_events(5, "fin")) as proxy:
+        shown, end = run_page(proxy.url, name)
         assert len(proxy.cuts) == 5
     assert len(shown) > 5
     assert all(TEXT.startswith(one["items"][0]["value"]) for one in shown)
@@ -208,12 +211,12 @@ def test_a_page_follows_a_job_through_cuts(theirs):
     assert end["done"]["items"] == [{"status": "succeeded", "value": TEXT}]
 
 
-def test_a_page_takes_text_back_and_grows_values(ours):
-    _, end = page(ours, start(ours, "hesitate", words=5))
+def test_a_page_applies_rollbacks_and_diffs(reference_url):
+    _, end = run_page(reference_url, start(reference_url, "hesitate", words=5))
     assert end["done"]["items"][0]["value"] == "".join(f"{word} " for word in WORDS[:5])
-    _, end = page(ours, start(ours, "grow", steps=8))
+    _, end = run_page(reference_url, start(reference_url, "grow", steps=8))
     assert end["done"]["items"][0]["value"]["rows"] == [[at, at / 2] for at in range(8)]
 
 
-def test_the_page_needs_little_more_than_forty_lines():
+def test_the_page_has_fewer_than_forty_lines():
     assert len((INTEROP / "browser_client.js").read_text(encoding="utf-8").splitlines()) < 40

@@ -1,4 +1,4 @@
-"""Our client against servers that were written from the specification alone, and those servers on the wire."""
+"""The project's client against servers written from the specification alone, and their wire format."""
 
 import ast
 import http.client
@@ -48,35 +48,35 @@ def javascript_url():
 
 
 def read_all(job):
-    """Put together what the updates of a job hand over, as a script would."""
+    """Assemble the text from the updates of a job, as an application would."""
     text = ""
     for update in job:
         text = text[: len(text) - update.deleted] + update.text
     return text
 
 
-# ---- our client ------------------------------------------------------------------------------------------------
+# ---- the client of this project --------------------------------------------------------------------------------
 
 
-def test_a_text_arrives_word_by_word(url):
+def test_a_text_arrives_in_several_updates(url):
     with Client(url) as client:
         updates = [update.text for update in client.submit("words", text=TEXT, delay_ms=1)]
     assert "".join(updates) == TEXT
     assert len(updates) > 5
 
 
-def test_a_text_without_words_is_a_value(url):
+def test_an_empty_text_is_a_result(url):
     with Client(url) as client:
         assert client.run("words", text="") == ""
 
 
-def test_input_that_does_not_fit_is_refused_with_a_pointer(url):
+def test_invalid_input_is_refused_with_a_pointer(url):
     with Client(url) as client, pytest.raises(InvalidInputError) as caught:
         client.run("words", text=5)
     assert caught.value.pointer.startswith("/input")
 
 
-def test_names_that_are_not_there_are_told(url):
+def test_unknown_endpoints_and_jobs_raise(url):
     with Client(url) as client:
         with pytest.raises(EndpointNotFoundError):
             client.run("wrods", text="a")
@@ -84,7 +84,7 @@ def test_names_that_are_not_there_are_told(url):
             client.job("A" * 22).result()
 
 
-def test_a_cancelled_job_keeps_what_it_had(url):
+def test_a_cancelled_job_keeps_its_partial_value(url):
     with Client(url) as client:
         job = client.submit("words", text=TEXT, delay_ms=100)
         for update in job:
@@ -98,7 +98,7 @@ def test_a_cancelled_job_keeps_what_it_had(url):
 
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
-def test_cuts_inside_events_lose_nothing_and_repeat_nothing(url, how):
+def test_cuts_within_events_neither_lose_nor_repeat_text(url, how):
     with FaultProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy, Client(proxy.url) as client:
         job = client.submit("words", text=TEXT, delay_ms=1)
         assert read_all(job) == TEXT
@@ -107,7 +107,7 @@ def test_cuts_inside_events_lose_nothing_and_repeat_nothing(url, how):
     assert not any(seen.endswith(b"\n\n") for seen in proxy.cuts), "each cut was inside an event"
 
 
-def test_another_process_goes_on_from_a_checkpoint(url):
+def test_another_client_resumes_from_a_checkpoint(url):
     with Client(url) as client:
         job = client.submit("words", text=TEXT, delay_ms=1)
         first = ""
@@ -120,7 +120,7 @@ def test_another_process_goes_on_from_a_checkpoint(url):
         assert first + read_all(client.job(checkpoint=Checkpoint.from_json(saved))) == TEXT
 
 
-def test_a_job_that_has_ended_is_read_by_its_id(url):
+def test_an_ended_job_can_be_read_by_id(url):
     with Client(url) as client:
         job = client.submit("words", text=TEXT)
         job.result()
@@ -128,7 +128,7 @@ def test_a_job_that_has_ended_is_read_by_its_id(url):
 
 
 @needs_node
-def test_whole_values_arrive_one_after_the_other(javascript_url):
+def test_values_arrive_in_order(javascript_url):
     with Client(javascript_url) as client:
         seen = [update.value for update in client.submit("count", n=5, delay_ms=1)]
     assert seen[-1] == 4
@@ -136,14 +136,14 @@ def test_whole_values_arrive_one_after_the_other(javascript_url):
 
 
 @needs_node
-def test_a_failure_says_why_and_keeps_what_there_was(javascript_url):
+def test_a_failed_job_has_its_message_and_partial_value(javascript_url):
     with Client(javascript_url) as client, pytest.raises(JobFailedError, match="no further") as caught:
         client.run("fail", text="so far 😀", message="no further")
     assert caught.value.value == "so far 😀"
 
 
 @needs_node
-def test_the_items_of_a_batch_fail_one_by_one(javascript_url):
+def test_batch_items_fail_independently(javascript_url):
     with Client(javascript_url) as client:
         batch = client.submit_batch("fail", [{"text": "a", "message": "x"}, {"text": "b", "message": "y"}])
         results = batch.results(return_exceptions=True)
@@ -159,14 +159,15 @@ def test_the_items_of_a_batch_fail_one_by_one(javascript_url):
 
 
 @needs_node
-def test_a_submit_whose_answer_was_cut_starts_one_job():
+def test_a_submit_retried_after_a_cut_starts_one_job():
     with (
         javascript_server(max_jobs=1) as url,
         FaultProxy(address(url), plan=lambda n: Cut(after=20) if n == 0 else None) as proxy,
         Client(proxy.url, retry=RetryPolicy(initial=0.01)) as client,
     ):
         job = client.submit("words", text="a b", delay_ms=60_000)
-        # One job is all that this server takes, and one is there: a second could not have been.
+        # The server accepts only one job, and one exists, so the retried submit cannot have started a second
+        # one.
         assert len(proxy.cuts) == 1
         with Client(url, retry=RetryPolicy(submit_attempts=1)) as other:
             with pytest.raises(RateLimitError):
@@ -178,7 +179,7 @@ def test_a_submit_whose_answer_was_cut_starts_one_job():
 
 
 @needs_node
-def test_a_connection_that_falls_silent_is_left():
+def test_a_silent_connection_is_replaced():
     with (
         javascript_server(heartbeat_ms=100) as url,
         FaultProxy(
@@ -191,14 +192,14 @@ def test_a_connection_that_falls_silent_is_left():
 
 
 @needs_node
-def test_planned_closes_are_no_failures():
+def test_planned_closes_do_not_count_as_failed_attempts():
     with javascript_server(rotate_ms=60) as url, Client(url, retry=RetryPolicy(max_attempts=2)) as client:
         assert read_all(client.submit("words", text=TEXT, delay_ms=8)) == TEXT
 
 
 @needs_node
 @pytest.mark.parametrize("how", ["fin", "rst"])
-def test_a_log_that_was_trimmed_gives_a_snapshot_instead(how):
+def test_a_snapshot_replaces_trimmed_events(how):
     with (
         javascript_server(max_log_bytes=200) as url,
         FaultProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy,
@@ -208,7 +209,7 @@ def test_a_log_that_was_trimmed_gives_a_snapshot_instead(how):
         assert len(proxy.cuts) >= 2
 
 
-# ---- the wire --------------------------------------------------------------------------------------------------
+# ---- the wire format -------------------------------------------------------------------------------------------
 
 EVENT_ID = r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}"
 EVENT = re.compile(
@@ -231,7 +232,7 @@ class Answer:
 
     @property
     def events(self):
-        """The events of a stream, each by the grammar and by the schema of its type."""
+        """The events of a stream, each validated against the grammar and the schema of its type."""
         assert self.headers["Content-Type"] == "text/event-stream"
         assert self.headers["Cache-Control"] == "no-store, no-transform"
         assert self.headers["X-Accel-Buffering"] == "no"
@@ -250,9 +251,9 @@ class Answer:
         return found
 
 
-def submitted(url, **given):
+def start_job(url, **input_):
     answer = Answer(
-        url, "POST", "/v1/endpoints/words/jobs", {"input": given}, Content_Type="application/json"
+        url, "POST", "/v1/endpoints/words/jobs", {"input": input_}, Content_Type="application/json"
     )
     assert answer.status == 201
     assert breaches("job", answer.json) == []
@@ -263,15 +264,15 @@ def events(url, job, **headers):
     return Answer(url, "GET", f"/v1/jobs/{job}/events", Accept="text/event-stream", **headers)
 
 
-def test_discovery_and_descriptions_fit_their_schemas(url):
+def test_discovery_and_descriptions_validate_against_their_schemas(url):
     found = Answer(url, "GET", "/v1")
     assert breaches("discovery", found.json) == []
     for endpoint in found.json["endpoints"]:
         assert breaches("endpoint", Answer(url, "GET", f"/v1/endpoints/{endpoint['name']}").json) == []
 
 
-def test_the_history_of_a_job_is_contiguous_and_ends_in_done(url):
-    job = submitted(url, text=TEXT, delay_ms=1)
+def test_the_log_of_a_job_is_contiguous_and_ends_with_done(url):
+    job = start_job(url, text=TEXT, delay_ms=1)
     answer = events(url, job, Last_Event_ID="0-0")
     logged = [(name, kind) for name, kind, _ in answer.events if name]
     assert [name for name, _ in logged] == [f"1-{seq}" for seq in range(1, len(logged) + 1)]
@@ -283,8 +284,8 @@ def test_the_history_of_a_job_is_contiguous_and_ends_in_done(url):
     assert len(checks) >= 2, "one at the 64th change, one at the end"
 
 
-def test_each_cursor_gets_the_answer_of_the_table(url):
-    job = submitted(url, text="a b c")
+def test_each_cursor_gets_the_specified_response(url):
+    job = start_job(url, text="a b c")
     whole = [event for event in events(url, job, Last_Event_ID="0-0").events if event[0]]
     head = len(whole)
     for seq in range(1, head):
@@ -305,7 +306,7 @@ def test_each_cursor_gets_the_answer_of_the_table(url):
     assert [event for event in both.events if event[0]] == whole[-1:], "the header is the younger one"
 
 
-def test_a_submit_may_be_answered_by_the_stream(url):
+def test_a_submit_may_be_answered_with_the_stream(url):
     answer = Answer(url, "POST", "/v1/endpoints/words/jobs", {"input": {"text": "a b"}},
                     Accept="text/event-stream", Content_Type="application/json")  # fmt: skip
     assert answer.status == 200
@@ -328,7 +329,7 @@ def test_a_submit_may_be_answered_by_the_stream(url):
         ("POST", "/v1/endpoints/words/jobs", {"input": {"text": "x" * 70_000}}, 413, "body_too_large"),
     ],
 )  # fmt: skip
-def test_errors_are_problems_of_the_registry(url, method, path, body, status, code):
+def test_errors_are_registered_problems(url, method, path, body, status, code):
     answer = Answer(url, method, path, body, Content_Type="application/json")
     assert (answer.status, answer.json["status"], answer.json["code"]) == (status, status, code)
     assert answer.headers["Content-Type"] == "application/problem+json"
@@ -337,10 +338,10 @@ def test_errors_are_problems_of_the_registry(url, method, path, body, status, co
     assert status != 422 or "pointer" in answer.json
 
 
-# ---- what the appendix says of them ----------------------------------------------------------------------------
+# ---- statements in the appendix --------------------------------------------------------------------------------
 
 
-def test_the_standard_library_server_is_small_and_needs_nothing_else():
+def test_the_standard_library_server_is_small_and_has_no_dependencies():
     source = (INTEROP / "stdlib_server.py").read_text(encoding="utf-8")
     assert len(source.splitlines()) < 150
     imported = set()
@@ -352,7 +353,7 @@ def test_the_standard_library_server_is_small_and_needs_nothing_else():
     assert imported <= set(sys.stdlib_module_names)
 
 
-def test_the_javascript_needs_no_package():
+def test_the_javascript_programs_need_no_packages():
     for file in sorted(INTEROP.glob("**/*.?js")):
         for name in re.findall(r'from "([^"]+)"', file.read_text(encoding="utf-8")):
             assert name.startswith(("node:", "./", "../")), f"{file.name} imports {name}"

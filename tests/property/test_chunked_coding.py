@@ -6,12 +6,12 @@ import h11
 import pytest
 
 from tidewire.http.chunked_coding import SIZE_DIGITS, ChunkedDecoder
-from tidewire.http.fast_body_reader import _at_a_body_in_chunks
+from tidewire.http.fast_body_reader import _h11_in_chunked_body
 
 
 def decode_with_h11(pieces):
     """Return the decoded body, and whether it is complete, broken or unfinished."""
-    http, body = _at_a_body_in_chunks(), b""
+    http, body = _h11_in_chunked_body(), b""
     try:
         for piece in pieces:
             http.receive_data(piece)

@@ -1,4 +1,4 @@
-"""Adapters between the player and the clients of these tests: ours in its three forms, and the one in JavaScript."""
+"""Adapters from the scenario player to `AsyncClient`, `Client`, and the JavaScript client."""
 
 import json
 import math
@@ -22,12 +22,12 @@ from tidewire.errors import (
 )
 from tidewire_conformance.clients.player import AdapterHungError, ProgramAdapter
 
-# Making one costs more than a whole scenario.
+# Creating a TLS context takes longer than a whole scenario.
 TLS = ssl.create_default_context()
 
 
 class JavaScriptAdapter:
-    """The JavaScript client, as a program that is started when it is first needed."""
+    """The JavaScript client, run as a program that starts on first use."""
 
     name = "JavaScript"
     traits = frozenset(TRAITS)
@@ -37,18 +37,18 @@ class JavaScriptAdapter:
         self.program = None
         self.lock = threading.Lock()
 
-    def run(self, command, tell, seconds):
+    def run(self, command, report_event, seconds):
         with self.lock:
             self.program = self.program or ProgramAdapter(self.argv)
-        self.program.run(command, tell, seconds)
+        self.program.run(command, report_event, seconds)
 
     def close(self):
         if self.program is not None:
             self.program.close()
 
 
-class _Ours:
-    """What the three forms of our client share."""
+class _ProjectClientAdapter:
+    """Common code of the adapters for the clients of this project."""
 
     traits = frozenset(TRAITS)
 
@@ -76,12 +76,12 @@ class _Ours:
         saved = tidewire.Checkpoint.from_json(json.dumps(command["checkpoint"]))
         return client.job(command[name], checkpoint=saved)
 
-    def saw(self, command, update):
+    def update_report(self, command, update):
         self.kept.append(update)
         report = {"id": command["id"], "saw": "value", "value": update.value}
         if "inputs" in command:
             return report | {"index": update.index}
-        # A text column that the value has not or not yet is told as an empty change.
+        # A text column that the value does not have yet is reported as an empty change.
         if update.text or update.deleted or isinstance(update.value, str):
             report |= {"deleted": update.deleted, "text": update.text}
         return report
@@ -92,15 +92,15 @@ class _Ours:
     def end(self, command, error=None, job=None, value=None, items=None):
         end = {"id": command["id"], "kept": [update.value for update in self.kept]}
         if items is not None:
-            ends = {item["status"] for item in items}
-            word = (
+            statuses = {item["status"] for item in items}
+            status_word = (
                 "succeeded"
-                if ends == {"succeeded"}
+                if statuses == {"succeeded"}
                 else "partially_failed"
-                if "succeeded" in ends
+                if "succeeded" in statuses
                 else "failed"
             )
-            return end | {"end": word, "items": items}
+            return end | {"end": status_word, "items": items}
         if error is None:
             return end | {"end": "succeeded", "value": value, "incomplete": False}
         end |= {"end": word_of(error), "detail": str(error), "incomplete": True}
@@ -113,13 +113,13 @@ class _Ours:
         return end
 
     def stopped(self, command, job):
-        kept = [update.value for update in self.kept]
+        updates_seen = [update.value for update in self.kept]
         checkpoint = json.loads(job.checkpoint().to_json())
-        return {"id": command["id"], "end": "stopped", "checkpoint": checkpoint, "kept": kept}
+        return {"id": command["id"], "end": "stopped", "checkpoint": checkpoint, "kept": updates_seen}
 
 
 def word_of(error):
-    """What an error of ours is called in a report."""
+    """The word for an exception in the reports of an adapter."""
     words = {
         JobFailedError: "failed",
         JobCancelledError: "cancelled",
@@ -129,9 +129,9 @@ def word_of(error):
         TransportError: "connection_error",
         CheckpointError: "usage_error",
     }
-    for kind, word in words.items():
+    for kind, status_word in words.items():
         if isinstance(error, kind):
-            return word
+            return status_word
     raise error
 
 
@@ -141,25 +141,25 @@ def item_of(result):
     return {"status": "succeeded", "value": result}
 
 
-class AsyncAdapter(_Ours):
-    """`AsyncClient` on one of the two libraries, with an event loop for each run."""
+class AsyncAdapter(_ProjectClientAdapter):
+    """`AsyncClient` on asyncio or trio, with one event loop per run."""
 
     def __init__(self, backend):
         self.backend = backend
         self.name = f"AsyncClient on {backend}"
 
-    def run(self, command, tell, seconds):
-        run = _AsyncRun(command, tell)
+    def run(self, command, report_event, seconds):
+        run = _AsyncRun(command, report_event)
         try:
             anyio.run(run.within, seconds, backend=self.backend)
         except TimeoutError:
             raise AdapterHungError from None
 
 
-class _AsyncRun(_Ours):
-    def __init__(self, command, tell):
+class _AsyncRun(_ProjectClientAdapter):
+    def __init__(self, command, report_event):
         super().__init__()
-        self.command, self.tell = command, tell
+        self.command, self.tell = command, report_event
 
     async def within(self, seconds):
         with anyio.fail_after(seconds):
@@ -190,7 +190,7 @@ class _AsyncRun(_Ours):
         command = self.command
         async with job.updates() as updates:
             async for update in updates:
-                self.tell(self.saw(command, update))
+                self.tell(self.update_report(command, update))
                 if self.at(command, update, "stop_at"):
                     await updates.aclose()
                     return self.stopped(command, job)
@@ -202,24 +202,24 @@ class _AsyncRun(_Ours):
         return self.end(command, value=await job.result())
 
 
-class BlockingAdapter(_Ours):
-    """`Client`, with a thread for each run."""
+class BlockingAdapter(_ProjectClientAdapter):
+    """`Client`, with one thread per run."""
 
     name = "Client"
 
-    def run(self, command, tell, seconds):
+    def run(self, command, report_event, seconds):
         run = _BlockingRun()
         options = self.options(command)
         with tidewire.Client(command["base_url"], timeout=math.ceil(seconds), **options) as client:
             try:
-                end = run.act(client, command, tell)
+                end = run.act(client, command, report_event)
             except TotalTimeoutError:
                 raise AdapterHungError from None
-        tell(end)
+        report_event(end)
 
 
-class _BlockingRun(_Ours):
-    def act(self, client, command, tell):
+class _BlockingRun(_ProjectClientAdapter):
+    def act(self, client, command, report_event):
         job = None
         try:
             if command["do"] == "discover":
@@ -231,19 +231,19 @@ class _BlockingRun(_Ours):
                 job = client.submit(command["endpoint"], command["input"])
             else:
                 job = self.attached(client, command)
-            end = self.read(job, command, tell)
+            end = self.read(job, command, report_event)
             if "then_job" in command:
                 job = client.job(command["then_job"])
-                end = self.read(job, command, tell)
+                end = self.read(job, command, report_event)
         except TotalTimeoutError:
             raise
         except Exception as error:
             end = self.end(command, error, job)
         return end
 
-    def read(self, job, command, tell):
+    def read(self, job, command, report_event):
         for update in job:
-            tell(self.saw(command, update))
+            report_event(self.update_report(command, update))
             if self.at(command, update, "stop_at"):
                 break
             if self.at(command, update, "cancel_at"):

@@ -1,5 +1,7 @@
-"""Every scenario of the specification, with each form of our client and with two that were written from its text alone;
-and the proof that the scenarios find faults.
+"""Every client scenario of the specification, with each client of this project and two others.
+
+The other clients were written from the specification alone. Faulty clients prove that the scenarios find
+faults.
 """
 
 import re
@@ -26,32 +28,40 @@ from tidewire_conformance.runner import settle
 
 SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-ASYNCIO, *OTHERS = OURS = [AsyncAdapter("asyncio"), AsyncAdapter("trio"), BlockingAdapter()]
+ASYNCIO_CLIENT, *OTHERS = PROJECT_CLIENTS = [AsyncAdapter("asyncio"), AsyncAdapter("trio"), BlockingAdapter()]
 JAVASCRIPT = JavaScriptAdapter()
-STRANGERS = [PlainAdapter(), *([JAVASCRIPT] if shutil.which("node") else [])]
-CLIENTS = [*OURS, *STRANGERS]
-WRONG = list(all_faulty_clients())
+INDEPENDENT_CLIENTS = [PlainAdapter(), *([JAVASCRIPT] if shutil.which("node") else [])]
+CLIENTS = [*PROJECT_CLIENTS, *INDEPENDENT_CLIENTS]
+FAULTY_CLIENTS = list(all_faulty_clients())
 
-AT_THE_SAME_TIME = 24
-"""Most of a scenario is waiting, some ten seconds: all that is selected is played at once, and each test takes its own."""
+CONCURRENT_PLAYS = 24
+"""Number of concurrent plays.
+
+A scenario mostly waits, about ten seconds, so all selected scenarios are played concurrently.
+"""
 
 PATIENCE = 4.0
-"""So many plays at once, on a busy machine, take a right client longer: only one that hangs waits it out."""
+"""Factor for time limits.
+
+Many plays at once delay a correct client; only a hanging client uses the whole time.
+"""
 
 
 def pairs():
-    """Each scenario with each client. The quick run holds all of them with one form of our client; with each form one
-    for every sentence on the behaviour of clients; and of the others each scenario with one client in turn.
+    """Pairs of scenario and client; those outside the quick run are marked as slow.
+
+    The quick run plays every scenario with `AsyncClient` on asyncio and with one of the other clients in
+    turn. With each client of this project it also plays one scenario for every requirement on clients.
     """
     rows = {}
     for scenario in SCENARIOS:
         if "-CLI-" in scenario.requirements[0]:
             rows.setdefault(scenario.requirements[0], scenario)
     for number, scenario in enumerate(SCENARIOS):
-        turn = (*OTHERS, *STRANGERS)[number % (len(OTHERS) + len(STRANGERS))]
+        turn = (*OTHERS, *INDEPENDENT_CLIENTS)[number % (len(OTHERS) + len(INDEPENDENT_CLIENTS))]
         for client in CLIENTS:
-            row = client in OURS and scenario in rows.values()
-            quick = client in {ASYNCIO, turn} or row
+            row = client in PROJECT_CLIENTS and scenario in rows.values()
+            quick = client in {ASYNCIO_CLIENT, turn} or row
             yield pytest.param(
                 scenario,
                 client,
@@ -60,48 +70,58 @@ def pairs():
             )
 
 
-def wrong(share=1):
-    """Each client with a fault; the quick run holds one of so many, and none that takes seconds to catch."""
-    for number, client in enumerate(WRONG):
+def faulty(share=1):
+    """Each faulty client.
+
+    The quick run takes every `share`-th client and none whose fault takes seconds to find.
+    """
+    for number, client in enumerate(FAULTY_CLIENTS):
         is_slow = client.is_costly or number % share
         yield pytest.param(client, id=client.__name__, marks=pytest.mark.slow if is_slow else ())
 
 
-def breaks(client):
+def broken_requirement(client):
     return client.breaks or BY_NAME[client.scenario].requirements[0]
 
 
 def patience_with(client):
-    """A factor. Who takes a lie for true waits for more: that shows at once. What comes later may take a busy machine long."""
+    """Factor for the time limits of a faulty client.
+
+    A client that believes a false event hangs, which is visible early, so the factor is small. Other faults
+    may take long to appear on a busy machine.
+    """
     hangs = client.kind in {"hung", "promptness", "never"} or BY_NAME[client.scenario].area == "resync"
     return client.patience or (0.3 if hangs else 1.0)
 
 
 ALWAYS = {"TW-CLI-008", "TW-CLI-049", "TW-DIF-033", "TW-JOB-036", "TW-SEC-012", "TW-SEC-023"}
-"""Sentences that every scenario judges."""
+"""Requirements that every scenario checks."""
 
 FAULTS: dict[str, str] = {}
-"""Where our client is known to be wrong, and how. It is an error once it is right: then the line goes."""
+"""Scenarios that the clients of this project are known to fail, with the reason.
+
+A listed scenario that passes fails its test.
+"""
 
 
 @pytest.fixture(scope="module")
 def verdicts(request):
-    """The verdicts of the selected tests by their names, in the making; those that last begin first."""
-    right = test_client_does_what_the_scenario_demands.__name__
-    wrong = test_wrong_client_is_caught_for_its_reason.__name__
+    """Futures of the verdicts by test name; scenarios with the longest time limits start first."""
+    right = test_client_passes_the_scenario.__name__
+    faulty = test_faulty_client_fails_for_the_expected_requirement.__name__
     plays = {
         f"{right}[{scenario.name}-{client.name}]": (scenario, client, PATIENCE)
         for scenario in SCENARIOS
         for client in CLIENTS
     }
-    for client in WRONG:
-        plays[f"{wrong}[{client.__name__}]"] = (
+    for client in FAULTY_CLIENTS:
+        plays[f"{faulty}[{client.__name__}]"] = (
             BY_NAME[client.scenario],
             PlainAdapter(client),
             patience_with(client),
         )
     selected = [item.name for item in request.session.items if item.name in plays]
-    with ThreadPoolExecutor(AT_THE_SAME_TIME) as pool:
+    with ThreadPoolExecutor(CONCURRENT_PLAYS) as pool:
         yield {
             name: pool.submit(play, plays[name][0], plays[name][1], patience=plays[name][2])
             for name in sorted(selected, key=lambda name: -plays[name][0].patience)
@@ -110,9 +130,9 @@ def verdicts(request):
 
 
 @pytest.mark.parametrize(("scenario", "client"), [*pairs()])
-def test_client_does_what_the_scenario_demands(scenario, client, verdicts, request):
+def test_client_passes_the_scenario(scenario, client, verdicts, request):
     verdict = verdicts[request.node.name].result()
-    if scenario.name in FAULTS and client in OURS:
+    if scenario.name in FAULTS and client in PROJECT_CLIENTS:
         assert verdict.outcome is not Outcome.PASS, (
             f"{scenario.name} is mended: take it from the list of faults"
         )
@@ -123,33 +143,33 @@ def test_client_does_what_the_scenario_demands(scenario, client, verdicts, reque
 # ---- the scenarios find faults ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [*wrong(share=2)])
-def test_wrong_client_is_caught_for_its_reason(wrong, verdicts, request):
+@pytest.mark.parametrize("faulty", [*faulty(share=2)])
+def test_faulty_client_fails_for_the_expected_requirement(faulty, verdicts, request):
     verdict = verdicts[request.node.name].result()
     assert verdict.outcome in {Outcome.FAIL, Outcome.WARN}, describe(verdict)
-    # On a busy machine, a client whose work is quadratic may not end before the scenario does.
-    kinds = {wrong.kind, "hung"} if wrong.is_costly else {wrong.kind}
+    # On a busy machine, a client with quadratic run time may not finish before the scenario does.
+    kinds = {faulty.kind, "hung"} if faulty.is_costly else {faulty.kind}
     assert kinds & {finding.kind for finding in verdict.findings}, describe(verdict)
-    told = verdict_of(verdict)
-    settle(told)
-    assert told.outcome in {Outcome.FAIL, Outcome.WARN}
-    assert breaks(wrong) in {*verdict.scenario.requirements, *ALWAYS}
-    assert breaks(wrong) in {each.requirement for each in told.broken}
+    verdict_report = verdict_of(verdict)
+    settle(verdict_report)
+    assert verdict_report.outcome in {Outcome.FAIL, Outcome.WARN}
+    assert broken_requirement(faulty) in {*verdict.scenario.requirements, *ALWAYS}
+    assert broken_requirement(faulty) in {each.requirement for each in verdict_report.broken}
 
 
-@pytest.mark.parametrize("wrong", [*wrong(share=10)])
-def test_wrong_client_passes_a_scenario_that_is_about_something_else(wrong):
-    verdict = play(BY_NAME[wrong.control], PlainAdapter(wrong), patience=PATIENCE)
+@pytest.mark.parametrize("faulty", [*faulty(share=10)])
+def test_faulty_client_passes_an_unrelated_scenario(faulty):
+    verdict = play(BY_NAME[faulty.control], PlainAdapter(faulty), patience=PATIENCE)
     assert verdict.outcome is Outcome.PASS, describe(verdict)
     assert verdict_of(verdict).broken == []
 
 
-def test_each_sentence_of_a_scenario_is_broken_by_a_wrong_client_or_cannot_be():
+def test_each_requirement_of_a_scenario_is_broken_by_a_faulty_client():
     named = {name for scenario in SCENARIOS for name in scenario.requirements}
-    assert named - {breaks(client) for client in WRONG} == NOT_BROKEN.keys()
+    assert named - {broken_requirement(client) for client in FAULTY_CLIENTS} == NOT_BROKEN.keys()
 
 
-# ---- the scenarios are what they say ---------------------------------------------------------------------------
+# ---- the scenarios conform to the specification ----------------------------------------------------------------
 
 
 def steps_of(scenario):
@@ -159,7 +179,7 @@ def steps_of(scenario):
 
 
 def messages_of(scenario):
-    """Type and data of each event that is not a lie."""
+    """Type and data of each event that is not deliberately wrong."""
     for step in steps_of(scenario):
         if "lie" in step:
             continue
@@ -171,7 +191,7 @@ def messages_of(scenario):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_events_fit_their_schemas_unless_they_lie(scenario):
+def test_events_validate_against_their_schemas_unless_marked(scenario):
     for kind, data in messages_of(scenario):
         if kind in SCHEMA_OF_EVENT:
             assert breaches(SCHEMA_OF_EVENT[kind], data) == [], (kind, data)
@@ -179,7 +199,7 @@ def test_events_fit_their_schemas_unless_they_lie(scenario):
             assert "." in kind, "an extension has a dot in its name"
 
 
-def test_bodies_fit_their_schemas():
+def test_bodies_validate_against_their_schemas():
     assert breaches("endpoint", ENDPOINT) == []
     for scenario in SCENARIOS:
         if "protocol" not in scenario.discovery:
@@ -192,13 +212,13 @@ def test_bodies_fit_their_schemas():
                 assert breaches("problem", problem) == [], scenario.name
 
 
-def test_scenarios_name_sentences_that_clients_have_to_keep():
+def test_scenarios_name_requirements_on_clients():
     roles = {one.id: one.role for one in document.requirements}
     for scenario in SCENARIOS:
         assert {roles.get(name) for name in scenario.requirements} <= {"client", "both"}, scenario.name
 
 
-def test_each_row_of_the_table_of_clients_has_a_scenario():
+def test_each_row_of_the_client_table_has_a_scenario():
     table = (
         (SPEC / "13-client.md").read_text(encoding="utf-8").partition("## 13.2")[2].partition("## 13.3")[0]
     )
@@ -209,7 +229,7 @@ def test_each_row_of_the_table_of_clients_has_a_scenario():
     assert [row for row in rows if not set(row) <= named] == []
 
 
-def test_each_sentence_on_clients_has_a_scenario_or_is_not_seen_on_the_wire():
+def test_each_client_requirement_has_a_scenario_or_is_listed_as_invisible():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
     unseen = text.partition("## Not seen on the wire")[2].partition("\n## ")[0]
     named = {name for scenario in SCENARIOS for name in scenario.requirements}

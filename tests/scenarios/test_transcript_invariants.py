@@ -1,11 +1,11 @@
-"""The invariants that every transcript is judged by: a run without a fault passes, and each notices a breach of its own."""
+"""Every invariant for transcripts passes a correct run and reports a violation of its requirement."""
 
 import base64
 import json
 
 import pytest
 
-from scenarios.transcripts.invariants import RULES, Run, Talk, breaches_of
+from scenarios.transcripts.invariants import RULES, Exchange, Run, violations
 from support.spec_document import SCHEMAS, SPEC, document, extract
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
@@ -79,7 +79,7 @@ PLAIN = {"e": {"value_schema": {}, "capabilities": {}}}
 NO_STORE = {"cache-control": "no-store"}
 
 
-def talk(target, status, body, *, asked=None, sent=b"", at=0.0, ended=True, **headers):
+def exchange(target, status, body, *, request_headers=None, request_body=b"", at=0.0, ended=True, **headers):
     method, url = target.split(" ")
     kind = "application/problem+json" if status >= 400 else "application/json"
     header = (
@@ -94,33 +94,33 @@ def talk(target, status, body, *, asked=None, sent=b"", at=0.0, ended=True, **he
         if isinstance(body, bytes)
         else json.dumps(body).encode()
     )
-    return Talk(method, url, asked or {}, sent, status, header, received, ended, at)
+    return Exchange(method, url, request_headers or {}, request_body, status, header, received, ended, at)
 
 
 def follow(text=STREAM, **more):
-    return talk("POST /v1/endpoints/e/jobs", 200, text, location=f"/v1/jobs/{JOB}", **more)
+    return exchange("POST /v1/endpoints/e/jobs", 200, text, location=f"/v1/jobs/{JOB}", **more)
 
 
 def read(**members):
-    return talk(f"GET /v1/jobs/{JOB}", 200, BODY | members)
+    return exchange(f"GET /v1/jobs/{JOB}", 200, BODY | members)
 
 
 def discover(**members):
-    return talk("GET /v1", 200, DISCOVERY | members)
+    return exchange("GET /v1", 200, DISCOVERY | members)
 
 
-def refuse(status=429, **members):
+def refused(status=429, **members):
     headers = {"retry_after": "2"} if status in {409, 429, 503} else {}
-    return talk("GET /v1/jobs/x", status, PROBLEM | {"status": status} | members, **headers)
+    return exchange("GET /v1/jobs/x", status, PROBLEM | {"status": status} | members, **headers)
 
 
-def doctored(old, new, count=1):
+def modified(old, new, count=1):
     assert old in STREAM
     return Run([follow(STREAM.replace(old, new, count)), read()], E)
 
 
 def tokens(**columns):
-    """A stream of `generate` whose one event brings these columns."""
+    """A stream of `generate` whose only event sets these columns."""
     value = json.dumps({"text": "", "finish_reason": None} | columns)
     text = STREAM.partition("id:1-2")[0].replace('"value":""', f'"value":{value}')
     known = [base64.b64encode(token).decode() for token in (b"a", b"<end>", b"c")]
@@ -130,24 +130,24 @@ def tokens(**columns):
     )
 
 
-def test_a_run_without_a_fault_passes():
+def test_a_correct_run_passes():
     page = {"origin": "https://page.example"}
     cors = {
         "access-control-allow-origin": "https://page.example",
         "access-control-expose-headers": "Location, Content-Location, Retry-After, Idempotency-Replayed",
         "vary": "Origin",
     }
-    foreign = talk(
+    foreign = exchange(
         "GET /v1/jobs/x",
         404,
         PROBLEM | {"code": "job_not_found", "status": 404, "retryable": False},
-        asked=page,
+        request_headers=page,
     )
     foreign.headers |= cors
     good = Run(
-        [discover(), follow(), follow(), read(), refuse(), foreign], E, frozenset({"https://page.example"})
+        [discover(), follow(), follow(), read(), refused(), foreign], E, frozenset({"https://page.example"})
     )
-    assert breaches_of(good) == []
+    assert violations(good) == []
 
 
 DEEP = "[" * 57 + "]" * 57
@@ -158,60 +158,60 @@ RESTARTED = (
 )
 BREACHES = {
     "streams_follow_the_grammar": [
-        doctored('data:"Hello"', 'data:"Hel\r'),
-        doctored("id:1-3\n", "id:\n"),
-        doctored('data:"Hello"', 'data:"Hel\ndata:lo"'),
-        doctored("retry:900", "\ufeffretry:900"),
-        doctored("\n\nid:1-6", "\nname:x\n\nid:1-6"),
+        modified('data:"Hello"', 'data:"Hel\r'),
+        modified("id:1-3\n", "id:\n"),
+        modified('data:"Hello"', 'data:"Hel\ndata:lo"'),
+        modified("retry:900", "\ufeffretry:900"),
+        modified("\n\nid:1-6", "\nname:x\n\nid:1-6"),
         Run([follow(STREAM[:-1])]),
     ],
     "events_match_their_schemas": [
-        doctored("event:progress\n", "event:progress\nid:1-3\n"),
-        doctored("id:1-3\n", ""),
-        doctored('{"current":1}', '{"current":"one"}'),
-        doctored("event:progress", "event:weather"),
+        modified("event:progress\n", "event:progress\nid:1-3\n"),
+        modified("id:1-3\n", ""),
+        modified('{"current":1}', '{"current":"one"}'),
+        modified("event:progress", "event:weather"),
     ],
     "ids_are_consecutive": [
-        doctored("id:1-3", "id:1-4"),
-        doctored("id:1-3", "id:2-3"),
-        doctored("id:1-3", "id:1-03"),
+        modified("id:1-3", "id:1-4"),
+        modified("id:1-3", "id:2-3"),
+        modified("id:1-3", "id:1-03"),
     ],
     "closing_event_is_last": [
         Run([follow(STREAM + 'event:ping\ndata:{"head":"1-6"}\n\n')]),
         Run([follow(STREAM.partition("id:1-6")[0])]),
     ],
     "streams_begin_with_hello": [
-        doctored("event:hello", "event:goaway"),
-        doctored("retry:900\n", ":\n"),
+        modified("event:hello", "event:goaway"),
+        modified("retry:900\n", ":\n"),
         Run([follow(STREAM.replace("id:1-1\nevent:snapshot", ":\nevent:x"))]),
     ],
-    "ping_heads_were_sent_before": [doctored('{"head":"1-3"}', '{"head":"1-7"}')],
+    "ping_heads_were_sent_before": [modified('{"head":"1-3"}', '{"head":"1-7"}')],
     "events_stay_within_size_limits": [
         Run([discover(), follow(STREAM.replace("Hello", "o" * 2048))]),
         Run([discover(), follow(STREAM.replace('"notes":[]', f'"notes":[{{"level":"info","text":"{"o" * 2048}"}}]'))]),
     ],
     "diffs_apply_and_checks_hold": [
-        doctored("4157704578", "4157704579"),
-        doctored("5888dedc5ad62758", "5888dedc5ad62750"),
-        doctored('data:"Hello"', 'data:[["a","/items/7/value","x"]]'),
-        doctored('{"ops":[["s","/items/0/status","succeeded"]]', '{"ops":[["t","/items/0/value",1]]'),
-        doctored('["s","/status","running"]', '["s","/status","awake"]'),
+        modified("4157704578", "4157704579"),
+        modified("5888dedc5ad62758", "5888dedc5ad62750"),
+        modified('data:"Hello"', 'data:[["a","/items/7/value","x"]]'),
+        modified('{"ops":[["s","/items/0/status","succeeded"]]', '{"ops":[["t","/items/0/value",1]]'),
+        modified('["s","/status","running"]', '["s","/status","awake"]'),
     ],
     "each_id_has_one_state": [
         Run([follow(), read(state=BODY["state"] | {"usage": {"tokens": 1}})]),
         Run([follow(), follow(STREAM.replace('"Hello"', '"Hullo"'))]),
     ],
     "stable_never_decreases_or_exceeds_its_text": [
-        doctored('{"":5}', '{"":6}'),
-        doctored('[["s","/items/0/stable",{"":5}]]', '[["d","/items/0/stable"]]'),
+        modified('{"":5}', '{"":6}'),
+        modified('[["s","/items/0/stable",{"":5}]]', '[["d","/items/0/stable"]]'),
     ],
     "columns_and_item_count_are_constant": [
         Run([follow(), read(columns=[])]),
-        doctored('[["s","/items/0/stable",{"":5}]]', '[["s","/items/1",{"status":"queued","value":1}]]'),
+        modified('[["s","/items/0/stable",{"":5}]]', '[["s","/items/1",{"status":"queued","value":1}]]'),
     ],
     "item_status_transitions_are_valid": [
-        doctored('["s","/items/0/status","running"]', '["s","/items/0/status","succeeded"]'),
-        doctored('[["s","/items/0/stable",{"":5}]]', '[["s","/items/0/error",{"code":"internal","title":"x","status":500}]]'),
+        modified('["s","/items/0/status","running"]', '["s","/items/0/status","succeeded"]'),
+        modified('[["s","/items/0/stable",{"":5}]]', '[["s","/items/0/error",{"code":"internal","title":"x","status":500}]]'),
     ],
     "new_epoch_begins_with_a_snapshot": [
         Run([follow(RESTARTED, ended=False), read(attempt=1, cursor="7-6")]),
@@ -220,38 +220,38 @@ BREACHES = {
         Run([follow(RESTARTED.replace('"reason":"restart"', '"reason":"start"'), ended=False)]),
         Run([follow(), follow(STREAM.partition("id:1-1")[0] + "id:7-5" + RESTARTED.partition("id:7-5")[2], ended=False)]),
     ],
-    "values_have_at_most_56_levels": [doctored('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],
+    "values_have_at_most_56_levels": [modified('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],
     "all_json_is_valid": [
-        doctored('data:"Hello"', 'data:"Hell\\ud800"'),
-        doctored('{"current":1}', '{"current":1,"current":2}'),
+        modified('data:"Hello"', 'data:"Hell\\ud800"'),
+        modified('{"current":1}', '{"current":1,"current":2}'),
         Run([read(extra=2**53 + 1)]),
     ],
-    "null_is_used_only_where_allowed": [Run([read(started_at=None)]), doctored('{"current":1}', '{"current":1,"total":null}')],
+    "null_is_used_only_where_allowed": [Run([read(started_at=None)]), modified('{"current":1}', '{"current":1,"total":null}')],
     "bodies_match_their_schemas": [
         Run([discover(heartbeat_ms=0)]),
-        Run([talk("GET /v1/endpoints/e", 200, {"name": "e"})]),
-        Run([talk("POST /v1/endpoints/e/jobs", 201, {"id": JOB})]),
+        Run([exchange("GET /v1/endpoints/e", 200, {"name": "e"})]),
+        Run([exchange("POST /v1/endpoints/e/jobs", 201, {"id": JOB})]),
         Run([read(attempt=0)]),
-        Run([talk("GET /v1/jobs", 200, {"jobs": [{}]})]),
-        Run([talk(f"POST /v1/jobs/{JOB}/cancel", 202, {"id": JOB})]),
-        Run([talk(f"POST /v1/jobs/{JOB}/stream-token", 200, {"url": "/v1"})]),
-        Run([talk("GET /v1/endpoints/e/vocabulary", 200, {"tokens": []})]),
+        Run([exchange("GET /v1/jobs", 200, {"jobs": [{}]})]),
+        Run([exchange(f"POST /v1/jobs/{JOB}/cancel", 202, {"id": JOB})]),
+        Run([exchange(f"POST /v1/jobs/{JOB}/stream-token", 200, {"url": "/v1"})]),
+        Run([exchange("GET /v1/endpoints/e/vocabulary", 200, {"tokens": []})]),
     ],
-    "job_responses_are_not_cacheable": [Run([talk("GET /v1/jobs/x", 200, BODY, cache_control="private")])],
+    "job_responses_are_not_cacheable": [Run([exchange("GET /v1/jobs/x", 200, BODY, cache_control="private")])],
     "streams_have_required_headers": [Run([follow(content_encoding="gzip")]), Run([follow(**{"x-accel-buffering": "yes"})])],
     "errors_are_valid_problem_documents": [
-        Run([refuse(code="of_our_own")]),
-        Run([refuse(status=503)]),
-        Run([talk("GET /v1/jobs/x", 404, {"code": "job_not_found", "title": "x", "status": 410})]),
-        Run([talk("GET /v1/jobs/x", 404, {}, content_type="text/html")]),
+        Run([refused(code="of_our_own")]),
+        Run([refused(status=503)]),
+        Run([exchange("GET /v1/jobs/x", 404, {"code": "job_not_found", "title": "x", "status": 410})]),
+        Run([exchange("GET /v1/jobs/x", 404, {}, content_type="text/html")]),
     ],
-    "retryable_errors_have_retry_after": [Run([talk("GET /v1/jobs/x", 429, PROBLEM)]), Run([refuse(retry_after_ms=2001)])],
-    "errors_do_not_leak_internals": [Run([refuse(detail='File "/srv/x.py", line 3')]), Run([refuse(detail="in /home/me")])],
-    "unauthorized_responses_have_www_authenticate": [Run([refuse(status=401, code="unauthorized")])],
+    "retryable_errors_have_retry_after": [Run([exchange("GET /v1/jobs/x", 429, PROBLEM)]), Run([refused(retry_after_ms=2001)])],
+    "errors_do_not_leak_internals": [Run([refused(detail='File "/srv/x.py", line 3')]), Run([refused(detail="in /home/me")])],
+    "unauthorized_responses_have_www_authenticate": [Run([refused(status=401, code="unauthorized")])],
     "allowed_origins_can_read_every_response": [
-        Run([talk("GET /v1", 200, {}, asked={"origin": "https://page.example"})], {}, frozenset({"https://page.example"})),
-        Run([talk("GET /v1", 200, {}, asked={"origin": "https://x.example"}, access_control_allow_origin="*")]),
-        Run([talk("GET /v1", 200, {}, asked={"origin": "https://x.example"}, access_control_allow_origin="https://x.example")], {}, frozenset({"https://x.example"})),
+        Run([exchange("GET /v1", 200, {}, request_headers={"origin": "https://page.example"})], {}, frozenset({"https://page.example"})),
+        Run([exchange("GET /v1", 200, {}, request_headers={"origin": "https://x.example"}, access_control_allow_origin="*")]),
+        Run([exchange("GET /v1", 200, {}, request_headers={"origin": "https://x.example"}, access_control_allow_origin="https://x.example")], {}, frozenset({"https://x.example"})),
     ],
     "links_point_to_protocol_urls": [
         Run([read(links={"self": "https://elsewhere.example/v1/jobs/x"})]),
@@ -261,12 +261,12 @@ BREACHES = {
     "discovery_document_does_not_change": [Run([discover(), discover(capabilities=[])])],
     "limits_meet_their_minimum": [Run([discover(limits=DISCOVERY["limits"] | {"max_event_bytes": 1023})])],
     "capabilities_match_discovery": [
-        Run([discover(capabilities=[]), talk("GET /v1/jobs", 200, {"jobs": []})]),
-        Run([discover(), talk("GET /v1/jobs", 404, PROBLEM | {"code": "not_found"})]),
+        Run([discover(capabilities=[]), exchange("GET /v1/jobs", 200, {"jobs": []})]),
+        Run([discover(), exchange("GET /v1/jobs", 404, PROBLEM | {"code": "not_found"})]),
     ],
     "jobs_are_kept_until_purged_or_expired": [
         Run([discover(), read(expires_at="2026-03-01T12:59:00Z")]),
-        Run([read(), talk(f"GET /v1/jobs/{JOB}", 410, PROBLEM, at=1.0)]),
+        Run([read(), exchange(f"GET /v1/jobs/{JOB}", 410, PROBLEM, at=1.0)]),
     ],
     "values_match_value_schema": [Run([read()], {"e": E["e"] | {"value_schema": {"type": "array"}}})],
     "text_is_never_retracted_without_rollback": [
@@ -283,22 +283,22 @@ BREACHES = {
         tokens(text="a", token_ids=[0], token_text=["b"]),
         tokens(text="ac", token_ids=[0, 1, 2], token_text=["a", "<end>", "b"]),
     ],
-    "ephemeral_events_carry_no_results": [doctored('{"current":1}', '{"current":1,"text":"Hello"}')],
+    "ephemeral_events_carry_no_results": [modified('{"current":1}', '{"current":1,"text":"Hello"}')],
 }  # fmt: skip
 
 
-def test_every_rule_has_a_breach():
+def test_every_rule_has_a_violating_run():
     assert BREACHES.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize(("rule", "run"), [(rule, run) for rule, runs in BREACHES.items() for run in runs])
-def test_a_breach_is_noticed_by_its_rule(rule, run):
+def test_a_violation_is_reported_by_its_rule(rule, run):
     assert list(RULES[rule].judge(run))
 
 
-def test_the_readme_names_the_sentences_of_the_rules():
+def test_the_readme_lists_the_requirements_of_the_rules():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
-    told = extract.reasons(text, extract.WATCHED_HEADING)
+    listed = extract.reasons(text, extract.WATCHED_HEADING)
     judged = {name for _, names in RULES.values() for name in names}
-    assert {name for name, by in told.items() if by.startswith("every transcript: ")} == judged
-    assert told.keys() <= {one.id for one in document.requirements}
+    assert {name for name, by in listed.items() if by.startswith("every transcript: ")} == judged
+    assert listed.keys() <= {one.id for one in document.requirements}

@@ -1,4 +1,4 @@
-"""The player of transcripts finds what differs: in a doctored transcript, and in a server that says something else."""
+"""The transcript player reports modified transcripts, and servers that send other events."""
 
 import pytest
 
@@ -24,24 +24,24 @@ def player():
         yield found
 
 
-def again(player):
-    """A player of the same server to which no name means anything yet."""
+def new_player(player):
+    """A new player for the same server, with no names bound."""
     return Player(player.address)
 
 
-def test_the_transcript_that_is_doctored_below_passes(player):
-    with again(player) as fresh:
+def test_the_unmodified_transcript_passes(player):
+    with new_player(player) as fresh:
         fresh.play(STREAM + JOB)
 
 
 def block(id_):
-    """One event of the transcript, its empty line included."""
+    """One event of the transcript, including its final empty line."""
     lines = STREAM.splitlines(keepends=True)
     start = lines.index(f"< id:{id_}\n")
     return "".join(lines[start : lines.index("<\n", start) + 1])
 
 
-DOCTORED = {
+MODIFICATIONS = {
     "another status": ("< 200\n", "< 201\n", "the status is 200, not 201"),
     "another header": ("Cache-Control: no-store, no-t", "Cache-Control: no-t", "the header Cache-Control is"),
     "a header more": ("< X-Accel-Buffering: no\n", "< X-None: 1\n", "the header X-None is None"),
@@ -72,17 +72,17 @@ DOCTORED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("doctored", DOCTORED)
-def test_a_doctored_transcript_fails_and_says_how(player, doctored):
-    old, new, told = DOCTORED[doctored]
+@pytest.mark.parametrize("modified", MODIFICATIONS)
+def test_a_modified_transcript_fails_with_the_difference(player, modified):
+    old, new, message = MODIFICATIONS[modified]
     assert old in STREAM + JOB
-    with again(player) as fresh, pytest.raises(DifferenceError) as caught:
+    with new_player(player) as fresh, pytest.raises(DifferenceError) as caught:
         fresh.play((STREAM + JOB).replace(old, new))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "of the transcript: " in str(caught.value)
 
 
-def test_a_server_that_says_something_else_fails():
+def test_a_server_with_other_text_fails():
     server = Server(merge_window=0)
 
     @server.endpoint(name="tidewire.script")
@@ -99,7 +99,7 @@ def test_a_server_that_says_something_else_fails():
             player.play(STREAM)
 
 
-def test_a_place_in_the_queue_that_is_shown_must_come():
+def test_a_shown_queue_position_must_be_sent():
     text = TRANSCRIPTS["queue-wait"].text.replace('"position":2', '"position":7')
     with (
         playing(SCENES["queue-wait"]) as player,
@@ -133,9 +133,9 @@ def chunked(*parts):
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-def played(*said):
+def play_response(*chunks):
     def script(request):
-        yield from [HEAD, *said, CLOSE]
+        yield from [HEAD, *chunks, CLOSE]
 
     with ScriptedServer(script) as server, Player(("127.0.0.1", server.port)) as player:
         player.play(PART)
@@ -153,12 +153,12 @@ def played(*said):
         [HELLO, b'data: "x"\nid: 1-1\n\n'],
     ],
 )
-def test_what_a_server_may_do_otherwise_passes(parts):
-    played(chunked(*parts), b"0\r\n\r\n")
+def test_permitted_variations_of_a_stream_pass(parts):
+    play_response(chunked(*parts), b"0\r\n\r\n")
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ([HELLO.removeprefix(b"retry:7\n"), EVENT], "no `retry` has come"),
         ([HELLO, EVENT.rstrip()], "ends within an event"),
@@ -170,21 +170,21 @@ def test_what_a_server_may_do_otherwise_passes(parts):
         ([HELLO, EVENT, EVENT], "there came"),
     ],
 )
-def test_a_stream_that_is_framed_wrongly_fails(parts, told):
-    with pytest.raises(DifferenceError, match=told):
-        played(chunked(*parts), b"0\r\n\r\n")
+def test_incorrect_framing_fails(parts, message):
+    with pytest.raises(DifferenceError, match=message):
+        play_response(chunked(*parts), b"0\r\n\r\n")
 
 
 @pytest.mark.parametrize("how", [CLOSE, RESET])
-def test_an_answer_that_breaks_off_is_no_end(how):
+def test_a_broken_connection_is_not_an_end_of_the_response(how):
     with pytest.raises(DifferenceError, match="breaks off"):
-        played(chunked(HELLO, EVENT), how)
+        play_response(chunked(HELLO, EVENT), how)
 
 
 # ---- notation ----------------------------------------------------------------------------------------------------
 
 
-def test_epochs_after_the_first_are_compared_by_their_order():
+def test_later_epochs_are_compared_by_their_order():
     names = Names()
     assert names.match_id("1-3", "1-3")
     assert names.match_id("4711-4", "17-4")
@@ -194,7 +194,7 @@ def test_epochs_after_the_first_are_compared_by_their_order():
     assert names.match_id("4712-7", "20-7")
 
 
-def test_a_name_means_the_same_throughout_and_one_that_is_sent_first_is_drawn():
+def test_a_name_keeps_its_value_and_is_drawn_if_sent_first():
     names = Names()
     assert names.match("{a}/{b}", "one/two")
     assert names.match("{b}-{a}", "two-one")
@@ -207,6 +207,6 @@ def test_a_name_means_the_same_throughout_and_one_that_is_sent_first_is_drawn():
 
 
 @pytest.mark.parametrize("text", ["GET /v1", "> GET /v1\n< 200\n<\n< id:1-1\n< data:1"])
-def test_what_is_no_transcript_is_refused(text):
+def test_an_invalid_transcript_raises(text):
     with pytest.raises(TranscriptError):
         read(text)

@@ -1,4 +1,4 @@
-"""The conversations that the specification shows, held with the reference server over raw sockets."""
+"""The transcripts of the specification, played against the reference server over raw sockets."""
 
 import contextlib
 import json
@@ -20,13 +20,13 @@ PLAYED = [name for name, fence in TRANSCRIPTS.items() if "pending" not in fence.
 
 
 @pytest.mark.parametrize("name", PLAYED)
-def test_the_server_says_what_the_transcript_shows(name):
+def test_the_server_follows_the_transcript(name):
     with playing(SCENES.get(name, Scene())) as player:
         player.play(TRANSCRIPTS[name].text)
 
 
 @pytest.mark.parametrize("name", ["endpoints-of-several-kinds", "generate", "without-capabilities"])
-def test_what_a_server_says_of_its_endpoints_is_so(name):
+def test_endpoint_descriptions_are_correct(name):
     with playing(SCENES[name]) as player:
         for one in json_of(player, "GET /v1")["endpoints"]:
             found = json_of(player, f"GET {one['href']}")
@@ -53,11 +53,11 @@ def references(schema: object) -> Iterator[str]:
             yield from references(child)
 
 
-def test_what_is_pending_says_why():
+def test_pending_transcripts_have_a_reason():
     assert [name for name, fence in TRANSCRIPTS.items() if fence.tags.get("pending") == ""] == []
 
 
-def test_scenes_are_of_transcripts_that_exist_and_cues_of_remarks_that_they_hold():
+def test_scenes_and_cues_refer_to_existing_transcripts_and_remarks():
     assert SCENES.keys() <= TRANSCRIPTS.keys()
     for name, scene in SCENES.items():
         remarks = {step.text for step in read(TRANSCRIPTS[name].text) if isinstance(step, Remark)}
@@ -68,7 +68,7 @@ def test_scenes_are_of_transcripts_that_exist_and_cues_of_remarks_that_they_hold
     assert CUES.keys() <= everywhere
 
 
-def test_a_server_process_that_offers_scripts_says_it_too(tmp_path):
+def test_a_server_process_with_script_follows_a_transcript(tmp_path):
     (tmp_path / "mine.py").write_text("from tidewire_server import Server\nserver = Server()\n")
     command = [sys.executable, "-m", "tidewire_server", "mine.py:server", "--script", "--merge-window", "0"]
     command += ["--port", "0", "--port-file", "port"]

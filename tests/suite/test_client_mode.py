@@ -1,4 +1,4 @@
-"""`tidewire conformance --client`: the program as its author starts it, what it ends with, and what it writes."""
+"""`tidewire conformance --client`: client programs, exit codes, reports, and variants of the scenarios."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 
 PYTHON = shlex.quote(sys.executable)
-OURS = f"{PYTHON} -m tidewire.commands.conformance_adapter"
+PROJECT_CLIENT = f"{PYTHON} -m tidewire.commands.conformance_adapter"
 SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_launcher"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -37,7 +37,7 @@ SCHEMA = json.loads(
     (Path(tidewire_conformance.__file__).parent / "report/report.schema.json").read_text(encoding="utf-8")
 )
 
-SAYS_SUCCEEDED = """
+ALWAYS_SUCCEEDS = """
     import json, sys
     print(json.dumps({"client": "yes-man", "can": ["submit", "batch", "checkpoint"]}), flush=True)
     for line in sys.stdin:
@@ -48,8 +48,8 @@ SAYS_SUCCEEDED = """
 """
 
 
-def conformance(*words):
-    found = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "300"})
+def conformance(*arguments):
+    found = CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "300"})
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
     return found
@@ -57,7 +57,7 @@ def conformance(*words):
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a program, and gives the command that starts it."""
+    """A function that writes a program and returns the command that starts it."""
 
     def make(text):
         file = tmp_path / "client.py"
@@ -67,28 +67,28 @@ def program(tmp_path):
     return make
 
 
-def judged(client, *names, **options):
+def judge(client, *names, **options):
     found = run(ScenarioPlan("a client", **options), [BY_NAME[name] for name in names], PlainAdapter(client))
     return grade(found, found.trials)
 
 
-# ---- how it ends -------------------------------------------------------------------------------------------------
+# ---- exit codes --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("way", "areas"),
+    ("flag", "areas"),
     [("", ["diffs", *VARIANTS]), (" --blocking", ["ends"]), (" --backend trio", ["ends"])],
 )
-def test_our_client_as_a_program_is_green_with_usual_and_unusual_servers(way, areas):
+def test_the_project_client_passes_the_scenarios_and_their_variants(flag, areas):
     areas = [word for area in areas for word in ("--only", area)]
-    found = conformance("--client", OURS + way, *areas)
+    found = conformance("--client", PROJECT_CLIENT + flag, *areas)
     assert found.exit_code == 0, found.output
     assert re.match(r"core(\+durable)? · (\d+)/\2 MUST · (\d+)/\3 SHOULD\n", found.stdout)
 
 
-def test_a_program_that_says_succeeded_to_everything_fails_each_scenario(program, tmp_path):
+def test_a_program_that_always_reports_succeeded_fails_each_scenario(program, tmp_path):
     file = tmp_path / "report.json"
-    found = conformance("--client", program(SAYS_SUCCEEDED), "--only", "ends", "--json", file)
+    found = conformance("--client", program(ALWAYS_SUCCEEDS), "--only", "ends", "--json", file)
     assert found.exit_code == 1
     outcomes = {check["outcome"] for check in json.loads(file.read_text())["checks"]}
     assert "pass" not in outcomes
@@ -96,26 +96,26 @@ def test_a_program_that_says_succeeded_to_everything_fails_each_scenario(program
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("raise SystemExit('no such luck')", "the program exited with 1; standard error: no such luck"),
         ("print('hello', flush=True)", "a line that is not JSON"),
         ("print('{}', flush=True); input()", "is not an introduction"),
     ],
 )
-def test_a_program_that_does_not_introduce_itself_ends_in_3(program, text, told):
+def test_a_program_without_an_introduction_exits_with_3(program, text, message):
     found = conformance("--client", program(text), "--only", "answers.404")
-    assert (found.exit_code, told in found.output) == (3, True), found.output
+    assert (found.exit_code, message in found.output) == (3, True), found.output
 
 
-def test_a_program_that_introduces_itself_and_then_writes_no_json_ends_in_3(program):
+def test_a_program_that_writes_invalid_json_exits_with_3(program):
     text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); print("Hello", flush=True)'
     found = conformance("--client", program(text), "--only", "answers.404")
     assert found.exit_code == 3
     assert "a line that is not JSON: b'Hello" in found.output
 
 
-def test_a_program_that_dies_has_failed(program):
+def test_a_program_that_exits_early_fails(program):
     text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); raise SystemExit("oh")'
     found = conformance("--client", program(text), "--only", "answers.404")
     assert found.exit_code == 1
@@ -123,26 +123,26 @@ def test_a_program_that_dies_has_failed(program):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["--client", "/no/such/client"], 3, "cannot start /no/such/client"),
         (["--client", "'"], 2, "is not a valid command"),
-        (["--client", OURS, "http://127.0.0.1:1"], 2, "--client cannot be combined with a URL"),
-        (["--client", OURS, "--header", "a: b"], 2, "--client cannot be combined with a URL"),
+        (["--client", PROJECT_CLIENT, "http://127.0.0.1:1"], 2, "--client cannot be combined with a URL"),
+        (["--client", PROJECT_CLIENT, "--header", "a: b"], 2, "--client cannot be combined with a URL"),
         (["http://127.0.0.1:1", "--variants", "all"], 2, "--client cannot be combined with a URL"),
         (["--variants", "all"], 2, "--variants requires --client"),
         ([], 2, "pass the URL of a server, or --client"),
-        (["--client", OURS, "--only", "no-such-thing"], 4, "no scenario matches no-such-thing"),
-        (["--client", OURS, "--variants", "esperanto"], 4, "unknown variant esperanto"),
-        (["--client", OURS, "--only", "answers", "--skip", "answers"], 4, "no scenario is left"),
+        (["--client", PROJECT_CLIENT, "--only", "no-such-thing"], 4, "no scenario matches no-such-thing"),
+        (["--client", PROJECT_CLIENT, "--variants", "esperanto"], 4, "unknown variant esperanto"),
+        (["--client", PROJECT_CLIENT, "--only", "answers", "--skip", "answers"], 4, "no scenario is left"),
     ],
 )
-def test_what_cannot_be_run_says_why(words, code, told):
-    found = conformance(*words)
-    assert (found.exit_code, told in found.output) == (code, True), found.output
+def test_invalid_arguments_exit_with_a_message(arguments, code, message):
+    found = conformance(*arguments)
+    assert (found.exit_code, message in found.output) == (code, True), found.output
 
 
-def test_the_scenarios_can_be_listed_by_area_sentence_and_name():
+def test_list_selects_scenarios_by_requirement_and_name():
     listed = conformance("--client", "x", "--list", "--only", "TW-FRM-022", "--only", "resync.gap")
     assert listed.exit_code == 0
     assert "framing.byte-order-mark" in listed.output
@@ -150,11 +150,11 @@ def test_the_scenarios_can_be_listed_by_area_sentence_and_name():
     assert "byte-order-mark.rollback" in listed.output
 
 
-# ---- what it says ------------------------------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_names_the_sentence_the_bytes_and_the_command_that_plays_it_again(program):
-    found = conformance("--client", program(SAYS_SUCCEEDED), "--only", "framing.comments")
+def test_a_failure_shows_requirement_bytes_and_rerun_command(program):
+    found = conformance("--client", program(ALWAYS_SUCCEEDS), "--only", "framing.comments")
     text = specification.requirements()["TW-FRM-028"].text
     assert f"FAIL  {text} [TW-FRM-028]" in found.output
     assert re.search(r"expected  number of event stream requests: at least 1", found.output)
@@ -162,19 +162,19 @@ def test_a_failure_names_the_sentence_the_bytes_and_the_command_that_plays_it_ag
     assert re.search(r"again: tidewire conformance --client .* --only framing.comments", found.output)
 
 
-def test_a_client_that_gives_up_at_a_cut_is_told_what_went_over_the_wire(program):
+def test_a_failure_at_a_cut_shows_the_bytes_on_the_wire(program):
     found = conformance("--client", SHELL, "--only", "cuts.closed-inside-an-event")
     assert found.exit_code == 1
     assert re.search(r'\n +\d+\.\d +1 < id:1-3\\ndata:"Hel"\\n\\n\n +\d+\.\d +1 < id:1-4', found.output)
 
 
-def test_reports_are_of_the_form_that_those_of_servers_have(program, tmp_path):
+def test_client_reports_have_the_format_of_server_reports(program, tmp_path):
     names = ["report.json", "report.xml", "report.html"]
-    written = [word for way, name in zip(("json", "junit", "page"), names, strict=True)
-               for word in (f"--{way}", tmp_path / name)]  # fmt: skip
+    written = [word for flag, name in zip(("json", "junit", "page"), names, strict=True)
+               for word in (f"--{flag}", tmp_path / name)]  # fmt: skip
     found = conformance(
         "--client",
-        program(SAYS_SUCCEEDED),
+        program(ALWAYS_SUCCEEDS),
         "--only",
         "diffs",
         "--only",
@@ -195,7 +195,7 @@ def test_reports_are_of_the_form_that_those_of_servers_have(program, tmp_path):
     assert "/usr" not in page.partition("<pre>")[0]
 
 
-def test_what_the_client_cannot_do_is_not_counted_and_what_time_was_short_for_is():
+def test_undeclared_traits_are_not_counted_and_untested_scenarios_are():
     class Modest(PlainClient):
         pass
 
@@ -207,12 +207,12 @@ def test_what_the_client_cannot_do_is_not_counted_and_what_time_was_short_for_is
         "answers.404": None,
     }
     assert all(each.is_whole or not each.total for each in grade(found, found.trials).grades)
-    spent = judged(PlainClient, "404", budget=-1)
+    spent = judge(PlainClient, "404", budget=-1)
     assert [verdict.why for verdict in spent.run.verdicts] == [SkipReason.UNTESTED]
     assert spent.exit_code == 4
 
 
-def test_a_scenario_that_is_played_several_times_counts_by_the_worst():
+def test_the_worst_repetition_of_a_scenario_counts():
     class WrongAtTimes(PlainClient):
         count = 0
 
@@ -223,65 +223,67 @@ def test_a_scenario_that_is_played_several_times_counts_by_the_worst():
                     raise RuntimeError("the second time")
             return super().receive(event)
 
-    report = judged(WrongAtTimes, "done-closes", repeat=3, lanes=1)
+    report = judge(WrongAtTimes, "done-closes", repeat=3, lanes=1)
     (verdict,) = report.run.verdicts
     assert (verdict.rounds, verdict.outcome) == (3, Outcome.FAIL)
     assert verdict.note.startswith("1 of 3 times")
     assert report.exit_code == 1
 
 
-def test_a_fault_of_the_suite_in_one_scenario_leaves_the_others_alone(monkeypatch):
+def test_an_error_of_the_suite_is_reported_as_an_error(monkeypatch):
     def breaks(*_):
         raise ZeroDivisionError
 
-    right = judged(PlainClient, "404", "410")
+    right = judge(PlainClient, "404", "410")
     assert right.exit_code == 0
     monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play_scenario"], "judge", breaks)
-    report = judged(PlainClient, "404", "410")
+    report = judge(PlainClient, "404", "410")
     assert {verdict.outcome for verdict in report.run.verdicts} == {Outcome.ERROR}
     assert report.exit_code == 3
 
 
-def test_a_known_failure_is_no_failure_and_is_one_once_it_holds(tmp_path):
+def test_a_baseline_excuses_known_failures_and_reports_stale_ones(tmp_path):
     file = tmp_path / "known.toml"
     names = sorted({*BY_NAME["closed-inside-an-event"].requirements, "TW-CLI-052"})
     file.write_text("".join(f'[[known]]\nsentence = "{name}"\nreason = "a toy"\n' for name in names))
-    words = ("--client", SHELL, "--only", "cuts.closed-inside-an-event", "--baseline", file)
-    assert conformance(*words).exit_code == 0
-    stale = conformance("--client", OURS, *words[2:])
+    arguments = ("--client", SHELL, "--only", "cuts.closed-inside-an-event", "--baseline", file)
+    assert conformance(*arguments).exit_code == 0
+    stale = conformance("--client", PROJECT_CLIENT, *arguments[2:])
     assert stale.exit_code == 1
     assert "holds. Remove it from the baseline." in stale.output
 
 
-def test_what_each_request_has_to_be_like_is_judged_in_every_scenario_by_its_own_sentence():
-    report = judged(AcceptsCompressedStreams, "404", "done-closes")
+def test_requirements_on_requests_are_checked_in_every_scenario():
+    report = judge(AcceptsCompressedStreams, "404", "done-closes")
     assert {each.requirement.id for each in report.failures} == {"TW-SEC-023"}
     held = {name for name, each in report.results.items() if each.outcome is Outcome.PASS}
     assert {"TW-CLI-008", *BY_NAME["404"].requirements} <= held
 
 
-# ---- unusual servers ---------------------------------------------------------------------------------------------
+# ---- variants of the scenarios -----------------------------------------------------------------------------------
 
 
-def test_each_unusual_server_has_twins_that_differ_from_their_scenarios():
+def test_each_variant_changes_its_scenarios():
     found = list(variant_scenarios(SCENARIOS, ["all"]))
-    assert {twin.area for twin in found} == {*VARIANTS}
-    for twin in found:
-        plain = BY_NAME[twin.name]
-        assert (twin.scripts, twin.discovery, twin.late) != (plain.scripts, plain.discovery, plain.late), (
-            name_of(twin)
-        )
+    assert {variant_scenario.area for variant_scenario in found} == {*VARIANTS}
+    for variant_scenario in found:
+        plain = BY_NAME[variant_scenario.name]
+        assert (variant_scenario.scripts, variant_scenario.discovery, variant_scenario.late) != (
+            plain.scripts,
+            plain.discovery,
+            plain.late,
+        ), name_of(variant_scenario)
     assert len({name_of(each) for each in [*SCENARIOS, *found]}) == len(SCENARIOS) + len(found)
 
 
-def test_sentences_of_unusual_servers_are_about_clients():
+def test_requirements_of_variants_are_about_clients():
     roles = {one.id: one.role for one in document.requirements}
     for name, variant in VARIANTS.items():
         assert {roles[sentence] for sentence in variant.requirements} <= {"client", "both"}, name
 
 
 @pytest.mark.parametrize(
-    ("variant", "wrong"),
+    ("variant", "faulty_name"),
     [
         ("one-byte-chunks", "DecodesChunksSeparately"),
         ("comments", "DispatchesEventAfterComment"),
@@ -292,19 +294,23 @@ def test_sentences_of_unusual_servers_are_about_clients():
         ("busy", "GivesUpOnFirst503"),
     ],
 )
-def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):
-    client = next(client for client in all_faulty_clients() if client.__name__ == wrong)
-    chosen = [twin for twin in variant_scenarios(SCENARIOS, []) if twin.area == variant]
+def test_a_variant_detects_a_client_that_mishandles_it(variant, faulty_name):
+    client = next(client for client in all_faulty_clients() if client.__name__ == faulty_name)
+    chosen = [
+        variant_scenario
+        for variant_scenario in variant_scenarios(SCENARIOS, [])
+        if variant_scenario.area == variant
+    ]
     found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
     report = grade(found, found.trials)
     assert VARIANTS[variant].requirements[0] in {each.requirement.id for each in report.failures}
 
 
-# ---- clients that come along -------------------------------------------------------------------------------------
+# ---- included clients --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("awk")), reason="no curl or awk")
-def test_the_shell_toy_follows_one_connection_and_is_told_what_it_lacks(tmp_path):
+def test_the_shell_client_passes_one_connection_and_fails_resuming(tmp_path):
     found = conformance("--client", SHELL, "--only", "framing.comments")
     assert found.exit_code == 0, found.output
     found = conformance("--client", SHELL, "--only", "cuts.reset-after-an-event", "--only", "resync.gap")
@@ -319,7 +325,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 @pytest.mark.timeout(120)
-def test_a_page_in_a_browser_is_judged_like_any_other_client(tmp_path):
+def test_a_browser_page_is_tested_like_any_other_client(tmp_path):
     names = [
         "cuts.reset-after-an-event",
         "diffs.rollback",
@@ -327,15 +333,16 @@ def test_a_page_in_a_browser_is_judged_like_any_other_client(tmp_path):
         "ends.failed",
         "waiting.backoff-doubles",
     ]
-    words = [word for name in names for word in ("--only", name)]
+    arguments = [word for name in names for word in ("--only", name)]
     file = tmp_path / "report.json"
     command = f"{PYTHON} -m tidewire_conformance.clients.adapters.chromium_page"
-    found = conformance("--client", command, *words, "--json", file)
+    found = conformance("--client", command, *arguments, "--json", file)
     assert found.exit_code == 1
     broken = {
         check["name"]: {each["sentence"] for each in check["broken"]}
         for check in json.loads(file.read_text())["checks"]
     }
-    # A page cannot choose what codings it takes, and its EventSource waits the same each time.
+    # A page cannot choose the codings that it accepts, and its EventSource waits the same time before each
+    # retry.
     assert {name for name, sentences in broken.items() if sentences == {"TW-SEC-023"}} == {*names[:4]}
     assert "TW-CLI-015" in broken[names[4]]

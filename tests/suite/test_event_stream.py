@@ -1,4 +1,4 @@
-"""The suite's own reading of event streams and states, held against the vectors and against two other readers."""
+"""The suite's own event stream decoder and diff engine, tested against vectors and two other decoders."""
 
 import base64
 import json
@@ -24,11 +24,14 @@ STREAMS = [
 ]
 
 UNLIKE_HTTPX_SSE = {2, 3, 4, 6}
-"""Streams that httpx-sse reads otherwise than the standard: a type, an id and a retry without data become events of their own;
-the first event after a byte order mark is lost."""
+"""Indexes of streams that httpx-sse decodes differently from the standard.
+
+It dispatches events for a type, an id or a retry without data, and loses the first event after a byte order
+mark.
+"""
 
 
-def ours(stream, size):
+def decode_with_suite(stream, size):
     reader = EventStreamDecoder()
     blocks = [block for at in range(0, len(stream), size) for block in reader.feed(stream[at : at + size], 0)]
     return [
@@ -38,12 +41,12 @@ def ours(stream, size):
     ]
 
 
-def protocols(stream):
+def decode_with_client(stream):
     decoder = Decoder()
     return [(event.type, event.data, event.id or "") for event in decoder.feed(stream)]
 
 
-def httpx_sses(stream):
+def decode_with_httpx_sse(stream):
     decoder, found = httpx_sse._decoders.SSEDecoder(), []
     for line in stream.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]:
         if (event := decoder.decode(line)) is not None:
@@ -52,17 +55,21 @@ def httpx_sses(stream):
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_chunks_make_no_difference(stream):
-    assert len({tuple(ours(stream, size)) for size in range(1, len(stream) + 1)}) == 1
+def test_decoding_does_not_depend_on_chunk_sizes(stream):
+    assert len({tuple(decode_with_suite(stream, size)) for size in range(1, len(stream) + 1)}) == 1
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_the_clients_decoder_reads_the_same(stream):
-    assert ours(stream, len(stream)) == protocols(stream)
+def test_the_suite_decodes_like_the_client(stream):
+    assert decode_with_suite(stream, len(stream)) == decode_with_client(stream)
 
 
-def test_what_httpx_sse_reads_otherwise_is_known():
-    unlike = {at for at, stream in enumerate(STREAMS) if ours(stream, len(stream)) != httpx_sses(stream)}
+def test_differences_from_httpx_sse_are_listed():
+    unlike = {
+        at
+        for at, stream in enumerate(STREAMS)
+        if decode_with_suite(stream, len(stream)) != decode_with_httpx_sse(stream)
+    }
     assert unlike == UNLIKE_HTTPX_SSE
 
 
@@ -80,15 +87,15 @@ FRAMING = [
 
 
 @pytest.mark.parametrize("vector", FRAMING)
-def test_a_stream_is_read_as_its_vector_says(vector):
+def test_decoding_matches_the_framing_vectors(vector):
     stream = base64.b64decode(vector["stream"])
-    wanted = [
+    expected = [
         (event.get("type", "message"), event["data"], event.get("id", "")) for event in vector["events"]
     ]
-    assert ours(stream, 3) == wanted
+    assert decode_with_suite(stream, 3) == expected
 
 
-def test_bytes_are_kept_as_they_came():
+def test_blocks_keep_the_raw_bytes():
     stream = b"id:1-1\r\ndata:a\r\rdata:b\n\n"
     reader = EventStreamDecoder()
     blocks = [block for byte in stream for block in reader.feed(bytes([byte]), 0)]
@@ -99,17 +106,18 @@ def test_bytes_are_kept_as_they_came():
 DIFFS = [
     each
     for each in vectors("diff")
-    if {"before", "diff"} <= each.values[0].keys() and "stable" not in each.id  # judged by a check of its own
+    if {"before", "diff"} <= each.values[0].keys()
+    and "stable" not in each.id  # The vectors named "stable" belong to another check.
 ]
 
 
 @pytest.mark.parametrize("vector", DIFFS)
-def test_a_diff_is_folded_as_its_vector_says(vector):
-    held = json.dumps(vector["before"])
+def test_applying_diffs_matches_the_vectors(vector):
+    before = json.dumps(vector["before"])
     state = State(vector["before"], tuple(vector.get("columns", ())))
     try:
         got = apply_diffs.apply(state, vector["diff"]).value
     except InvalidDiffError:
         got = "refused"
     assert json.dumps(got, sort_keys=True) == json.dumps(vector.get("after", "refused"), sort_keys=True)
-    assert json.dumps(state.value) == held, "what was held is not changed"
+    assert json.dumps(state.value) == before, "what was held is not changed"

@@ -1,4 +1,4 @@
-"""The grade, by what it must never say, over runs that are drawn; and the badge, which is a grade in one line."""
+"""Properties of the grade of a run, tested with generated runs, and its badge."""
 
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
@@ -60,32 +60,32 @@ def reports(draw):
     found = [draw(verdicts(number)) for number in range(draw(st.integers(0, 5)))]
     known = dict.fromkeys(draw(st.sets(st.sampled_from(CHOICE), max_size=2)), "known")
     run = DrawnRun(found, draw(st.sampled_from(["", "", "the run was interrupted"])))
-    checks = [Named(each.check, each.requirements) for each in found]
+    checks = [NamedCheck(each.check, each.requirements) for each in found]
     return grade(run, checks, known, draw(st.sampled_from(["", "", "2 of 9 checks"])))
 
 
 @dataclass
-class Named:
+class NamedCheck:
     name: str
     requirements: tuple
 
 
 def report_of(*found, **options):
-    return grade(DrawnRun([*found]), [Named(each.check, each.requirements) for each in found], **options)
+    return grade(DrawnRun([*found]), [NamedCheck(each.check, each.requirements) for each in found], **options)
 
 
-def said(report, sentence):
-    """What the checks asserted of a sentence."""
+def assertions_of(report, sentence):
+    """The outcomes that checks asserted for a requirement."""
     return [each.holds for verdict in report.run.verdicts for each in verdict.assertions if each.requirement == sentence]  # fmt: skip
 
 
 @settings(max_examples=40)
 @given(reports())
-def test_only_what_was_judged_and_found_right_holds(report):
+def test_a_requirement_holds_only_if_every_assertion_holds(report):
     for name, standing in report.results.items():
-        assert not standing.holds or (said(report, name) and all(said(report, name)))
+        assert not standing.holds or (assertions_of(report, name) and all(assertions_of(report, name)))
         assert not standing.holds or standing.counts
-        if False in said(report, name):
+        if False in assertions_of(report, name):
             assert standing.outcome in {Outcome.FAIL, Outcome.WARN}, "nothing hides what was found"
             assert standing.counts
             assert standing.broken
@@ -93,10 +93,10 @@ def test_only_what_was_judged_and_found_right_holds(report):
 
 @settings(max_examples=40)
 @given(reports())
-def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_in_it(report):
+def test_a_requirement_is_not_counted_only_if_no_check_could_judge_it(report):
     for name, standing in report.results.items():
         if not standing.counts:
-            assert not said(report, name)
+            assert not assertions_of(report, name)
             for verdict in standing.verdicts:
                 assert verdict.outcome is not Outcome.FAIL, "what failed may have kept it from being judged"
                 assert verdict.why in UNCOUNTED or verdict.outcome in {Outcome.PASS, Outcome.WARN}
@@ -104,12 +104,12 @@ def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_i
 
 @settings(max_examples=40)
 @given(reports())
-def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
+def test_a_profile_is_met_only_by_all_of_its_requirements(report):
     for each in report.grades:
-        own = [
+        counted = [
             one for one in report.results.values() if one.requirement.profile == each.profile and one.counts
         ]
-        must = [one for one in own if one.requirement.binds]
+        must = [one for one in counted if one.requirement.binds]
         assert each.is_whole == (bool(must) and all(one.holds for one in must))
         assert (each.held, each.total) == (sum(one.holds for one in must), len(must))
     met = {each.profile for each in report.grades if each.is_whole}
@@ -120,10 +120,10 @@ def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
 @settings(max_examples=40)
 @given(reports())
 def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
-    asserted = any(verdict.assertions for verdict in report.run.verdicts)
+    verdict_with = any(verdict.assertions for verdict in report.run.verdicts)
     new = [each for each in report.failures if each.requirement.id not in report.known]
     text, color = badge.summary(report)
-    assert (report.exit_code == 4) == (not asserted and not report.errors)
+    assert (report.exit_code == 4) == (not verdict_with and not report.errors)
     assert not new or report.exit_code == 1
     assert not report.run.cut_short or report.exit_code != 0
     if color == badge.GREEN:
@@ -136,45 +136,45 @@ def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
     assert drawn.get("aria-label") == f"tidewire: {text}"
 
 
-def asserted(check, sentences, *pairs):
+def verdict_with(check, sentences, *pairs):
     verdict = Verdict(check, sentences, "x", assertions=[Assertion(name, holds) for name, holds in pairs])
     settle(verdict)
     return verdict
 
 
-def test_a_sentence_whose_only_check_failed_at_another_one_counts_and_does_not_hold():
+def test_a_requirement_blocked_by_another_failure_counts_and_does_not_hold():
     first, second, *_ = CHOICE
-    report = report_of(asserted("area.one", (first, second), (first, False)))
+    report = report_of(verdict_with("area.one", (first, second), (first, False)))
     assert (report.results[second].why, report.results[second].counts) == (SkipReason.BLOCKED, True)
     assert "area.one failed at another requirement" in report.results[second].note
     assert report.unjudged == [report.results[second]]
     assert (report.grades[0].held, report.grades[0].total) == (0, 2)
-    elsewhere = asserted("area.two", (second,), (second, True))
-    judged = report_of(asserted("area.one", (first, second), (first, False)), elsewhere)
+    elsewhere = verdict_with("area.two", (second,), (second, True))
+    judged = report_of(verdict_with("area.one", (first, second), (first, False)), elsewhere)
     assert judged.results[second].holds, "another check judged it"
 
 
-def test_a_check_that_passed_without_an_occasion_for_a_sentence_leaves_it_out():
+def test_a_requirement_without_an_occasion_is_not_counted():
     first, second, *_ = CHOICE
-    report = report_of(asserted("area.one", (first, second), (first, True)))
+    report = report_of(verdict_with("area.one", (first, second), (first, True)))
     assert (report.results[second].why, report.results[second].counts) == (SkipReason.NO_OCCASION, False)
     assert report.headline == "core · 1/1 MUST · 0/0 SHOULD"
     assert badge.summary(report) == ("core · 1/1", badge.GREEN)
 
 
-def test_what_another_time_broke_is_broken():
+def test_a_failure_in_any_repetition_counts():
     first, second, *_ = CHOICE
     times = [
-        asserted("area.one", (first, second), (first, False), (second, True)),
-        asserted("area.one", (first, second), (first, True), (second, False)),
+        verdict_with("area.one", (first, second), (first, False), (second, True)),
+        verdict_with("area.one", (first, second), (first, True), (second, False)),
     ]
     report = report_of(merge(times))
     assert {each.requirement.id for each in report.failures} == {first, second}
 
 
-def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
+def test_failures_are_sorted_by_frequency_with_known_ones_last():
     first, second, third, *_ = CHOICE
-    found = asserted(
+    found = verdict_with(
         "area.one", (first, second, third),
         (first, False), (second, False), (second, False), (third, False), (third, False), (third, False),
     )  # fmt: skip
@@ -182,8 +182,8 @@ def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
     assert [each.requirement.id for each in report.failures] == [second, first, third]
 
 
-def test_what_was_judged_stands_where_there_was_no_time_to_judge_it_again():
-    sound = asserted("area.one", ("TW-DSC-001",), ("TW-DSC-001", True))
+def test_a_skipped_repetition_does_not_change_the_outcome():
+    sound = verdict_with("area.one", ("TW-DSC-001",), ("TW-DSC-001", True))
     late = Verdict(
         "area.one", ("TW-DSC-001",), "x", Outcome.SKIPPED, "the budget was spent", SkipReason.UNTESTED
     )

@@ -1,4 +1,4 @@
-"""The player itself: what its server does to a connection, how it judges, and what it makes of programs that misbehave."""
+"""The scenario player: its server, its judgment of clients, and its treatment of faulty programs."""
 
 import contextlib
 import json
@@ -38,15 +38,15 @@ GET = f"GET /v1/jobs/{JOB}/events HTTP/1.1\r\nHost: a\r\nAccept: text/event-stre
 
 
 def scripted(*exchanges, **members):
-    """A scenario whose streams are these."""
+    """A scenario whose stream requests receive these exchanges."""
     return Scenario(
         "made-up", "…", ("TW-CLI-009",), {"end": ["succeeded"]}, scripts={"streams": exchanges}, **members
     )
 
 
 @contextlib.contextmanager
-def asked(scenario):
-    """The server of a scenario, and a connection on which the stream has been asked for."""
+def stream_requested(scenario):
+    """Start the server of a scenario and yield it with a connection that has requested the stream."""
     with ScenarioServer(scenario, patience=5) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=5) as connection:
@@ -58,23 +58,23 @@ def read_to_the_end(connection):
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-# ---- what its server does to a connection ----------------------------------------------------------------------
+# ---- connections of the scenario server ------------------------------------------------------------------------
 
 
-def test_a_body_can_end_inside_a_character_without_the_end_of_its_chunks():
+def test_a_cut_may_split_a_character_and_a_chunk():
     exchange = {"events": [{"id": "1-4", "data": "é"}], "cut_after": 14, "then": "close"}
-    with asked(scripted(exchange)) as (_, connection):
+    with stream_requested(scripted(exchange)) as (_, connection):
         body = read_to_the_end(connection).partition(b"\r\n\r\n")[2]
     assert body == b'e\r\nid:1-4\ndata:"\xc3\r\n'
 
 
-def test_a_body_that_ends_in_good_order_ends_with_the_last_chunk():
-    with asked(scripted({"events": [{"bytes": "a"}]})) as (_, connection):
+def test_a_complete_body_ends_with_the_last_chunk():
+    with stream_requested(scripted({"events": [{"bytes": "a"}]})) as (_, connection):
         assert read_to_the_end(connection).endswith(b"\r\n\r\n1\r\na\r\n0\r\n\r\n")
 
 
-def test_cut_after_counts_from_the_end_where_it_is_negative():
-    with asked(
+def test_a_negative_cut_after_counts_from_the_end():
+    with stream_requested(
         scripted({"events": [{"bytes": "abc"}, {"bytes": "de"}], "cut_after": -3, "framing": "close"})
     ) as (
         _,
@@ -83,19 +83,19 @@ def test_cut_after_counts_from_the_end_where_it_is_negative():
         assert read_to_the_end(connection).endswith(b"\r\n\r\nab")
 
 
-def test_a_connection_can_be_reset():
-    with asked(scripted({"status": None, "then": "reset"})) as (_, connection):
+def test_then_reset_resets_the_connection():
+    with stream_requested(scripted({"status": None, "then": "reset"})) as (_, connection):
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
 
 
-def test_a_connection_can_be_closed_without_an_answer():
-    with asked(scripted({"status": None})) as (_, connection):
+def test_a_connection_can_be_closed_without_a_response():
+    with stream_requested(scripted({"status": None})) as (_, connection):
         assert connection.recv(1) == b""
 
 
 def test_a_stalled_connection_stays_open_until_the_client_closes_it():
-    with asked(scripted({"events": [{"bytes": "a"}], "then": "stall"})) as (server, connection):
+    with stream_requested(scripted({"events": [{"bytes": "a"}], "then": "stall"})) as (server, connection):
         received = b""
         while not received.endswith(b"1\r\na\r\n"):
             received += connection.recv(4096)
@@ -106,7 +106,7 @@ def test_a_stalled_connection_stays_open_until_the_client_closes_it():
         assert server.wait(lambda: request.closed is not None, 5)
 
 
-def test_a_server_holds_still_until_a_value_was_handed_over_and_notes_what_it_waits_for_in_vain():
+def test_until_saw_waits_for_a_value_and_records_a_timeout():
     steps = [{"until_saw": "Hel"}, {"bytes": "a"}]
     with ScenarioServer(scripted({"events": steps}), patience=0.1) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
@@ -118,17 +118,17 @@ def test_a_server_holds_still_until_a_value_was_handed_over_and_notes_what_it_wa
     assert request.closed is None
 
 
-def test_line_ends_are_those_that_the_scenario_names():
+def test_line_end_selects_the_line_ends():
     exchange = {"events": [{"id": "1-4", "data": "a\n"}], "line_end": "crlf", "framing": "close"}
-    with asked(scripted(exchange)) as (_, connection):
+    with stream_requested(scripted(exchange)) as (_, connection):
         assert read_to_the_end(connection).endswith(b'\r\n\r\nid:1-4\r\ndata:"a\\n"\r\n\r\n')
 
 
-# ---- how it judges ---------------------------------------------------------------------------------------------
+# ---- judging clients -------------------------------------------------------------------------------------------
 
 
-class Pretender:
-    """Reports what it is told to report, and asks nothing."""
+class FixedReportAdapter:
+    """A client adapter that sends prepared reports and makes no requests."""
 
     name = "pretender"
     traits = frozenset(TRAITS)
@@ -140,28 +140,29 @@ class Pretender:
         tell({"id": command["id"], **self.report(command)})
 
 
-def test_a_client_that_always_says_succeeded_passes_nothing():
+def test_an_adapter_that_always_reports_succeeded_passes_no_scenario():
     outcomes = {
-        verdict.outcome for verdict in play_all(SCENARIOS, Pretender(lambda command: {"end": "succeeded"}))
+        verdict.outcome
+        for verdict in play_all(SCENARIOS, FixedReportAdapter(lambda command: {"end": "succeeded"}))
     }
     assert outcomes <= {Outcome.FAIL, Outcome.WARN, Outcome.ERROR}
 
 
-def test_a_client_that_says_what_is_expected_and_asks_nothing_passes_nothing():
+def test_an_adapter_that_reports_expected_results_without_requests_passes_no_scenario():
     def adapter(scenario):
         expect = scenario.expect
         end = {"end": expect["end"][0], "checkpoint": 1, "incomplete": expect.get("incomplete", False)}
         if "value" in expect:
             end["value"] = expect["value"]
         problem = {"code": expect.get("code"), "status": expect.get("status"), **expect.get("problem", {})}
-        return Pretender(lambda _: {**end, "problem": problem, "items": expect.get("items", [])})
+        return FixedReportAdapter(lambda _: {**end, "problem": problem, "items": expect.get("items", [])})
 
     with ThreadPoolExecutor(16) as pool:
         verdicts = pool.map(lambda one: play(one, adapter(one)), SCENARIOS)
     assert [verdict.scenario.name for verdict in verdicts if verdict.outcome is Outcome.PASS] == []
 
 
-def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_with_their_times():
+def test_a_failure_shows_requirement_expectation_and_timed_bytes():
     class WithoutACursor(PlainClient):
         def cursor_to_send(self):
             return None
@@ -172,7 +173,7 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
     assert "A client MUST treat the end of a response" in text
     assert "[TW-CLI-009]" in text
     assert re.search(r"expected +event stream 2: 1-3\n +got +no cursor", text)
-    # Reports of the client may come in between.
+    # Reports of the client may be interleaved.
     first_stream = "\n".join(line for line in text.splitlines() if re.match(r" +\d+\.\d +1 ", line))
     assert re.search(
         r'\n +\d+\.\d +1 < id:1-4\\ndata:"l\n +\d+\.\d +1 < \(closed by the server before the end of the body\)$',
@@ -183,7 +184,7 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
 
 
 @pytest.mark.parametrize(
-    ("exchange", "told"),
+    ("exchange", "message"),
     [
         ({"events": [{"bytes": "a"}]}, "(end of the body; the server closed the connection)"),
         ({"events": [{"bytes": "a"}], "then": "close"}, "(closed by the server before the end of the body)"),
@@ -196,39 +197,39 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
         ),
     ],
 )
-def test_the_record_of_a_connection_tells_how_the_server_ended_it(exchange, told):
-    with asked(scripted(exchange)) as (server, _):
+def test_the_transcript_shows_how_the_server_ended_a_connection(exchange, message):
+    with stream_requested(scripted(exchange)) as (server, _):
         (request,) = (
             server.conversation.requests if server.wait(lambda: bool(server.conversation.requests), 5) else ()
         )
-        until(lambda: request.ending is not None)
-    assert [line for line in transcript(server.conversation) if line.endswith(f" 1 < {told}")]
+        wait_until(lambda: request.ending is not None)
+    assert [line for line in transcript(server.conversation) if line.endswith(f" 1 < {message}")]
 
 
-def test_of_many_reports_of_a_client_the_first_and_the_last_are_shown():
+def test_the_transcript_abbreviates_many_client_reports():
     run = ClientRun({}, [(float(number), {"saw": "value", "value": number}) for number in range(100)])
-    told = "\n".join(transcript(Conversation(runs=[run])))
-    assert "'value': 11}" in told
-    assert "'value': 88}" in told
-    assert "'value': 12}" not in told
-    assert "* … 76 reports …" in told
+    message = "\n".join(transcript(Conversation(runs=[run])))
+    assert "'value': 11}" in message
+    assert "'value': 88}" in message
+    assert "'value': 12}" not in message
+    assert "* … 76 reports …" in message
 
 
-def until(condition):
-    """Wait for a condition that a thread of the server brings about."""
+def wait_until(condition):
+    """Wait for a condition that a thread of the server fulfills."""
     deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def test_what_a_client_tells_can_be_written_whatever_it_is():
+def test_reports_with_lone_surrogates_can_be_printed():
     lone = "LIE" + chr(0xD83D)
-    told = [{"saw": "value", "value": lone}, {"end": "succeeded", "value": lone, "detail": lone}]
+    message = [{"saw": "value", "value": lone}, {"end": "succeeded", "value": lone, "detail": lone}]
 
-    class Careless(Pretender):
+    class Careless(FixedReportAdapter):
         def run(self, command, tell, seconds):
-            for report in told:
+            for report in message:
                 tell({"id": command["id"], **report})
 
     verdict = play(BY_NAME["lone-surrogate"], Careless(None), patience=0.1)
@@ -236,7 +237,7 @@ def test_what_a_client_tells_can_be_written_whatever_it_is():
     assert r"LIE\ud83d" in describe(verdict).encode().decode()
 
 
-def test_a_client_that_cannot_do_what_a_scenario_needs_is_skipped_and_not_passed():
+def test_a_scenario_that_needs_an_undeclared_trait_is_skipped():
     adapter = PlainAdapter()
     adapter.traits = frozenset()
     verdict = play(BY_NAME["submit"], adapter)
@@ -244,7 +245,7 @@ def test_a_client_that_cannot_do_what_a_scenario_needs_is_skipped_and_not_passed
     assert "submit" in verdict.note
 
 
-def test_a_broken_sentence_with_should_is_a_warning():
+def test_a_violated_should_is_a_warning():
     class WithoutDates(PlainClient):
         def retry_after(self, answer):
             if "," in answer.headers.get("Retry-After", ""):
@@ -254,7 +255,7 @@ def test_a_broken_sentence_with_should_is_a_warning():
     assert play(BY_NAME["retry-after-as-a-date"], PlainAdapter(WithoutDates)).outcome is Outcome.WARN
 
 
-def test_a_request_that_comes_before_the_answer_has_ended_has_not_waited_and_breaks_no_upper_bound():
+def test_a_request_before_the_end_of_the_response_fails_the_minimum_wait():
     class AsksAheadOfTime(PlainClient):
         def at_eof(self):
             self.open().close()
@@ -271,12 +272,12 @@ def test_a_request_that_comes_before_the_answer_has_ended_has_not_waited_and_bre
     assert outcomes == {Outcome.FAIL}
 
 
-def test_a_report_that_is_no_report_is_an_error_and_no_failure():
-    verdict = play(BY_NAME["404"], Pretender(lambda command: {"end": "well enough"}))
+def test_an_invalid_report_is_an_error_not_a_failure():
+    verdict = play(BY_NAME["404"], FixedReportAdapter(lambda command: {"end": "well enough"}))
     assert verdict.outcome is Outcome.ERROR
 
 
-def test_text_is_put_together_from_deltas_or_else_from_values():
+def test_text_is_assembled_from_deltas_or_from_values():
     deltas = [{"value": "Help", "text": "Help"}, {"value": "Hello", "deleted": 1, "text": "lo"}]
     assert ClientOutput.of([deltas]).text(0) == ("Hello", 1)
     assert ClientOutput.of([[{"value": "Help"}, {"value": "Hello"}]]).text(0) == ("Hello", 1)
@@ -293,7 +294,7 @@ def test_values_are_compared_as_json():
     assert not same(None, False)
 
 
-def test_a_file_that_is_not_what_its_schema_demands_is_refused(tmp_path):
+def test_an_invalid_scenario_file_raises(tmp_path):
     file = tmp_path / "made-up.json"
     file.write_text(json.dumps({"description": "…", "scenarios": [{"name": "a"}]}), encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"made-up\.json \$\.scenarios\[0\]"):
@@ -310,12 +311,12 @@ def test_a_file_that_is_not_what_its_schema_demands_is_refused(tmp_path):
         load(file)
 
 
-# ---- programs --------------------------------------------------------------------------------------------------
+# ---- client programs -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def program(tmp_path):
-    """Makes an adapter for a program in Python."""
+    """A function that writes a Python program and returns an adapter for it."""
     with contextlib.ExitStack() as stack:
 
         def make(text):
@@ -326,7 +327,7 @@ def program(tmp_path):
         yield make
 
 
-def test_a_program_meets_scenarios_over_lines_of_json():
+def test_a_program_plays_scenarios_over_json_lines():
     names = ["closed-inside-an-event", "batch", "user-goes-on-later", "410", "goaway"]
     with ProgramAdapter([sys.executable, plain_client.__file__]) as adapter:
         assert adapter.name == "plain client"
@@ -347,20 +348,20 @@ INTRODUCTION = 'import sys, time\nprint(\'{"client": "bad", "can": []}\', flush=
         ('print(\'{"id": "c0"\' * 9, flush=True)', "a line that is not JSON"),
     ],
 )
-def test_a_program_that_reports_what_is_no_report_is_an_error(program, then, note):
+def test_invalid_output_of_a_program_is_an_error(program, then, note):
     verdict = play(BY_NAME["404"], program(INTRODUCTION + then))
     assert verdict.outcome is Outcome.ERROR
     assert note in verdict.note
 
 
-def test_a_program_that_ends_on_the_way_has_failed_with_its_last_words(program):
+def test_a_program_that_exits_during_a_scenario_fails_with_its_standard_error(program):
     verdict = play(BY_NAME["404"], program(INTRODUCTION + "sys.exit('out of order')"))
     assert verdict.outcome is Outcome.FAIL
     (finding,) = [finding for finding in verdict.findings if finding.kind == "died"]
     assert finding.got == "the program exited with 1; standard error: out of order"
 
 
-def test_a_program_that_hangs_is_stopped_and_has_failed(program):
+def test_a_hanging_program_is_stopped_and_fails(program):
     adapter = program(INTRODUCTION + "time.sleep(3600)")
     verdict = play(BY_NAME["404"], adapter, patience=0.05)
     assert verdict.outcome is Outcome.FAIL
@@ -381,27 +382,27 @@ for line in sys.stdin:
 """
 
 
-def test_a_program_that_reports_without_end_is_stopped_at_the_bound(program, monkeypatch):
+def test_a_program_with_too_many_reports_is_stopped(program, monkeypatch):
     monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_REPORTS", 50)
     verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")))
     assert verdict.outcome is Outcome.ERROR
     assert "more than 50 reports" in verdict.note
 
 
-def test_a_program_that_reports_without_end_is_out_of_time_like_one_that_reports_nothing(program):
+def test_a_program_that_reports_endlessly_times_out(program):
     verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")), patience=0.02)
     assert "hung" in {finding.kind for finding in verdict.findings}
 
 
-def test_a_line_without_end_is_read_no_further_than_the_bound(program, monkeypatch):
+def test_an_endless_line_is_read_up_to_a_limit(program, monkeypatch):
     monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
     assert "a line that is not JSON" in verdict.note
 
 
-def test_commands_of_one_program_that_dies_are_played_again_by_themselves(program):
-    """Of three at once one ends the program: the other two are not blamed for it."""
+def test_scenarios_interrupted_by_another_ones_crash_are_replayed(program):
+    """One of three concurrent commands ends the program. The other two must not fail because of it."""
     text = (
         INTRODUCED
         + """
@@ -420,7 +421,7 @@ def test_commands_of_one_program_that_dies_are_played_again_by_themselves(progra
     assert died == {"discovery"}
 
 
-def test_a_program_that_reports_of_what_it_was_never_asked_for_is_an_error_for_all_that_it_is_at(program):
+def test_a_report_with_an_unknown_id_is_an_error_for_all_running_scenarios(program):
     text = (
         INTRODUCED
         + """
@@ -434,7 +435,7 @@ def test_a_program_that_reports_of_what_it_was_never_asked_for_is_an_error_for_a
     assert all("'c0', but no command has this id" in verdict.note for verdict in found)
 
 
-def test_a_program_that_mixes_up_what_it_is_at_passes_neither(program):
+def test_a_program_that_swaps_two_reports_fails_both_scenarios(program):
     text = (
         INTRODUCED
         + """
@@ -448,7 +449,7 @@ def test_a_program_that_mixes_up_what_it_is_at_passes_neither(program):
     assert {verdict.outcome for verdict in found} == {Outcome.FAIL}
 
 
-def test_a_program_that_does_several_things_at_once_is_started_once(program, tmp_path):
+def test_a_concurrent_program_is_started_once(program, tmp_path):
     text = (
         INTRODUCED
         + f"""
@@ -461,16 +462,16 @@ def test_a_program_that_does_several_things_at_once_is_started_once(program, tmp
     assert (tmp_path / "started").read_text() == "x"
 
 
-def test_what_is_no_introduction_is_told(program):
+def test_an_invalid_introduction_raises(program):
     with pytest.raises(AdapterError, match="is not an introduction: 'can' is a required property"):
         program('print(\'{"client": "a"}\', flush=True); input()')
 
 
-def test_a_program_that_does_not_exist_is_told():
+def test_a_missing_program_raises():
     with pytest.raises(AdapterError, match="cannot start /no/such/client"):
         ProgramAdapter(["/no/such/client"])
 
 
-def test_a_program_that_ends_before_it_introduces_itself_is_told(program):
+def test_a_program_that_exits_before_its_introduction_raises(program):
     with pytest.raises(AdapterError, match="the program exited"):
         program("raise SystemExit(3)")

@@ -1,4 +1,7 @@
-"""Twelve cases of the proof, and what holds for all faulty servers and clients; `make proof` runs every case."""
+"""Twelve cases of the proof, and properties of all faulty servers and clients.
+
+`make proof` runs every case.
+"""
 
 import ast
 import inspect
@@ -19,7 +22,7 @@ from tidewire_conformance import registry, specification
 from tidewire_conformance.judging.verdict import Outcome
 
 LONGEST_HOOK = 15
-"""Lines of a faulty server without its name and its docstring."""
+"""Maximum number of lines of a faulty server, without its signature and docstring."""
 
 SERVERS = {
     "stream_without_done": "the end of a stream is missing: framing",
@@ -31,10 +34,10 @@ SERVERS = {
     "candidates_ascending": "values of a model are in another order: logprobs",
     "expired_job_gets_404": "a response after expiry is wrong, which takes the expiry hook: durable",
 }
-"""Faulty server → why it is one of the twelve."""
+"""Faulty server → the area that the case covers."""
 
 BENIGN = {"ops_instead_of_bare_strings": "every text change is written in another form"}
-"""Benign variant → why it is one of the twelve."""
+"""Benign variant → the area that the case covers."""
 BENIGN_AREAS = [
     "framing",
     "queue_progress_ping_goaway",
@@ -51,7 +54,7 @@ CLIENTS = {
     "DoesNotVerifyDigest": "it believes a wrong state: verification",
     "SendsCredentialsToOtherOrigins": "it sends credentials to another host: security",
 }
-"""Faulty client → why it is one of the twelve."""
+"""Faulty client → the area that the case covers."""
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +63,14 @@ def fork_server():
         yield fork_server
 
 
-def test_the_cases_are_twelve_of_different_areas():
+def test_the_twelve_cases_cover_different_areas():
     assert len(SERVERS) + len(BENIGN) + len(CLIENTS) == 12
     areas = {FAULTY_SERVERS[name].check.partition(".")[0] for name in SERVERS}
     assert len(areas) == len(SERVERS)
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_faulty_server_is_noticed_for_its_reason_and_for_no_other(fork_server, name):
+def test_a_faulty_server_fails_only_for_the_expected_reason(fork_server, name):
     server = FAULTY_SERVERS[name]
     area = server.check.partition(".")[0]
     chosen = [each for each in registry.checks() if each.is_named_by([area, *server.also_run])]
@@ -85,7 +88,7 @@ def test_a_benign_variant_passes(fork_server, name):
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_faulty_client_is_noticed_for_its_reason_and_for_no_other(name):
+def test_a_faulty_client_fails_only_for_the_expected_reason(name):
     row = client_kill_matrix.judge_client_briefly(name)
     assert row.fault == ""
     assert row.red
@@ -98,16 +101,16 @@ def verdict_on(fork_server, name, check):
     return verdict
 
 
-def test_a_batch_of_which_the_server_makes_one_item_is_a_fault_of_the_server(fork_server):
+def test_a_batch_with_one_item_instead_of_several_fails(fork_server):
     verdict = verdict_on(fork_server, "submit_body_ignored", "batch.items_end_independently")
     assert verdict.outcome is Outcome.FAIL, verdict.note
 
 
-def test_what_is_wrong_with_a_digest_stands_in_what_came(fork_server):
+def test_a_wrong_digest_is_reported_as_received_not_as_expected(fork_server):
     verdict = verdict_on(fork_server, "wrong_digest", "state.diffs_reconstruct_the_value")
-    (told,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]
-    assert "the digest is 0123456789abcdef" in told.got
-    assert "0123456789abcdef" not in told.expected
+    (finding,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]
+    assert "the digest is 0123456789abcdef" in finding.got
+    assert "0123456789abcdef" not in finding.expected
 
 
 def test_each_faulty_server_names_a_check_that_names_its_requirement():
@@ -119,7 +122,7 @@ def test_each_faulty_server_names_a_check_that_names_its_requirement():
             assert {*server.also_run} <= checks.keys(), server.name
 
 
-def test_a_faulty_server_is_defined_in_the_file_of_the_area_that_has_to_notice():
+def test_a_faulty_server_is_defined_in_the_module_of_its_area():
     for server in FAULTY_SERVERS.values():
         area = server.check.partition(".")[0] or "benign"
         assert server.install.__module__.rpartition(".")[2] == area, server.name
@@ -132,7 +135,7 @@ def test_a_faulty_server_is_one_small_hook():
         assert 0 < len(lines) <= LONGEST_HOOK, server.name
 
 
-def test_each_check_can_fail():
+def test_each_check_is_failed_by_a_faulty_server():
     proved = {server.check for server in FAULTY_SERVERS.values()}
     assert {check.name for check in registry.checks()} - proved == set(), (
         "a check that no faulty server proves"
@@ -141,7 +144,7 @@ def test_each_check_can_fail():
     assert judged <= specification.requirements().keys()
 
 
-def test_expected_side_failures_name_faulty_servers_and_checks_that_exist():
+def test_expected_side_failures_name_existing_servers_and_checks():
     names = [check.name for check in registry.checks()]
     for name, (why, *patterns) in EXPECTED_SIDE_FAILURES.items():
         assert name in FAULTY_SERVERS
@@ -149,14 +152,14 @@ def test_expected_side_failures_name_faulty_servers_and_checks_that_exist():
         assert all(filter_names(names, pattern) for pattern in patterns), name
 
 
-# ---- the program -------------------------------------------------------------------------------------------------
+# ---- the proof package -------------------------------------------------------------------------------------------
 
 FILES = [*Path(proof.__file__).parent.rglob("*.py")]
 
 
-def test_the_proof_runs_without_the_tests():
+def test_the_proof_does_not_import_tests():
     tests = {path.stem for path in Path(__file__).parents[1].iterdir()} | {"pytest", "tests"}
-    tests -= sys.stdlib_module_names  # `typing`
+    tests -= sys.stdlib_module_names  # The standard library has a module `typing`, too.
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []

@@ -1,4 +1,4 @@
-"""The suite as tests of pytest, as somebody would run it beside tests of their own: a program of its own, real servers."""
+"""The conformance suite as a pytest plugin, run in a separate pytest process against real servers."""
 
 import os
 import re
@@ -28,25 +28,31 @@ def fork_server():
         yield fork_server
 
 
-def plugin(folder, url, *words):
+def run_plugin(folder, url, *arguments):
     command = ["-m", "pytest", "-p", "tidewire_conformance.pytest_plugin", "-p", "no:cacheprovider"]
-    command += [f"--tidewire-url={url}", "--tidewire-header", f"Authorization: Bearer {ALICE}", "-rA", *words]
-    return program(folder, *command)
+    command += [
+        f"--tidewire-url={url}",
+        "--tidewire-header",
+        f"Authorization: Bearer {ALICE}",
+        "-rA",
+        *arguments,
+    ]
+    return run_python(folder, *command)
 
 
-def program(folder, *command):
-    # Plugins that happen to be installed here take longer to load than the checks to run.
+def run_python(folder, *command):
+    # Loading other installed plugins takes longer than the checks.
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=50, env=environment
     )
 
 
-def test_a_right_server_passes_beside_tests_of_ones_own(fork_server, tmp_path):
+def test_a_correct_server_passes_together_with_other_tests(fork_server, tmp_path):
     (tmp_path / "test_mine.py").write_text("def test_ownership_of_mine():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
     with fork_server.running() as url:
-        done = plugin(tmp_path, url, "-k", "ownership or TW-ERR-006", "--tidewire-profile", "core")
+        done = run_plugin(tmp_path, url, "-k", "ownership or TW-ERR-006", "--tidewire-profile", "core")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"^tidewire: \d+ checks of {url}, seed 0$", done.stdout, re.MULTILINE)
     assert "PASSED test_mine.py::test_ownership_of_mine" in done.stdout
@@ -56,10 +62,10 @@ def test_a_right_server_passes_beside_tests_of_ones_own(fork_server, tmp_path):
     assert re.search(r"only a part of the suite was run: \d+ of \d+ checks", done.stdout)
 
 
-def test_a_wrong_server_fails_in_the_words_of_the_console(fork_server, tmp_path):
+def test_a_faulty_server_fails_with_the_console_output(fork_server, tmp_path):
     (tmp_path / "known.toml").write_text(BASELINE)
     with fork_server.running("stream_without_done") as url:
-        found = plugin(
+        found = run_plugin(
             tmp_path,
             url,
             "-m",
@@ -67,7 +73,7 @@ def test_a_wrong_server_fails_in_the_words_of_the_console(fork_server, tmp_path)
             "-k",
             "log_ends_with_exactly_one_done or stream_closes_after_done",
         )
-        known = plugin(
+        known = run_plugin(
             tmp_path, url, "-k", "log_ends_with_exactly_one_done", "--tidewire-baseline", "known.toml"
         )
     assert found.returncode == 1, found.stdout + found.stderr
@@ -82,13 +88,13 @@ def test_a_wrong_server_fails_in_the_words_of_the_console(fork_server, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["--tidewire-url=http://127.0.0.1:9"], 3, "nothing listens there"),
         (["--tidewire-url=http://x", "--tidewire-profile=gold"], 4, "there is no profile gold"),
     ],
 )
-def test_what_cannot_be_run_says_why(tmp_path, words, code, told):
-    done = program(tmp_path, "-m", "pytest", "-p", "tidewire_conformance.pytest_plugin", *words)
-    assert (done.returncode, told in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+def test_invalid_options_exit_with_a_message(tmp_path, arguments, code, message):
+    done = run_python(tmp_path, "-m", "pytest", "-p", "tidewire_conformance.pytest_plugin", *arguments)
+    assert (done.returncode, message in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

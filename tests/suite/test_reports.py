@@ -1,4 +1,4 @@
-"""What a report shows as proof: commands that send the same again, frames, and nothing that is a secret."""
+"""Reports of the suite: reproducible curl commands, recorded frames, and no secrets."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
+from suite.test_grade import CHOICE, DrawnRun, NamedCheck, report_of, verdict_with
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report import badge, failure_groups, html_report, junit_report, terminal_report
@@ -25,30 +25,30 @@ STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: clos
 
 
 @contextlib.contextmanager
-def listening(answer=b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"):
-    """A server that answers everything the same; gives its URL and the requests as they came."""
-    heard = []
+def recording_server(answer=b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"):
+    """A server that sends the same response to every request; yields its URL and the received requests."""
+    received = []
 
     def serve(listener):
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listener.accept()
                 with connection:
-                    heard.append(request_of(connection))
+                    received.append(request_of(connection))
                     connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", received
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(10)
 
 
 def request_of(connection):
-    """Line, header and body of one request."""
+    """Request line, header fields and body of one request."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += connection.recv(65536)
@@ -62,14 +62,14 @@ def request_of(connection):
     while len(body) < int(fields.get("content-length", 0)):
         body += connection.recv(65536)
     for name in ("user-agent", "accept", "content-length", "host"):
-        # Of curl's own, or what follows from the rest.
+        # curl sends its own values for these fields, or derives them from the request.
         fields.pop(name, None) if fields.get(name) != "text/event-stream" else None
     return line, fields, body
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("bash")), reason="no curl or bash")
 @pytest.mark.parametrize(
-    ("method", "place", "asked"),
+    ("method", "place", "arguments"),
     [
         ("GET", "/v1/jobs/a/events?after=0-0&x=[1]{2}", {"header": {"Accept": "text/event-stream", "Last-Event-ID": ""}}),
         ("POST", "/v1/endpoints/it's/jobs", {"json": {"input": "it's\n\\ né 😀 $HOME `id`"}}),
@@ -82,49 +82,52 @@ def request_of(connection):
         ("OPTIONS", "/v1", {"header": {"Origin": "https://page.example"}}),
     ],
 )  # fmt: skip
-def test_a_command_sends_the_same_again_when_it_is_pasted(method, place, asked):
-    with listening() as (url, heard):
+def test_the_curl_command_repeats_the_request(method, place, arguments):
+    with recording_server() as (url, received):
         wire = Wire(url, header=[("Authorization", TOKEN)])
-        exchange = asyncio.run(wire.request(method, place, **asked))
+        exchange = asyncio.run(wire.request(method, place, **arguments))
         command = curl(exchange)
         assert TOKEN.partition(" ")[2] not in command
         environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "AUTHORIZATION": TOKEN}
         done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=30)
     assert done.returncode == 0, (command, done.stderr)
-    assert heard[1] == heard[0], command
+    assert received[1] == received[0], command
 
 
-def failing(answer, place="/v1/jobs/a/events", **asked):
-    """A report with one failure, whose record is that of a real exchange."""
+def report_of_failure(answer, place="/v1/jobs/a/events", **arguments):
+    """A report with one failure whose record is a real exchange."""
 
     async def ask(url):
         wire = Wire(url, header=[("Authorization", TOKEN), ("X-Env", "test")])
         with contextlib.suppress(IncompleteResponseError):
-            await wire.request("GET", place, **asked)
+            await wire.request("GET", place, **arguments)
         return wire.record[0]
 
-    with listening(answer) as (url, _):
+    with recording_server(answer) as (url, _):
         exchange = asyncio.run(ask(url))
     block = exchange.blocks[-1] if exchange.blocks else None
     verdict = Verdict("area.check", (CHOICE[0],), "what it is about")
     verdict.assertions.append(Assertion(CHOICE[0], False, "this", "that", exchange, block))
     verdict.outcome = Outcome.FAIL
-    return grade(DrawnRun([verdict]), [Named("area.check", (CHOICE[0],))])
+    return grade(DrawnRun([verdict]), [NamedCheck("area.check", (CHOICE[0],))])
 
 
-def shown(report, width=100):
+def terminal_output(report, width=100):
     screen = Console(width=width, highlight=False, no_color=True)
     with screen.capture() as capture:
         terminal_report.show(report, screen)
     return capture.get()
 
 
-def test_no_report_holds_what_a_caller_is_known_by(tmp_path):
+def test_no_report_contains_credentials(tmp_path):
     echo = f'HTTP/1.1 401 No\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{{"you sent": "{TOKEN}"}}'
-    report = failing(echo.encode(), place=f"/v1/jobs/a?access_token={TOKEN.partition(' ')[2]}")
+    report = report_of_failure(echo.encode(), place=f"/v1/jobs/a?access_token={TOKEN.partition(' ')[2]}")
     for way, name in ((html_report, "r.html"), (junit_report, "r.xml"), (badge, "r.svg")):
         way.write(report, tmp_path / name)
-    texts = [shown(report), *((tmp_path / name).read_text() for name in ("r.html", "r.xml", "r.svg"))]
+    texts = [
+        terminal_output(report),
+        *((tmp_path / name).read_text() for name in ("r.html", "r.xml", "r.svg")),
+    ]
     for text in texts:
         assert "a-token-of-somebody" not in text
     assert '{"you sent": "$AUTHORIZATION"}' in texts[0]
@@ -132,9 +135,9 @@ def test_no_report_holds_what_a_caller_is_known_by(tmp_path):
     assert "read your credentials from $AUTHORIZATION and $X_ENV" in texts[0]
 
 
-def test_frames_tell_when_each_event_came_and_mark_the_one_that_is_meant():
+def test_frames_show_event_times_and_mark_the_failing_event():
     events = "".join(f"id:1-{number}\ndata:{number}\n\n" for number in range(1, 31))
-    report = failing((STREAM + events + 'id:1-31\ndata:"cut').encode())
+    report = report_of_failure((STREAM + events + 'id:1-31\ndata:"cut').encode())
     (_, assertion) = report.failures[0].broken[0]
     lines = [*frames(assertion)]
     assert re.fullmatch(r"       0.0  > GET http://127.0.0.1:\d+/v1/jobs/a/events", lines[0])
@@ -143,40 +146,42 @@ def test_frames_tell_when_each_event_came_and_mark_the_one_that_is_meant():
     assert any(line.endswith("< … 25 blocks") for line in lines)
 
 
-def test_a_record_is_shown_once_and_a_long_one_from_both_ends():
-    report = failing((STREAM + "".join(f"data:{number}\n\n" for number in range(40))).encode())
+def test_a_record_is_shown_once_and_abbreviated_in_the_middle():
+    report = report_of_failure((STREAM + "".join(f"data:{number}\n\n" for number in range(40))).encode())
     verdict = report.run.verdicts[0]
-    told = verdict.assertions[0]
+    failures = verdict.assertions[0]
     verdict.requirements = (CHOICE[0], CHOICE[1])
-    verdict.assertions[0] = Assertion(CHOICE[0], False, "this", "", told.exchange)
-    verdict.assertions.append(Assertion(CHOICE[1], False, "this, too", "", told.exchange))
-    text = shown(grade(report.run, [Named("area.check", verdict.requirements)]))
+    verdict.assertions[0] = Assertion(CHOICE[0], False, "this", "", failures.exchange)
+    verdict.assertions.append(Assertion(CHOICE[1], False, "this, too", "", failures.exchange))
+    text = terminal_output(grade(report.run, [NamedCheck("area.check", verdict.requirements)]))
     assert text.count("> GET http") == 1
     assert f"frames    shown above, under {CHOICE[0]}" in text
     assert re.search(r"< data:3\\n\\n\n +< … 32 blocks\n +\d+\.\d  < data:36\\n\\n", text)
 
 
 @pytest.mark.parametrize("before", [150, 1000])
-def test_a_long_body_is_cut_around_the_member_that_is_spoken_of(before):
+def test_a_long_body_is_abbreviated_around_the_reported_member(before):
     body = f'{{"a":"{"x" * before}","that":1.0,"b":"{"y" * 5000}"}}'
     head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-    text = shown(failing(f"{head}{body}".encode()))
+    text = terminal_output(report_of_failure(f"{head}{body}".encode()))
     (line,) = [line for line in text.split("\n") if '< {"a"' in line]
     assert '"that":1.0,"b":"yyy' in line
     assert line.endswith('yyy"}')
     assert len(line) < 500
 
 
-def test_a_cut_leaves_no_half_of_a_secret():
+def test_abbreviation_leaves_no_part_of_a_secret():
     for place in range(100, 160):
-        text = shown(failing(f"{STREAM}data:{'x' * place}{TOKEN}{'y' * 5000}\n\n".encode()))
+        text = terminal_output(
+            report_of_failure(f"{STREAM}data:{'x' * place}{TOKEN}{'y' * 5000}\n\n".encode())
+        )
         assert "a-token" not in text
         assert "Bearer" not in text
 
 
-def test_a_page_loads_nothing_and_a_hostile_server_writes_no_markup(tmp_path):
-    evil = '</pre><script src="http://evil.example/x.js"></script><img src=x onerror=alert(1)>'
-    report = failing(f"{STREAM}data:{evil}\n\n".encode())
+def test_the_html_report_loads_nothing_and_escapes_server_data(tmp_path):
+    markup = '</pre><script src="http://evil.example/x.js"></script><img src=x onerror=alert(1)>'
+    report = report_of_failure(f"{STREAM}data:{markup}\n\n".encode())
     html_report.write(report, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     found = []
@@ -194,14 +199,14 @@ def test_a_page_loads_nothing_and_a_hostile_server_writes_no_markup(tmp_path):
     assert "width=device-width" in text
 
 
-def test_what_a_server_sends_moves_no_cursor_of_a_terminal():
-    report = failing(f"{STREAM}data:\x1b[2J\x1b]0;owned\x07\n\n".encode())
-    assert "\x1b" not in shown(report)
-    assert "data:\\x1b[2J\\x1b]0;owned\\x07" in shown(report)
+def test_the_terminal_report_escapes_control_sequences():
+    report = report_of_failure(f"{STREAM}data:\x1b[2J\x1b]0;owned\x07\n\n".encode())
+    assert "\x1b" not in terminal_output(report)
+    assert "data:\\x1b[2J\\x1b]0;owned\\x07" in terminal_output(report)
 
 
-def test_junit_counts_what_it_lists_and_takes_any_bytes(tmp_path):
-    report = failing(f"{STREAM}data:\x00\x1b[31m\ufffe\n\n".encode())
+def test_junit_counts_match_and_any_bytes_are_valid(tmp_path):
+    report = report_of_failure(f"{STREAM}data:\x00\x1b[31m\ufffe\n\n".encode())
     skipped = Verdict(
         "other.check", (CHOICE[1],), "x", Outcome.SKIPPED, "no occasion here", SkipReason.NO_OCCASION
     )
@@ -228,78 +233,78 @@ def test_junit_counts_what_it_lists_and_takes_any_bytes(tmp_path):
     assert root.find(".//skipped").get("message") == "no occasion: no occasion here"
 
 
-def test_a_report_of_a_part_says_so_wherever_it_is_read(tmp_path):
-    report = report_of(asserted("area.one", CHOICE[:1], (CHOICE[0], True)), part="1 of 9 checks")
+def test_a_partial_run_is_marked_in_every_report(tmp_path):
+    report = report_of(verdict_with("area.one", CHOICE[:1], (CHOICE[0], True)), part="1 of 9 checks")
     html_report.write(report, tmp_path / "r.html")
-    assert "only a part of the suite was run: 1 of 9 checks" in shown(report)
+    assert "only a part of the suite was run: 1 of 9 checks" in terminal_output(report)
     assert "Only a part of the suite was run: 1 of 9 checks" in (tmp_path / "r.html").read_text()
     assert badge.summary(report) == ("part · 1/1", badge.GRAY)
 
 
-# ---- one fault, told once ------------------------------------------------------------------------------------------
+# ---- grouping of failures with the same symptom --------------------------------------------------------------------
 
 
-def broken(check, sentences, *told, record=()):
-    """A check that failed: sentence, expected and got."""
+def broken(check, sentences, *failures, record=()):
+    """A failed verdict. Each tuple in `failures` has the requirement, the expected and the received text."""
     verdict = Verdict(check, sentences, f"about {check}", Outcome.FAIL)
     verdict.assertions = [
-        Assertion(name, False, expected, got, transcript=record) for name, expected, got in told
+        Assertion(name, False, expected, got, transcript=record) for name, expected, got in failures
     ]
     return verdict
 
 
 def sections_of(text):
-    """The lines under each sentence that leads."""
+    """The output below each leading requirement, by requirement id."""
     return {part.partition("[")[2].partition("]")[0]: part for part in text.split("\nFAIL  ")[1:]}
 
 
-def test_what_shows_in_many_checks_is_told_once_with_the_names_of_the_others():
+def test_a_symptom_of_several_checks_is_shown_once():
     first, second, third, *_ = CHOICE
     report = report_of(
         broken("area.one", (first,), (first, "two", "one")),
         broken("area.two", (second,), (second, "two", "one")),
         broken("area.three", (third,), (third, "something else", "one")),
     )
-    found = sections_of(shown(report))
+    found = sections_of(terminal_output(report))
     assert len(found) == 2
     assert "same symptom in: area.two\n" in found[first]
     assert f"requirements with the same symptom: {second}\n" in found[first]
     assert "same symptom" not in found[third]
-    assert "about area.two" not in shown(report)
+    assert "about area.two" not in terminal_output(report)
 
 
-def test_a_scenario_that_fails_whatever_the_server_is_like_is_told_by_the_sentence_of_no_variant():
+def test_a_failure_in_all_variants_is_shown_under_the_plain_scenario():
     usual, comments, once, *_ = CHOICE
     record = ("  > GET /", "  < 200")
     report = report_of(
         broken("comments.rollback", (comments, once), (comments, "a", "b"), (once, "a", "b"), record=record),
         broken("mark.rollback", (once,), (once, "a", "c"), record=record),
         broken("diffs.rollback", (usual, once), (usual, "a", "d"), (once, "e", "f"), record=record),
-        asserted("comments.batch", (comments, once), (comments, True), (once, True)),
+        verdict_with("comments.batch", (comments, once), (comments, True), (once, True)),
     )
-    found = sections_of(shown(report))
+    found = sections_of(terminal_output(report))
     assert [*found] == [usual]
     assert re.search(r"same symptom in: (comments|mark)\.rollback, (comments|mark)\.rollback\n", found[usual])
     assert f"requirements with the same symptom: {' '.join(sorted([comments, once]))}\n" in found[usual]
 
 
-def test_the_sentence_whose_checks_are_those_that_failed_leads_one_that_everything_breaks(tmp_path):
+def test_specific_requirements_come_before_general_ones(tmp_path):
     general, special, known, *_ = CHOICE
     report = report_of(
         broken("area.one", (general, special), (general, "g", ""), (general, "h", ""), (special, "s", "")),
         broken("area.two", (known,), (known, "k", "")),
-        *(asserted(f"area.more{number}", (general,), (general, True)) for number in range(5)),
+        *(verdict_with(f"area.more{number}", (general,), (general, True)) for number in range(5)),
         known={known: "so it is"},
     )
     html_report.write(report, tmp_path / "r.html")
-    for text in (shown(report), (tmp_path / "r.html").read_text()):
-        told = [text.index(f"{each}") for each in (special, general, known)]
-        assert told == sorted(told)
-    assert [*sections_of(shown(report))] == [special, general]
-    assert "listed in the baseline: so it is" in shown(report)
+    for text in (terminal_output(report), (tmp_path / "r.html").read_text()):
+        failures = [text.index(f"{each}") for each in (special, general, known)]
+        assert failures == sorted(failures)
+    assert [*sections_of(terminal_output(report))] == [special, general]
+    assert "listed in the baseline: so it is" in terminal_output(report)
 
 
-def test_each_link_of_a_page_leads_to_a_place_also_for_a_sentence_that_is_told_with_another_one(tmp_path):
+def test_each_link_of_the_html_report_has_a_target(tmp_path):
     first, second, *_ = CHOICE
     report = report_of(broken("area.one", (first, second), (first, "two", "one"), (second, "two", "one")))
     html_report.write(report, tmp_path / "r.html")
@@ -309,16 +314,16 @@ def test_each_link_of_a_page_leads_to_a_place_also_for_a_sentence_that_is_told_w
         assert text.count(f'id="{name}"') == 1
 
 
-def test_many_names_are_counted_and_what_one_sentence_shows_is_bounded():
+def test_long_lists_of_names_and_symptoms_are_abbreviated():
     first, *_ = CHOICE
     same = [
         broken(f"area.{number}", (first,), (first, "two", "one"))
         for number in range(terminal_report.MAX_NAMES + 5)
     ]
-    text = shown(report_of(*same))
+    text = terminal_output(report_of(*same))
     assert f"area.{terminal_report.MAX_NAMES} and 4 more" in " ".join(text.split())
     assert f"… and {terminal_report.MAX_NAMES + 4} more failures" in text
     different = [broken(f"area.{number}", (first,), (first, f"{number}", "")) for number in range(9)]
-    text = shown(report_of(*different))
+    text = terminal_output(report_of(*different))
     assert text.count("\n      check ") == failure_groups.MAX_SYMPTOMS
     assert "… and 7 more failures, with other symptoms in area.2, area.3" in text

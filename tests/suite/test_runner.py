@@ -1,4 +1,4 @@
-"""The runner itself: what it does with a server that is not there, a check that is wrong, a baseline that is old."""
+"""The runner of the suite: exit codes, reports, baselines, broken checks, and servers that do not answer."""
 
 import asyncio
 import contextlib
@@ -45,18 +45,24 @@ def url(fork_server):
 
 
 @pytest.fixture(scope="module")
-def wrong(fork_server):
+def faulty_url(fork_server):
     with fork_server.running("stream_without_done") as url:
         yield url
 
 
-def conformance(*words):
-    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "200"})
+def conformance(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"})
 
 
 def check_of(body, name="own.check", **members):
-    given = {"requirements": ("TW-DSC-001",), "about": "x", "needs": (), "serial": False, "whole_run": False}
-    return Check(name, run=body, **given | members)
+    defaults = {
+        "requirements": ("TW-DSC-001",),
+        "about": "x",
+        "needs": (),
+        "serial": False,
+        "whole_run": False,
+    }
+    return Check(name, run=body, **defaults | members)
 
 
 def verdicts(url, *checks, **options):
@@ -64,15 +70,15 @@ def verdicts(url, *checks, **options):
     return found, grade(found, checks)
 
 
-def test_a_server_that_is_right_ends_in_0(url):
+def test_a_correct_server_exits_with_0(url):
     done = conformance(url, *FEW, *HEADER)
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "MUST" in done.stdout.splitlines()[0]
 
 
-def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wrong, tmp_path):
+def test_a_faulty_server_exits_with_1_and_writes_reports(faulty_url, tmp_path):
     done = conformance(
-        wrong,
+        faulty_url,
         *FEW,
         *HEADER,
         "--json",
@@ -101,15 +107,15 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
     page = (tmp_path / "r.html").read_text()
     assert "TW-FRM-051" in page
     assert re.search(r"tidewire: part · \d+/\d+ · \d broken", (tmp_path / "r.svg").read_text())
-    for told in (done.stdout, page, json.dumps(found), (tmp_path / "r.xml").read_text()):
-        assert ALICE not in told, "credentials stay out of reports"
+    for message in (done.stdout, page, json.dumps(found), (tmp_path / "r.xml").read_text()):
+        assert ALICE not in message, "credentials stay out of reports"
 
 
-def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_path):
+def test_a_baseline_excuses_known_failures_and_reports_stale_ones(url, faulty_url, tmp_path):
     baseline = tmp_path / "known.toml"
     known = ["TW-FRM-051", "TW-OVR-018", "TW-OVR-022"]
     baseline.write_text("".join(f'[[known]]\nsentence = "{name}"\nreason = "no end yet"\n' for name in known))
-    done = conformance(wrong, *FEW, *HEADER, "--baseline", baseline)
+    done = conformance(faulty_url, *FEW, *HEADER, "--baseline", baseline)
     assert done.exit_code == 0, done.stdout
     assert "no end yet" in done.stdout
     done = conformance(url, *FEW, *HEADER, "--baseline", baseline)
@@ -118,7 +124,7 @@ def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("arguments", "code"),
     [
         (["http://127.0.0.1:9", *FEW], 3),
         (["http://127.0.0.1:9", "--only", "no.such.check"], 4),
@@ -134,14 +140,14 @@ def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_pat
         (["http://127.0.0.1:9", "--repeat", "0"], 2),
     ],
 )
-def test_each_way_to_fail_has_its_exit_code(words, code):
-    done = conformance(*words)
+def test_invalid_arguments_have_their_exit_codes(arguments, code):
+    done = conformance(*arguments)
     assert done.exit_code == code, done.stdout + done.stderr
     assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
-def test_checks_that_cannot_be_loaded_are_the_fault_of_the_suite(tmp_path):
-    # A module of the checks that raises when it is imported, put before the right one.
+def test_checks_that_fail_to_load_exit_with_3(tmp_path):
+    # A checks module that raises on import replaces the original module.
     (tmp_path / "broken.py").write_text(
         "import sys\n"
         "from tidewire_conformance.cli import main\n"
@@ -155,7 +161,7 @@ def test_checks_that_cannot_be_loaded_are_the_fault_of_the_suite(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_of_another_kind_is_named_as_such(tmp_path):
+def test_a_server_of_another_kind_exits_with_3(tmp_path):
     (tmp_path / "v1").write_text('{"openapi": "3.1"}')
     server = [
         sys.executable,
@@ -185,7 +191,7 @@ def test_a_check_that_asserts_nothing_is_an_error(url):
     assert report.exit_code == 3
 
 
-def test_a_check_that_raises_leaves_the_others_alone(url):
+def test_a_check_that_raises_does_not_affect_the_others(url):
     async def broken(session):
         raise KeyError("state")
 
@@ -198,27 +204,27 @@ def test_a_check_that_raises_leaves_the_others_alone(url):
     assert report.exit_code == 3
 
 
-def test_what_a_check_cannot_find_in_an_answer_that_broke_off_is_no_fault_of_the_suite(url):
+def test_a_check_that_fails_on_a_broken_response_is_inconclusive(url):
     async def breaks_off(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head + b"5\r\n:hi\n\n\r\n")
         writer.close()
 
-    async def trusting(session):
+    async def indexes_missing_event(session):
         async with await asyncio.start_server(breaks_off, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             async with session.wire.open("GET", f"http://127.0.0.1:{port}/v1/jobs/x/events") as stream:
                 found = await stream.to_end()
         session.expect("TW-DSC-001", found.of_type("done")[0], "done")
 
-    found, report = verdicts(url, check_of(trusting))
+    found, report = verdicts(url, check_of(indexes_missing_event))
     assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
     assert re.match(r"the response to GET .*/events broke off after 5 bytes: .*", found.verdicts[0].note)
     assert not report.errors
 
 
-def test_an_interrupt_leaves_the_report_so_far(url):
+def test_an_interrupt_keeps_the_results_so_far(url):
     async def sound(session):
         session.expect("TW-DSC-001", True, "yes")
 
@@ -235,8 +241,8 @@ def test_an_interrupt_leaves_the_report_so_far(url):
     assert (report.exit_code, report.headline) == (3, "no profile · 1/2 MUST · 0/0 SHOULD")
 
 
-def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
-    """It describes itself, answers once more, and is never seen again."""
+def test_the_run_stops_when_the_server_stops_answering():
+    """The server answers discovery and one further request, and then stops."""
     discovery = {
         "protocol": "tidewire/1",
         "server": "brief",
@@ -245,7 +251,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
         "limits": {},
     }
 
-    class Brief(BaseHTTPRequestHandler):
+    class DiscoveryHandler(BaseHTTPRequestHandler):
         def do_GET(self):
             body = json.dumps(discovery).encode()
             self.send_response(200)
@@ -256,7 +262,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
         def log_message(self, *_):
             pass
 
-    asked = []
+    later_sessions = []
 
     async def last(session):
         server.shutdown()
@@ -264,10 +270,10 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
         await session.wire.request("GET", "/v1/jobs")
 
     async def later(session):
-        asked.append(session)
+        later_sessions.append(session)
         session.expect("TW-DSC-001", True, "yes")
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Brief) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), DiscoveryHandler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         checks = [check_of(last), *(check_of(later, f"own.later{n}", serial=True) for n in range(3))]
@@ -275,7 +281,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
         found = asyncio.run(run(one, checks))
         thread.join()
     assert [each.outcome for each in found.verdicts] == [Outcome.INCONCLUSIVE, *[Outcome.SKIPPED] * 3]
-    assert not asked
+    assert not later_sessions
     assert re.match(
         r"the server has stopped responding \(.*Refused.*GET .*/v1, sent by discovery", found.cut_short
     )
@@ -284,7 +290,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (b"200 OK\r\nContent-Type: text/html\r\n\r\n<!doctype html>", "the response is a web page"),
         (b"302 Found\r\nLocation: https://example.org/api\r\n\r\n", "the redirect to https://example.org/api"),
@@ -293,7 +299,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
         (b"200 OK\r\nX: " + b"a" * 300_000, "cannot reach"),
     ],
 )  # fmt: skip
-def test_what_is_no_server_of_this_protocol_is_told_what_it_is(answer, told):
+def test_responses_of_other_servers_are_described(answer, message):
     def serve():
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
@@ -305,10 +311,10 @@ def test_what_is_no_server_of_this_protocol_is_told_what_it_is(answer, told):
         thread.start()
         done = conformance(f"http://127.0.0.1:{listener.getsockname()[1]}", *FEW)
         thread.join()
-    assert (done.exit_code, told in done.stderr) == (3, True), done.stderr
+    assert (done.exit_code, message in done.stderr) == (3, True), done.stderr
 
 
-def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
+def test_undeclared_capabilities_do_not_count_and_untested_ones_do(url):
     async def untested(session):
         session.skip_untested("needs more")
 
@@ -325,14 +331,14 @@ def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
     assert report.exit_code == 4, "nothing was judged"
 
 
-def test_a_check_that_differs_from_run_to_run_is_told_as_such(url):
+def test_a_check_that_fails_in_some_repetitions_is_reported_with_the_count(url):
     seen = []
 
-    async def moody(session):
+    async def alternating(session):
         seen.append(0)
         session.expect("TW-DSC-001", len(seen) % 3, "the same each time")
 
-    found, _ = verdicts(url, check_of(moody), repeat=4)
+    found, _ = verdicts(url, check_of(alternating), repeat=4)
     assert found.verdicts[0].outcome is Outcome.FAIL
     assert found.verdicts[0].note == "1 of 4 times."
 
@@ -347,14 +353,14 @@ def test_a_check_that_differs_from_run_to_run_is_told_as_such(url):
         "known = 3",
     ],
 )
-def test_a_baseline_that_says_anything_else_is_refused(tmp_path, text):
+def test_an_invalid_baseline_is_refused(tmp_path, text):
     (tmp_path / "known.toml").write_text(text)
     done = conformance("http://127.0.0.1:9", *FEW, "--baseline", tmp_path / "known.toml")
     assert done.exit_code == 2, done.stderr
     assert "known.toml" in done.stderr
 
 
-def test_a_known_failure_that_was_not_judged_is_told(url, tmp_path):
+def test_a_baseline_entry_that_was_not_judged_is_reported(url, tmp_path):
     (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-026"\nreason = "short of room"')
     done = conformance(url, *HEADER, "--only", "discovery.expires_at*", "--baseline", tmp_path / "known.toml")
     assert "This run did not judge TW-RES-026 of the baseline" in done.stdout
@@ -366,7 +372,7 @@ def test_a_spent_budget_leaves_checks_untested(url):
     assert report.exit_code == 4
 
 
-def test_the_list_tells_each_check_and_its_sentences():
+def test_list_shows_each_check_with_its_requirements():
     done = conformance("http://127.0.0.1:9", "--list", "--only", "resume")
     assert done.exit_code == 0
     assert "resume.malformed_cursor_returns_400  TW-RES-011 TW-RES-012" in " ".join(

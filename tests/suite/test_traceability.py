@@ -1,4 +1,7 @@
-"""Every requirement is judged and proved, or a reason is written; traceability.json is what the registries say."""
+"""Every requirement is checked and proved, or has a documented reason.
+
+The generated traceability.json matches the registries.
+"""
 
 import json
 
@@ -18,12 +21,12 @@ def traces():
     return traceability.traces()
 
 
-def test_each_requirement_is_judged_or_a_reason_is_written(traces):
+def test_each_requirement_is_checked_or_has_a_reason(traces):
     assert [trace.requirement.id for trace in traces if not trace.is_covered] == []
 
 
-def test_a_reason_is_written_only_where_nothing_judges(traces):
-    """For a requirement that binds both sides, the reason is for the side that nothing judges."""
+def test_only_unchecked_requirements_have_a_reason(traces):
+    """For a requirement that binds both sides, the reason applies to the side without a check."""
     for trace in traces:
         if trace.requirement.id in REASONS and trace.judges:
             assert trace.requirement.role == "both", f"{trace.requirement.id} is judged: remove its reason"
@@ -34,7 +37,7 @@ def test_a_reason_is_written_only_where_nothing_judges(traces):
     assert not REASONS.keys() & specification.unseen().keys(), "one reason each"
 
 
-def test_a_requirement_is_judged_of_each_side_that_it_binds(traces):
+def test_a_requirement_is_checked_for_each_side_that_it_binds(traces):
     for trace in traces:
         one = trace.requirement
         if trace.reason or one.level == "MAY":
@@ -43,25 +46,25 @@ def test_a_requirement_is_judged_of_each_side_that_it_binds(traces):
         assert sides >= ({"client", "server"} if one.role == "both" else {one.role}), one.id
 
 
-def test_no_check_judges_a_side_that_its_requirement_does_not_bind(traces):
+def test_no_check_tests_a_side_that_its_requirement_does_not_bind(traces):
     for trace in traces:
         assert not (trace.requirement.role == "server" and trace.scenarios), trace.requirement.id
         assert not (trace.requirement.role == "client" and trace.checks), trace.requirement.id
 
 
-def test_each_must_that_is_judged_can_be_seen_to_fail(traces):
+def test_each_checked_must_is_failed_by_a_faulty_implementation(traces):
     binding = [trace for trace in traces if trace.requirement.binds and trace.judges]
     assert [trace.requirement.id for trace in binding if not trace.is_proved] == []
 
 
-def test_the_file_and_the_page_are_what_the_registries_say(traces):
-    again = f"run {traceability.COMMAND}"
+def test_the_traceability_file_and_page_match_the_registries(traces):
+    rerun = f"run {traceability.COMMAND}"
     written = traceability.TRACEABILITY.read_text(encoding="utf-8")
-    assert traceability.traceability_json(traces) == written, again
-    assert traceability.page(traces) == traceability.PAGE.read_text(encoding="utf-8"), again
+    assert traceability.traceability_json(traces) == written, rerun
+    assert traceability.page(traces) == traceability.PAGE.read_text(encoding="utf-8"), rerun
 
 
-def test_everything_that_the_file_names_exists():
+def test_the_traceability_file_names_existing_entries():
     entries = json.loads(traceability.TRACEABILITY.read_text(encoding="utf-8"))
     assert [*entries] == [*specification.requirements()]
 

@@ -1,4 +1,4 @@
-"""The suite out of a wheel, in a fresh environment outside the checkout, without torch and without the server."""
+"""The suite installed from a wheel in a fresh environment outside the checkout, without torch and the server."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def run(*command, code=0, **options):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """The interpreter of an environment that has the wheel, and pytest."""
+    """The interpreter of an environment with the wheel and pytest installed."""
     folder = tmp_path_factory.mktemp("wheel")
     try:
         run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", folder, ROOT)
@@ -50,38 +50,40 @@ def python(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_an_installed_wheel_judges_a_foreign_server_by_each_of_its_doors(python, tmp_path):
+def test_an_installed_wheel_checks_a_third_party_server_by_each_command(python, tmp_path):
     installed = run(python, "-m", "pip", "list", env=OUTSIDE, cwd=tmp_path)
     for other in ("torch", "starlette", "uvicorn", "numpy"):
         assert other not in installed
-    where = "from tidewire_conformance import specification as s; print(s.folder())"
-    assert str(python.parents[1]) in run(python, "-c", where, env=OUTSIDE, cwd=tmp_path)
-    traced = "from importlib.resources import files; print((files('tidewire_conformance') / 'traceability.json').read_text())"
-    assert json.loads(run(python, "-c", traced, env=OUTSIDE, cwd=tmp_path))["TW-RES-019"]["checks"]
-    doors = [
+    print_folder = "from tidewire_conformance import specification as s; print(s.folder())"
+    assert str(python.parents[1]) in run(python, "-c", print_folder, env=OUTSIDE, cwd=tmp_path)
+    print_traceability = "from importlib.resources import files; print((files('tidewire_conformance') / 'traceability.json').read_text())"
+    assert json.loads(run(python, "-c", print_traceability, env=OUTSIDE, cwd=tmp_path))["TW-RES-019"][
+        "checks"
+    ]
+    commands = [
         [python.with_name("tidewire"), "conformance"],
         [python, "-m", "tidewire_conformance"],
     ]
     with standard_library_server() as url:
-        for number, door in enumerate(doors):
+        for number, entry_command in enumerate(commands):
             words = [url, "--only", "resume", "--only", "framing", "--example", INPUT, "--verbose"]
             words += ["--json", f"{number}.json", "--junit", f"{number}.xml", "--page", f"{number}.html"]
             words += ["--badge", f"{number}.svg"]
-            # It takes any `Accept` for a stream, and so breaks one sentence.
-            told = run(*door, *words, env=OUTSIDE, cwd=tmp_path, code=1)
-            assert re.match(r"no profile · \d+/\d+ MUST · \d+/\d+ SHOULD\n", told)
+            # The server accepts any `Accept` header for a stream and so violates one requirement.
+            output = run(*entry_command, *words, env=OUTSIDE, cwd=tmp_path, code=1)
+            assert re.match(r"no profile · \d+/\d+ MUST · \d+/\d+ SHOULD\n", output)
             found = json.loads((tmp_path / f"{number}.json").read_text())
             assert [each["id"] for each in found["sentences"] if each["outcome"] == "fail"] == ["TW-FRM-008"]
         command = [python, "-m", "pytest", "-p", "tidewire_conformance.pytest_plugin", "-rA", "-q"]
         options = [f"--tidewire-url={url}", "--tidewire-example", INPUT, "-m", "tidewire_resume"]
-        told = run(*command, *options, env=OUTSIDE, cwd=tmp_path)
-    assert "PASSED tidewire::resume::running_job_resumes_after_each_disconnect" in told
+        output = run(*command, *options, env=OUTSIDE, cwd=tmp_path)
+    assert "PASSED tidewire::resume::running_job_resumes_after_each_disconnect" in output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_an_installed_wheel_plays_the_scenarios_that_come_with_it(python, tmp_path):
+def test_an_installed_wheel_plays_its_scenarios(python, tmp_path):
     client = f"{python} -m tidewire.commands.conformance_adapter"
     words = ["conformance", "--client", client, "--only", "framing"]
-    told = run(python.with_name("tidewire"), *words, env=OUTSIDE, cwd=tmp_path)
-    assert re.match(r"core · (\d+)/\1 MUST", told)
+    output = run(python.with_name("tidewire"), *words, env=OUTSIDE, cwd=tmp_path)
+    assert re.match(r"core · (\d+)/\1 MUST", output)

@@ -12,7 +12,7 @@ def session_of(client: Client | AsyncClient) -> ApiSession:
     """Return the API session of a client, blocking or async."""
     if isinstance(client, Client):
         _, client = client._inner
-    return client._starter.exchange
+    return client._starter.session
 
 
 def with_timing(client: C, timing: Timing) -> C:

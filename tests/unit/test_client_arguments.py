@@ -15,25 +15,25 @@ EXAMPLE = "http://proxy.example:3128"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"timeout": "5"}, "timeout is a number of seconds, not '5'"),
-        ({"timeout": True}, "timeout is a number of seconds, not True"),
-        ({"connect_timeout": None}, "connect_timeout is a number of seconds, not None"),
+        ({"timeout": "5"}, "timeout must be a number of seconds, not '5'"),
+        ({"timeout": True}, "timeout must be a number of seconds, not True"),
+        ({"connect_timeout": None}, "connect_timeout must be a number of seconds, not None"),
         ({"deadline": float("inf")}, "deadline .* leave it out"),
         ({"grace": float("inf")}, "grace .* leave it out"),
         ({"idempotency_key": "k"}, "with_options.. got an unexpected keyword argument 'idempotency_key'"),
-        ({"retry": 5}, "retry is a RetryPolicy, not 5"),
-        ({"max_state_bytes": 1e6}, "max_state_bytes is a whole number of bytes, not 1000000.0"),
+        ({"retry": 5}, "retry must be a RetryPolicy, not 5"),
+        ({"max_state_bytes": 1e6}, "max_state_bytes must be an integer number of bytes, not 1000000.0"),
         ({"max_state_bytes": 0}, "max_state_bytes must be at least 1, not 0"),
-        ({"headers": "X: a"}, "headers: {'Authorization': .* are expected, not str"),
-        ({"headers": None}, "headers: {'Authorization': .* are expected, not NoneType"),
-        ({"headers": {"": "a"}}, "headers: '' is no name"),
-        ({"headers": {"a b": "a"}}, "headers: 'a b' is no name"),
-        ({"headers": {b"X": b"a"}}, "headers: b'X' is no name"),
-        ({"headers": {"X": "a\r\nb"}}, "headers: the value of 'X' must be printable ASCII"),
-        ({"headers": {"X": "a "}}, "headers: the value of 'X' .* without spaces around it"),
-        ({"headers": {"X": "\N{SNOWMAN}"}}, "headers: the value of 'X' must be printable ASCII"),
-        ({"headers": {"X": 5}}, "headers: the value of 'X' must be printable ASCII"),
-        ({"headers": {"content-length": "5"}}, "'content-length' is sent by the client itself"),
+        ({"headers": "X: a"}, "headers must be a mapping such as .*, not str"),
+        ({"headers": None}, "headers must be a mapping such as .*, not NoneType"),
+        ({"headers": {"": "a"}}, "headers: '' is not a valid header name"),
+        ({"headers": {"a b": "a"}}, "headers: 'a b' is not a valid header name"),
+        ({"headers": {b"X": b"a"}}, "headers: b'X' is not a valid header name"),
+        ({"headers": {"X": "a\r\nb"}}, "headers: the value of 'X' must be one line of printable ASCII"),
+        ({"headers": {"X": "a "}}, "headers: the value of 'X' .* without leading or trailing spaces"),
+        ({"headers": {"X": "\N{SNOWMAN}"}}, "headers: the value of 'X' must be one line of printable ASCII"),
+        ({"headers": {"X": 5}}, "headers: the value of 'X' must be one line of printable ASCII"),
+        ({"headers": {"content-length": "5"}}, "'content-length' is set by the client itself"),
         ({"headers": {"Idempotency-Key": "k"}}, "submit.*idempotency_key="),
         ({"headers": {"Last-Event-ID": "1-1"}}, "client.job.checkpoint="),
     ],
@@ -46,16 +46,22 @@ def test_invalid_option_is_refused_by_with_options(settings, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"url": None}, "the server's address is a text such as .*, not None"),
-        ({"url": "http://127.0.0.1:0"}, "no address of a server: write it like"),
-        ({"url": "http://a b"}, "no address of a server: write it like"),
-        ({"hooks": 5}, "hooks is a Hooks, not 5"),
+        ({"url": None}, "url must be a string such as .*, not None"),
+        ({"url": "http://127.0.0.1:0"}, "not a valid server URL: write it like"),
+        ({"url": "http://a b"}, "not a valid server URL: write it like"),
+        ({"hooks": 5}, "hooks must be a Hooks object, not 5"),
         ({"headers": {"X": "a\nb"}}, "headers: the value of 'X'"),
-        ({"auth": ("user", "secret")}, "auth is a function that gives headers, not tuple: .* headers="),
-        ({"verify": "/etc/ca.pem"}, "verify is True, False .* not '/etc/ca.pem': .*create_default_context"),
-        ({"verify": None}, "verify is True, False or an ssl.SSLContext, not None"),
-        ({"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "verify is the context of a server"),
-        ({"proxy": 5}, f"proxy is an address such as '{EXAMPLE}', not 5"),
+        (
+            {"auth": ("user", "secret")},
+            "auth must be a function that returns headers, not tuple: .* headers=",
+        ),
+        (
+            {"verify": "/etc/ca.pem"},
+            "verify must be True, False .* not '/etc/ca.pem': .*create_default_context",
+        ),
+        ({"verify": None}, "verify must be True, False or an ssl.SSLContext, not None"),
+        ({"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "verify is a TLS context for servers"),
+        ({"proxy": 5}, f"proxy must be a URL such as '{EXAMPLE}', not 5"),
     ],
 )
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -81,14 +87,14 @@ def test_invalid_constructor_argument_is_refused_by_the_constructor(client, argu
     ],
 )
 def test_invalid_proxy_url_is_refused_with_an_example_and_without_its_password(proxy):
-    with pytest.raises(ValueError, match=f"no address of a proxy: write it like {EXAMPLE}") as caught:
+    with pytest.raises(ValueError, match=f"not a valid proxy URL: write it like {EXAMPLE}") as caught:
         Client(NOWHERE, proxy=proxy)
     assert "cret" not in str(caught.value)
 
 
 def test_missing_proxy_package_raises_an_error_that_names_the_package(monkeypatch):
     monkeypatch.setattr("tidewire.http.proxy_and_tls_checks.find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"socks5://proxy.example .*: pip install socksio") as caught:
+    with pytest.raises(ImportError, match=r"socks5://proxy.example .*: run `pip install socksio`") as caught:
         Client(NOWHERE, proxy="socks5://user:secret@proxy.example")
     assert "secret" not in str(caught.value)
 
@@ -101,15 +107,15 @@ def test_valid_proxy_url_is_accepted(proxy):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda client: client.job(5), "a job's id is a text, not 5"),
-        (lambda client: client.job(""), "a job's id is empty"),
+        (lambda client: client.job(5), "a job's id must be a string, not 5"),
+        (lambda client: client.job(""), "a job's id must not be empty"),
         (lambda client: client.job("j1", returns=5), "returns must be a type .* not 5"),
         (
             lambda client: client.job("j1", returns="int"),
             "returns must be a type, not the name of a type: 'int'",
         ),
-        (lambda client: client.map("count", "abc"), "inputs are a list, .* not str"),
-        (lambda client: client.map("count", {"a": 1}), "inputs are a list, .* not dict"),
+        (lambda client: client.map("count", "abc"), "inputs must be a list .* not str"),
+        (lambda client: client.map("count", {"a": 1}), "inputs must be a list .* not dict"),
         (lambda _: RetryPolicy(max_attempts="3"), "max_attempts must be an integer, not '3'"),
         (lambda _: RetryPolicy(max_seconds=None), "max_seconds must be a number, not None"),
         (lambda _: Hooks(on_end=5), "on_end must be a function with one argument, not 5"),
@@ -124,7 +130,7 @@ def test_invalid_argument_of_a_call_is_refused_before_a_request_is_sent(client, 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copying_a_client_or_job_raises_an_error_with_an_alternative(client, copy_of):
-    with pytest.raises(TypeError, match="make one where it is used"):
+    with pytest.raises(TypeError, match="create one where it is used"):
         copy_of(client(NOWHERE))
     for job in client(NOWHERE).job("j1"), client(NOWHERE).batch_job("j1"):
         with pytest.raises(TypeError, match="client.job.checkpoint=job.checkpoint"):

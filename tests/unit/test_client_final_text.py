@@ -19,7 +19,7 @@ def final():
     async def rollback():
         return True
 
-    final = FinalTextReader(rollback, handed=0, column=lambda: TEXT, job_id="j1")
+    final = FinalTextReader(rollback, delivered=0, column=lambda: TEXT, job_id="j1")
     asyncio.run(final.prepare())
     return final
 
@@ -33,8 +33,8 @@ def item_change(document, seq, ops):
     document.apply(ops)
     changes = document.text_changes
     deleted, text = changes[0][1:] if changes else (0, "")
-    place = Position(document.view(), (TEXT,), Cursor(1, seq))
-    return ItemChange(place, ResultType(None), seq, deleted=deleted, text=text)
+    position = Position(document.view(), (TEXT,), Cursor(1, seq))
+    return ItemChange(position, ResultType(None), seq, deleted=deleted, text=text)
 
 
 @pytest.mark.parametrize("with_rollbacks", [False, True], ids=["appends", "rollbacks"])
@@ -44,9 +44,9 @@ def test_buffered_text_is_merged_into_few_updates_that_cover_each_event_once(fin
         ops = [["a", TEXT, f"{seq} "]]
         if with_rollbacks and seq % 10 == 0:
             ops.insert(0, ["t", TEXT, random.randrange(30)])
-        assert final.give(item_change(document, seq, ops)) == ()
-        assert len(list(final.rest())) <= MAX_HELD
-    held = list(final.rest())
+        assert final.project(item_change(document, seq, ops)) == ()
+        assert len(list(final.undelivered())) <= MAX_HELD
+    held = list(final.undelivered())
     assert "".join(update.text for update in held) == document.value(TEXT)
     assert [held[0].first_seq, *(update.cursor.seq + 1 for update in held)] == [
         *(update.first_seq for update in held),
@@ -54,7 +54,7 @@ def test_buffered_text_is_merged_into_few_updates_that_cover_each_event_once(fin
     ]
     assert final.finish() == (document.value(TEXT),)
     assert final.settled(None) == held
-    assert (list(final.rest()), final.settled(None)) == ([], [])
+    assert (list(final.undelivered()), final.settled(None)) == ([], [])
 
 
 def test_stable_text_is_released_after_buffered_updates_were_merged(final, document):
@@ -64,11 +64,11 @@ def test_stable_text_is_released_after_buffered_updates_were_merged(final, docum
         if seq % (MANY // 3) == 0:
             stable = len(document.value(TEXT)) // 2
             ops.append(["s", "/items/0/stable", {"": stable}])
-        released += "".join(final.give(item_change(document, seq, ops)))
+        released += "".join(final.project(item_change(document, seq, ops)))
         # A merged update may reach beyond the stable length; the reader then releases less text.
         if seq % (MANY // 3) == 0:
             assert stable - len(document.value(TEXT)) // (MAX_HELD // 8) <= len(released) <= stable
-            assert final.final.place.text(TEXT) == released
+            assert final.final.position.text(TEXT) == released
     assert document.value(TEXT).startswith(released)
     assert released + "".join(final.finish()) == document.value(TEXT)
     assert final.settled(None)[-1].cursor.seq == MANY - 1

@@ -37,7 +37,7 @@ def test_unknown_name_raises_an_attribute_error():
 )
 def test_repr_of_an_update_shows_the_new_text_or_the_value(value, change, shown):
     document = Document({"items": [{"status": "running", "value": value}]})
-    place = Position(document.view(), (), Cursor(1, 3))
-    assert repr(Update(ItemChange(place, ResultType(None), 3, **change))) == shown
-    of_item = ItemUpdate(ItemChange(place, ResultType(None), 3, index=0, **change))
+    position = Position(document.view(), (), Cursor(1, 3))
+    assert repr(Update(ItemChange(position, ResultType(None), 3, **change))) == shown
+    of_item = ItemUpdate(ItemChange(position, ResultType(None), 3, index=0, **change))
     assert repr(of_item) == shown.replace("Update", "ItemUpdate").replace(">", " index=0>")

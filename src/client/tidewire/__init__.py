@@ -1,4 +1,4 @@
-"""Resumable streams of results from GPU servers.
+"""Client for resumable streams of results from GPU servers.
 
     from tidewire import Client
 
@@ -7,7 +7,7 @@
         for update in job:
             print(update.text, end="", flush=True)
 
-Names are resolved when they are first used, so that `tidewire.protocol` can be used without an HTTP library.
+The package imports its members lazily, on first access, so that `tidewire.protocol` works without an HTTP library.
 """
 
 from importlib import import_module
@@ -89,12 +89,12 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    from importlib import metadata  # noqa: PLC0415 - seldom asked for, and slow to load
+    from importlib import metadata  # noqa: PLC0415 - slow to import and rarely needed
 
     try:
         return metadata.version("tidewire")
     except metadata.PackageNotFoundError:
-        # A checkout that was not installed.
+        # The package runs from a source checkout and is not installed.
         return "0"
 
 

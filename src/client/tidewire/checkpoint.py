@@ -1,4 +1,4 @@
-"""`Checkpoint`: what a script stores to continue reading a job later, in another process or on another machine."""
+"""`Checkpoint`: a saved reading position, to continue reading a job later, in another process or on another machine."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Self
@@ -10,24 +10,27 @@ from tidewire.errors import CheckpointError
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import PROTOCOL, MessageError, check_state, describe
 
-NO_CHECKPOINT: Final = "Give it what checkpoint.to_json() wrote."
+NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The position up to which a job was read, with everything needed to continue from there.
+    """Position up to which a job's updates were delivered, with the state at that position.
 
-    A cursor is worth as much as the state stored with it, so both are here. Nothing is lost or doubled if the
-    checkpoint is stored together with the results of the updates before it, in one transaction; if it is not, a crash
-    between the two repeats the updates between.
+    Store the checkpoint in the same transaction as the results of the updates before it: then no update is lost or
+    processed twice. If they are stored separately, a crash between the two writes repeats the updates in between.
 
     Attributes:
-        protocol: The protocol's version.
-        job: The job's id.
-        url: The server that it was read from; None fits every server.
-        state: The job's state at `cursor`; None: nothing was delivered yet.
+        protocol: Version of the protocol.
+        job: Id of the job.
+        url: Base URL of the server. None makes the checkpoint valid for any server.
+        state: State of the job at `cursor`. None if no update was delivered yet.
         columns: JSON Pointers of the state's columns.
-        cursor: The id of the last event that was delivered.
+        cursor: Id of the last delivered event. None if no update was delivered yet.
+
+    Example:
+        path.write_text(job.checkpoint().to_json())
+        job = client.job(checkpoint=Checkpoint.from_json(path.read_text()))
     """
 
     protocol: Literal["tidewire/1"] = PROTOCOL
@@ -38,10 +41,10 @@ class Checkpoint:
     cursor: str | None = None
 
     def __post_init__(self) -> None:
-        # A list, as JSON has it, is taken as well.
+        # JSON has no tuples, so `columns` may arrive as a list.
         object.__setattr__(self, "columns", tuple(self.columns))
         if (self.state is None) != (self.cursor is None):
-            raise ValueError("state and cursor belong together: both, or neither")
+            raise ValueError("state and cursor must both be set or both be None")
         if self.cursor is not None:
             Cursor.parse(self.cursor)
             try:
@@ -50,22 +53,22 @@ class Checkpoint:
                 raise ValueError(str(error)) from None
 
     def to_json(self) -> str:
-        """The checkpoint as compact JSON text."""
+        """Serialize the checkpoint as compact JSON text."""
         members = {each.name: getattr(self, each.name) for each in fields(self)}
         return to_json({name: value for name, value in members.items() if value is not None}).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read a checkpoint back.
+        """Parse a checkpoint from the output of `to_json`.
 
         Raises:
-            CheckpointError: The text is not a checkpoint.
+            CheckpointError: The text is not a valid checkpoint.
         """
         try:
             return TypeAdapter(cls).validate_python(_members(text, {each.name for each in fields(cls)}))
         except ValueError as error:
             why = describe(error) if isinstance(error, ValidationError) else error
-            raise CheckpointError(f"this is not a checkpoint: {why}", advice=NO_CHECKPOINT) from None
+            raise CheckpointError(f"the checkpoint is not valid: {why}", advice=NO_CHECKPOINT) from None
 
 
 def _members(text: str | bytes, names: set[str]) -> Any:

@@ -1,4 +1,4 @@
-"""`AsyncClient`: one server, on asyncio or trio."""
+"""`AsyncClient`: the async client of one server, for asyncio and trio."""
 
 import ssl
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
@@ -29,18 +29,25 @@ from tidewire.types import UNSET, ResultType, Returns, Unset
 
 T = TypeVar("T")
 
-NO_COPY: Final = "a client can be neither copied nor pickled: make one where it is used"
+NO_COPY: Final = "a client cannot be copied or pickled: create one where it is used"
 
 
 class AsyncClient:
-    """A client of one server.
+    """Async client of one server, on asyncio or trio.
 
-    It may be used without `async with`; then call `aclose()`. A client that made requests and is garbage-collected
-    without it emits a ResourceWarning. One client serves any number of jobs at the same time. It and its jobs belong to
-    the event loop on which it is first used; on another one, also when the first has ended, they raise an
-    `EventLoopError`.
+    A client has one connection pool and can run any number of jobs at the same time. Close it with `async with` or
+    `aclose()`; a client that made requests and is garbage-collected unclosed emits a ResourceWarning.
 
-    Proxies and certificates are taken from the environment as well (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`).
+    The client and its jobs belong to the event loop on which the client is first used. On any other event loop they
+    raise EventLoopError, even after the first one has ended.
+
+    The environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` are honored.
+
+    Example:
+        async with AsyncClient("http://127.0.0.1:8000") as client:
+            job = await client.submit("generate", prompt="def fib(", max_tokens=64)
+            async for update in job:
+                print(update.text, end="", flush=True)
     """
 
     def __init__(
@@ -58,27 +65,31 @@ class AsyncClient:
         proxy: str | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        """Make a client. Nothing is sent yet.
+        """Create a client. Sends nothing.
 
         Args:
-            url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and
-                password in it become an `Authorization` header, and are nowhere else.
-            headers: Sent with every request, to this server's origin only: credentials, for example. `with_options`
-                adds to those that are set already.
-            auth: A function, or a coroutine function, that returns the headers with the credentials. It is called before
-                the first request, and again when the server refuses them.
-            timeout: Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over
-                a job. The job continues on the server when they pass. None: no bound.
-            connect_timeout: Seconds for a connection to be made.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. The job stays there
-                when they pass. None: no bound.
-            retry: How often and how patiently failed requests and broken streams are repeated.
-            max_state_bytes: How large the state of a job may become as JSON. A job that passes it, by a sixteenth at
-                most, ends in a StateTooLargeError here; it continues on the server.
-            verify: Whether certificates are checked, or the TLS context that does.
-            proxy: Address of a proxy for all requests, such as `http://proxy.example:3128`; it takes precedence over the
+            url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and password
+                in the URL are sent as an `Authorization` header and never appear in messages.
+            headers: Extra headers for every request, such as credentials. The client sends them to the server's
+                origin only. Headers passed to `with_options` are added to the client's, and replace those of the same
+                name.
+            auth: A function or coroutine function that returns the headers carrying the credentials. The client calls it
+                before the first request, and again when the server rejects the credentials (401 or 403).
+            timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
+                loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
+                None: no limit.
+            connect_timeout: Seconds that opening a connection may take.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
+                raises QueueTimeoutError, and the job stays in the queue. None: no limit.
+            retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total
+                time.
+            max_state_bytes: Largest accepted size of a job's state, as JSON. Reading a larger state raises
+                StateTooLargeError, at the latest when the limit is exceeded by a sixteenth; the job continues on the
+                server.
+            verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
+            proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. Takes precedence over the
                 environment.
-            hooks: Functions that are called after requests and before reconnects, on resyncs and ends.
+            hooks: Callbacks for requests, reconnects, resyncs and ends of jobs, for metrics and tracing.
         """
         options = Options(
             timeout=timeout,
@@ -101,7 +112,7 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Jobs continue on the server, except those of a `map` that was left early."""
+        """Close all connections. Jobs continue on the server, but running jobs of a `map` that was left early are cancelled."""
         await self._starter.closing()()
 
     def with_options(
@@ -117,23 +128,29 @@ class AsyncClient:
         max_state_bytes: int | Unset = UNSET,
         headers: Mapping[str, str] | Unset = UNSET,
     ) -> Self:
-        """A view of this client with other settings, on the same connections.
+        """Return a client with changed options that shares this client's connections. Omitted options keep their values.
 
         Args:
-            timeout: Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over
-                a job. The job continues on the server when they pass. None: no bound.
-            connect_timeout: Seconds for a connection to be made.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. The job stays there
-                when they pass. None: no bound.
-            on_disconnect: Whether the job continues (`"continue"`) or is cancelled (`"cancel"`) when nobody has read
-                its stream for `grace` seconds.
-            grace: Seconds without a reader before `on_disconnect` applies; at least 60. None: the server's default.
-            deadline: Seconds from the submit after which the server ends the job as failed. None: no deadline.
-            retry: How often and how patiently failed requests and broken streams are repeated.
-            max_state_bytes: How large the state of a job may become as JSON. A job that passes it, by a sixteenth at
-                most, ends in a StateTooLargeError here; it continues on the server.
-            headers: Sent with every request, to this server's origin only: credentials, for example. `with_options`
-                adds to those that are set already.
+            timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
+                loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
+                None: no limit.
+            connect_timeout: Seconds that opening a connection may take.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
+                raises QueueTimeoutError, and the job stays in the queue. None: no limit.
+            on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
+                to its end (`"continue"`) or cancel it (`"cancel"`).
+            grace: Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None:
+                60.
+            deadline: Seconds after the submit at which the server ends an unfinished job as failed. None: no
+                deadline.
+            retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total
+                time.
+            max_state_bytes: Largest accepted size of a job's state, as JSON. Reading a larger state raises
+                StateTooLargeError, at the latest when the limit is exceeded by a sixteenth; the job continues on the
+                server.
+            headers: Extra headers for every request, such as credentials. The client sends them to the server's
+                origin only. Headers passed to `with_options` are added to the client's, and replace those of the same
+                name.
         """
         changes = {name: value for name, value in locals().items() if name != "self" and value is not UNSET}
         view = object.__new__(type(self))
@@ -145,20 +162,27 @@ class AsyncClient:
 
     @property
     def url(self) -> str:
-        """Where the server is mounted."""
-        return self._starter.exchange.base
+        """The server's base URL, without credentials."""
+        return self._starter.session.base
 
-    # ---- what the server offers --------------------------------------------------------------------------------
+    # ---- discovery ---------------------------------------------------------------------------------------------
 
     async def discover(self) -> Discovery:
-        """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
-        return await self._starter.exchange.discover(self._starter.options)
+        """Return the server's endpoints, limits and capabilities. The client requests them once and caches them."""
+        return await self._starter.session.discover(self._starter.options)
 
     async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
-        """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
+        """Return an endpoint's input and value schemas, examples and capabilities. Requested once and cached.
 
         Args:
-            endpoint: Its name; None is the server's only one.
+            endpoint: Endpoint name. May be omitted if the server has exactly one.
+
+        Raises:
+            EndpointNotFoundError: The server has no such endpoint, or no name was passed and it has several.
+
+        Example:
+            description = await client.describe("generate")
+            print(description.input_schema)
         """
         return await self._starter.describe(endpoint)
 
@@ -198,23 +222,34 @@ class AsyncClient:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> AsyncJob[Any]:
-        """Start a job.
+        """Start a job and return as soon as the server has accepted it.
 
-        It is safe against a broken connection: the request carries an idempotency key, and is repeated with it.
+        The request carries an idempotency key, so a lost response never starts the job twice: the client retries with
+        the same key within its `RetryPolicy`. The job runs on the server whether or not anyone reads its stream; see
+        `with_options(on_disconnect="cancel")` to change that.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            input: The input as one value: JSON, or what pydantic can write as JSON.
-            returns: What the job's value is validated as: a type or a TypeAdapter. Without it, the value is JSON.
-            idempotency_key: Names this submit, so that repeating it, also from another process, starts nothing new. By
-                default each submit draws a key of its own.
-            members: The input's members, instead of `input`. A member called `returns` or `idempotency_key` goes into
-                `input`.
+            endpoint: Endpoint name. May be omitted if the server has exactly one.
+            input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
+                with `members`.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
+                from another process. By default the client generates a random key for each submit.
+            members: The input's members: `submit("generate", prompt="def fib(", max_tokens=64)`. Pass members named
+                `returns` or `idempotency_key` in `input` instead.
 
         Raises:
-            InvalidInputError: The input does not fit the endpoint's schema; says where.
-            EndpointNotFoundError: There is no such endpoint; says which there are.
-            TidewireError: The server refused it, or cannot be reached.
+            EndpointNotFoundError: The server has no such endpoint. The message lists its endpoints.
+            InvalidInputError: The input does not match the endpoint's schema. `pointer` names the invalid member.
+            QueueFullError: The endpoint's queue was still full at the last attempt that the policy allows.
+            TransportError: The server could not be reached within the policy.
+            TotalTimeoutError: The client's `timeout` passed. The job may have been started.
+            TidewireError: Any other refusal by the server.
+
+        Example:
+            job = await client.submit("generate", prompt="def fib(", max_tokens=64)
+            async for update in job:
+                print(update.text, end="", flush=True)
         """
         check_key(idempotency_key)
         content = {"input": one_input(input, members)}
@@ -254,19 +289,24 @@ class AsyncClient:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> Any:
-        """Start a job and wait for its value: `submit`, then `result`, within one `timeout`.
+        """Start a job, wait for its end and return its value: `submit`, then `result`, within one `timeout`.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            input: The input as one value: JSON, or what pydantic can write as JSON.
-            returns: What the job's value is validated as: a type or a TypeAdapter. Without it, the value is JSON.
-            idempotency_key: Names this submit, so that repeating it, also from another process, starts nothing new. By
-                default each submit draws a key of its own.
-            members: The input's members, instead of `input`. A member called `returns` or `idempotency_key` goes into
-                `input`.
+            endpoint: Endpoint name. May be omitted if the server has exactly one.
+            input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
+                with `members`.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
+                from another process. By default the client generates a random key for each submit.
+            members: The input's members, as keyword arguments. Pass members named `returns` or `idempotency_key` in
+                `input` instead.
 
         Raises:
-            TidewireError: As `submit` and as `AsyncJob.result`.
+            TidewireError: All errors of `submit` and of `AsyncJob.result`.
+            TotalTimeoutError: The client's `timeout` passed. The job may still run on the server.
+
+        Example:
+            text = await client.run("generate", prompt="def fib(", max_tokens=64)
         """
         job: AsyncJob[Any] | None = None
         timeout = self._starter.options.timeout
@@ -319,26 +359,35 @@ class AsyncClient:
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncBatchJob[Any]:
-        """Start one job of many inputs.
+        """Start one job with many inputs and return as soon as the server has accepted it.
+
+        The server runs each input as an item of the job. Items succeed or fail independently of each other. For more
+        inputs than the server accepts in one job, use `map`.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            inputs: At least one.
-            returns: What each item's value is validated as.
-            idempotency_key: Names this submit, so that repeating it, also from another process, starts nothing new. By
-                default each submit draws a key of its own.
-            shared: Members that every input gets unless it has its own.
-            members: The same by keyword. A member called `returns`, `idempotency_key` or `shared` goes into `shared`.
+            endpoint: Endpoint name, or None if the server has exactly one.
+            inputs: The inputs, at least one. Each is JSON, or anything that pydantic serializes to JSON.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
+            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
+                from another process. By default the client generates a random key for each submit.
+            shared: Members added to every input that does not have them.
+            members: More shared members, as keyword arguments. Pass members named `returns`, `idempotency_key` or
+                `shared` in `shared` instead.
 
         Raises:
-            TidewireError: As `submit`.
+            InvalidInputError: There are no inputs, too many for one job, or one does not match the endpoint's schema.
+            TidewireError: All other errors of `submit`.
+
+        Example:
+            job = await client.submit_batch("generate", [{"prompt": "a"}, {"prompt": "b"}], max_tokens=64)
+            texts = await job.results()
         """
         check_key(idempotency_key)
         content: dict[str, Any] = {
             "inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(many_inputs(inputs))]
         }
         if not content["inputs"]:
-            raise InvalidInputError("a batch without inputs", advice="Give at least one input.")
+            raise InvalidInputError("the batch has no inputs", advice="Pass at least one input.")
         if common := shared_members(shared, members):
             content["shared"] = jsonable(common, "/shared")
         return await self._starter.submit_batch(endpoint, content, idempotency_key, ResultType(returns))
@@ -426,28 +475,34 @@ class AsyncClient:
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[Any]:
-        """Run any number of inputs; gives the values in the order of the inputs, each as soon as it is there.
+        """Run any number of inputs and iterate over their values, in the order of the inputs.
 
-        Inputs go in jobs of many where the endpoint takes batches, else one by one. They are taken as they are
-        needed: at most `concurrency` × `batch_size` are ahead of the values, so an endless iterable will do. The
-        client's `timeout` holds for each job.
+        Each value is yielded as soon as it and all values before it are known. The client submits the inputs in batch
+        jobs if the endpoint supports batches, otherwise one job per input. It consumes the inputs lazily, at most
+        `concurrency` × `batch_size` ahead of the yielded values, so `inputs` may be endless. The client's `timeout`
+        applies to each job.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            inputs: Iterable or async iterable.
-            returns: What each value is validated as.
-            return_exceptions: Put the error of a failed item in its place, instead of raising it there.
-            concurrency: Jobs under way at the same time.
-            batch_size: Inputs of one job at most; less where the server's `max_inputs` or `max_body_bytes` ask for it.
-            progress: Called with how far it is.
-            idempotency_key: Names the whole map: another map with the same key and inputs finds the jobs of this one, also
-                from another process. A map with a key leaves its jobs running when its loop is left early.
-            shared: Members that every input gets unless it has its own.
-            members: The same by keyword. A member that has the name of another argument goes into `shared`.
+            endpoint: Endpoint name, or None if the server has exactly one.
+            inputs: Iterable or async iterable of inputs.
+            returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON.
+            return_exceptions: Yield the error of a failed item in place of its value, instead of raising it.
+            concurrency: Maximum number of jobs running at the same time.
+            batch_size: Maximum number of inputs in one job. The server's `max_inputs` and `max_body_bytes` may lower it.
+            progress: Callback that receives a `MapProgress` whenever it changes.
+            idempotency_key: Key of the whole map. Another map with the same key and inputs reuses the jobs of this one,
+                even from another process. With a key, the jobs keep running when the loop is left early.
+            shared: Members added to every input that does not have them.
+            members: More shared members, as keyword arguments. Pass members with the name of another argument in
+                `shared` instead.
 
         Raises:
-            ItemFailedError: In the loop: an item failed or was cancelled.
-            InvalidInputError: In the loop: an input does not fit; `pointer` and the text say which.
+            ItemFailedError: During iteration: an item failed or was cancelled.
+            InvalidInputError: During iteration: an input does not match the schema. The message and `pointer` name it.
+
+        Example:
+            async for text in client.map("generate", ({"prompt": line} for line in lines), max_tokens=64):
+                print(text)
         """
         work = self._starter.map_work(
             endpoint,
@@ -462,7 +517,7 @@ class AsyncClient:
         )
         return AsyncMap(work, inputs if isinstance(inputs, AsyncIterable) else many_inputs(inputs))
 
-    # ---- jobs that run already ---------------------------------------------------------------------------------
+    # ---- existing jobs -----------------------------------------------------------------------------------------
 
     @overload
     def job(
@@ -477,15 +532,20 @@ class AsyncClient:
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
     ) -> AsyncJob[Any]:
-        """Attach to a job. Nothing is sent yet.
+        """Attach to an existing job by its id or from a checkpoint. Sends nothing until the job is used.
 
         Args:
-            job_id: Its id: the first update has the whole value until then.
-            checkpoint: From `job.checkpoint()`: updates continue from there.
-            returns: What the job's value is validated as.
+            job_id: The job's id. With the id alone, the first update carries the whole value so far.
+            checkpoint: Result of an earlier `job.checkpoint()`. Updates continue after that position.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
 
         Raises:
-            CheckpointError: The checkpoint is of another job or another server.
+            CheckpointError: The checkpoint belongs to another job or another server.
+
+        Example:
+            job = client.job(checkpoint=Checkpoint.from_json(path.read_text()))
+            async for update in job:
+                print(update.text, end="", flush=True)
         """
         return AsyncJob(self._starter.attach(job_id, checkpoint, ResultType(returns)))
 
@@ -502,34 +562,38 @@ class AsyncClient:
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
     ) -> AsyncBatchJob[Any]:
-        """Attach to a job of many inputs. Nothing is sent yet.
+        """Attach to an existing batch job by its id or from a checkpoint. Sends nothing until the job is used.
 
         Args:
-            job_id: Its id: the first updates have the whole values until then.
-            checkpoint: From `job.checkpoint()`: updates continue from there.
-            returns: What each item's value is validated as.
+            job_id: The job's id. With the id alone, the first update of each item carries its whole value so far.
+            checkpoint: Result of an earlier `job.checkpoint()`. Updates continue after that position.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
 
         Raises:
-            CheckpointError: The checkpoint is of another job or another server.
+            CheckpointError: The checkpoint belongs to another job or another server.
         """
         return AsyncBatchJob(self._starter.attach_batch(job_id, checkpoint, ResultType(returns)))
 
     async def jobs(self, *, limit: int = 100) -> list[JobResource]:
-        """The caller's own jobs, newest first, without their state.
+        """List the caller's own jobs, newest first, without their states. Requests as many pages as needed.
 
         Args:
-            limit: How many at most.
+            limit: Maximum number of jobs to return.
+
+        Raises:
+            TidewireError: The server refused the request, for example because it cannot list jobs.
         """
         found: list[JobResource] = []
-        exchange, options = self._starter.exchange, self._starter.options
+        session, options = self._starter.session, self._starter.options
         url = f"{self.url}{API_ROOT}/jobs"
         with anyio.move_on_after(options.timeout):
             while url and len(found) < limit:
-                answer = await exchange.ask("GET", url, options)
-                page = exchange.read(JobList, answer, what="jobs")
+                response = await session.request("GET", url, options)
+                page = session.read(JobList, response, what="jobs")
                 found += page.jobs
-                # A page without jobs is the last, whatever it says: else a server could lead on for ever.
-                url = exchange.here(answer.url, page.next, "") if page.next and page.jobs else ""
+                # Stop at a page without jobs even if it links to a next page: a faulty server could send such
+                # pages forever.
+                url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
             return found[:limit]
         raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of a whole generation as numpy arrays: the public path of `tidewire.jobs.logprob_arrays`."""
+"""Public import path of `tidewire.jobs.logprob_arrays`: log-probabilities of a whole generation as numpy arrays."""
 
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 

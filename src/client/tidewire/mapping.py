@@ -1,4 +1,4 @@
-"""`MapProgress`, passed to the `progress` callback of `map`: the public path of `tidewire.jobs.map_work`."""
+"""Public import path of `MapProgress`, the argument of the `progress` callback of `map`."""
 
 from tidewire.jobs.map_work import MapProgress
 

@@ -1,7 +1,7 @@
-"""`Options`: what can be set per client and per call, in addition to the input.
+"""Client options: timeouts, retries, limits and headers, with the checks of their values.
 
-The text below each field is its documentation: `src/client/generate_signatures.py` copies the fields into the signatures
-and docstrings of the clients.
+The docstring below each field of `Options` is copied into the signatures and docstrings of the clients by
+`src/client/generate_signatures.py`.
 """
 
 import math
@@ -17,10 +17,10 @@ from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 OnDisconnect = Literal["continue", "cancel"]
 
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds for a connection to be made, by default."""
+"""Default `connect_timeout` in seconds."""
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A token of RFC 9110 §5.6.2."""
+"""A valid header name: a token of RFC 9110 §5.6.2."""
 _OWN: Final = MappingProxyType(
     dict.fromkeys(
         ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"), ""
@@ -30,52 +30,54 @@ _OWN: Final = MappingProxyType(
         "last-event-id": ": use client.job(checkpoint=…)",
     }
 )
-"""Headers that say how the client speaks, and what to use instead, where there is something."""
+"""Header names that users may not set, because the client sets them; each with the argument to use instead, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings that a client's calls share; `with_options` makes changed copies."""
+    """Settings shared by all calls of a client. `with_options` of the client makes changed copies."""
 
     timeout: float | None = None
-    """Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over a job. The job
-    continues on the server when they pass. None: no bound."""
+    """Seconds that one call may take in total: a request including its retries, a `result()`, a whole loop over a job.
+    After them the call raises TotalTimeoutError, and the job continues on the server. None: no limit."""
     connect_timeout: float = CONNECT_TIMEOUT
-    """Seconds for a connection to be made."""
+    """Seconds that opening a connection may take."""
     queue_timeout: float | None = None
-    """Seconds that one call waits while the job is in the server's queue. The job stays there when they pass. None: no
-    bound."""
+    """Seconds that one call waits while the job is in the server's queue. After them the call raises QueueTimeoutError,
+    and the job stays in the queue. None: no limit."""
     on_disconnect: OnDisconnect = "continue"
-    """Whether the job continues (`"continue"`) or is cancelled (`"cancel"`) when nobody has read its stream for `grace`
-    seconds."""
+    """What the server does with a job whose stream has had no reader for `grace` seconds: run it to its end
+    (`"continue"`) or cancel it (`"cancel"`)."""
     grace: float | None = None
-    """Seconds without a reader before `on_disconnect` applies; at least 60. None: the server's default."""
+    """Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None: 60."""
     deadline: float | None = None
-    """Seconds from the submit after which the server ends the job as failed. None: no deadline."""
+    """Seconds after the submit at which the server ends an unfinished job as failed. None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """How often and how patiently failed requests and broken streams are repeated."""
+    """Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total time."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """How large the state of a job may become as JSON. A job that passes it, by a sixteenth at most, ends in a
-    StateTooLargeError here; it continues on the server."""
+    """Largest accepted size of a job's state, as JSON. Reading a larger state raises StateTooLargeError, at the latest
+    when the limit is exceeded by a sixteenth; the job continues on the server."""
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Sent with every request, to this server's origin only: credentials, for example. `with_options` adds to those that
-    are set already."""
+    """Extra headers for every request, such as credentials. The client sends them to the server's origin only. Headers
+    passed to `with_options` are added to the client's, and replace those of the same name."""
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "queue_timeout", "grace", "deadline"):
             check_seconds(name, getattr(self, name))
         if self.on_disconnect not in {"continue", "cancel"}:
-            raise ValueError(f"on_disconnect is 'continue' or 'cancel', not {self.on_disconnect!r}")
+            raise ValueError(f"on_disconnect must be 'continue' or 'cancel', not {self.on_disconnect!r}")
         if not isinstance(self.retry, RetryPolicy):
-            raise TypeError(f"retry is a RetryPolicy, not {self.retry!r}")
+            raise TypeError(f"retry must be a RetryPolicy, not {self.retry!r}")
         if type(self.max_state_bytes) is not int:
-            raise TypeError(f"max_state_bytes is a whole number of bytes, not {self.max_state_bytes!r}")
+            raise TypeError(
+                f"max_state_bytes must be an integer number of bytes, not {self.max_state_bytes!r}"
+            )
         if self.max_state_bytes < 1:
             raise ValueError(f"max_state_bytes must be at least 1, not {self.max_state_bytes}")
         check_headers("headers", self.headers)
 
     def changed(self, **members: Any) -> Self:
-        """A copy with some members changed. Headers are added to those that are there."""
+        """Return a copy with some fields changed. New headers are merged into the existing ones."""
         if "headers" in members:
             check_headers("headers", members["headers"])
             members["headers"] = MappingProxyType(overlaid(self.headers, members["headers"]))
@@ -83,29 +85,33 @@ class Options:
 
 
 def check_headers(what: str, headers: Any) -> None:
-    """Refuse what cannot be sent.
+    """Check that request headers can be sent. Error messages never contain the values, which may be secret.
+
+    Args:
+        what: The argument's name, for error messages.
+        headers: The argument's value.
 
     Raises:
-        TypeError: It is no mapping.
-        ValueError: A name or a value is none, or the client's own to send. Values are not repeated: they may be secret.
+        TypeError: `headers` is not a mapping.
+        ValueError: A name or value is not valid in HTTP, or the client itself sets the header.
     """
     if not isinstance(headers, Mapping):
         kind = type(headers).__name__
-        raise TypeError(f"{what}: {{'Authorization': 'Bearer …'}} and the like are expected, not {kind}")
+        raise TypeError(f"{what} must be a mapping such as {{'Authorization': 'Bearer …'}}, not {kind}")
     for name, value in headers.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise ValueError(f"{what}: {name!r} is no name of a header")
+            raise ValueError(f"{what}: {name!r} is not a valid header name")
         if not (
             isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()
         ):
-            rule = "printable ASCII text, on one line, without spaces around it"
+            rule = "one line of printable ASCII text without leading or trailing spaces"
             raise ValueError(f"{what}: the value of {name!r} must be {rule}")
         if name.lower() in _OWN:
-            raise ValueError(f"{what}: {name!r} is sent by the client itself{_OWN[name.lower()]}")
+            raise ValueError(f"{what}: {name!r} is set by the client itself{_OWN[name.lower()]}")
 
 
 def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Headers of which later ones replace earlier ones, whatever the case of their names."""
+    """Merge headers case-insensitively. A later layer replaces headers of the same name in earlier ones."""
     headers: dict[str, tuple[str, str]] = {}
     for layer in layers:
         headers.update({name.lower(): (name, value) for name, value in layer.items()})
@@ -113,10 +119,10 @@ def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_key(key: Any) -> None:
-    """Refuse an idempotency key that the protocol does not allow.
+    """Check an idempotency key against the protocol's rules. None is valid.
 
     Raises:
-        ValueError: It is not 1 to 255 visible ASCII characters.
+        ValueError: The key is not 1 to 255 visible ASCII characters.
     """
     if key is not None and not (
         isinstance(key, str)
@@ -129,17 +135,17 @@ def check_key(key: Any) -> None:
 
 
 def check_seconds(name: str, seconds: Any) -> None:
-    """Refuse a time that is not a number of seconds above 0; None is allowed where it means no bound.
+    """Check a timeout. None means no limit and is valid for every option except `connect_timeout`.
 
     Raises:
-        TypeError: It is not a number.
-        ValueError: It is not above 0, or infinite where it is sent to the server.
+        TypeError: The value is not a number.
+        ValueError: The value is not above 0, or is an infinite `grace` or `deadline`, which the server cannot receive.
     """
     if seconds is None and name != "connect_timeout":
         return
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+        raise TypeError(f"{name} must be a number of seconds, not {seconds!r}")
     if not seconds > 0:
-        raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")
+        raise ValueError(f"{name} must be more than 0 seconds, not {seconds!r}")
     if name in {"grace", "deadline"} and math.isinf(seconds):
-        raise ValueError(f"{name} goes to the server as a number: for no bound, leave it out")
+        raise ValueError(f"{name} is sent to the server and must be finite: for no limit, leave it out")

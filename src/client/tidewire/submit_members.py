@@ -1,4 +1,4 @@
-"""The members of a submit's body: inputs as JSON, and options under the wire's names."""
+"""Builds the JSON body of a submit from the caller's inputs and options."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -14,56 +14,65 @@ from tidewire.types import UNSET
 
 
 def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
-    """The input that was given as one value or by its members."""
+    """Return the input as JSON, from either the whole value or its members as keyword arguments.
+
+    Raises:
+        TypeError: Both were passed.
+    """
     if whole is UNSET:
         return jsonable(dict(members), "/input")
     if members:
-        raise TypeError("give the input as one value or by its members, not both")
+        raise TypeError("pass the input as one value or as keyword arguments, not both")
     return jsonable(whole, "/input")
 
 
 def shared_members(shared: Mapping[str, Any] | None, members: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that all inputs share: those of `shared=` and those passed by keyword.
+    """Merge the two sources of members shared by all inputs: the `shared` argument and keyword arguments.
 
     Raises:
-        TypeError: `shared` is not a mapping, or a member is in both.
+        TypeError: `shared` is not a mapping, or a member is in both sources.
     """
     if shared is None:
         return dict(members)
     if not isinstance(shared, Mapping):
-        raise TypeError(f"shared is a mapping from names of members to values, not {shared!r:.80}")
+        raise TypeError(f"shared must be a mapping from member names to values, not {shared!r:.80}")
     if twice := [name for name in members if name in shared]:
-        raise TypeError(f"passed both in shared and by keyword: {', '.join(twice)}")
+        raise TypeError(f"members passed both in shared and by keyword: {', '.join(twice)}")
     return {**shared, **members}
 
 
-def many_inputs(given: Any) -> Iterable[Any]:
-    """Inputs that were given as many.
+def many_inputs(argument: Any) -> Iterable[Any]:
+    """Check that an `inputs` argument is an iterable of inputs.
 
     Raises:
-        TypeError: They are one value: its characters or its members are hardly what was meant.
+        TypeError: The argument is a single value. Strings and mappings count as one: iterating over their characters
+            or keys is hardly what the caller meant.
     """
-    kind = type(given)
-    # What has items alone can be looped over, too: many a data set is of that kind.
+    kind = type(argument)
+    # `iter` also accepts sequences without `__iter__`. Many data set classes define only `__getitem__`.
     many = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
-    if isinstance(given, str | bytes | bytearray | Mapping) or not many:
-        raise TypeError(f"inputs are a list, or another iterable, of values, not {kind.__name__}")
-    inputs: Iterable[Any] = given
+    if isinstance(argument, str | bytes | bytearray | Mapping) or not many:
+        raise TypeError(f"inputs must be a list or another iterable of inputs, not {kind.__name__}")
+    inputs: Iterable[Any] = argument
     return inputs
 
 
 def jsonable(value: Any, pointer: str) -> JsonValue:
-    """A value as JSON: what pydantic can write is given as its JSON form.
+    """Convert a value to plain JSON with pydantic's serialization rules.
+
+    Args:
+        value: The value.
+        pointer: JSON Pointer of the value in the request body, for the error message.
 
     Raises:
-        InvalidInputError: It cannot be written.
+        InvalidInputError: The value cannot be serialized.
     """
     try:
         plain: JsonValue = converted(_ANYTHING, value)
     except (PydanticSerializationError, ValueError) as error:
-        advice = "Give what JSON has words for: of an array, its tolist(); of bytes, a text (base64, say)."
+        advice = "Convert it to a JSON type first: an array with tolist(), bytes to base64 text."
         raise InvalidInputError(
-            f"the input at {pointer!r} cannot be written as JSON: {error}", advice=advice
+            f"the input at {pointer!r} cannot be serialized as JSON: {error}", advice=advice
         ) from None
     return plain
 
@@ -72,19 +81,19 @@ _ANYTHING: Final = rows_of(Any)
 
 
 def encoded(value: JsonValue) -> bytes:
-    """A value as JSON text.
+    """Serialize a value as JSON text in UTF-8.
 
     Raises:
-        InvalidInputError: It is not JSON as the protocol takes it.
+        InvalidInputError: The value violates the protocol's JSON rules, such as its limits for numbers or depth.
     """
     try:
         return strict_json.dumps(value).encode()
     except strict_json.StrictJsonError as error:
-        raise InvalidInputError(f"the input is not JSON as the protocol takes it: {error}") from None
+        raise InvalidInputError(f"the input is not valid JSON under the protocol's rules: {error}") from None
 
 
 def options_on_the_wire(options: Options) -> dict[str, Any]:
-    """The members of a submit that are not its inputs."""
+    """Return the members of a submit body that carry options, under their names in the protocol."""
     body: dict[str, Any] = {}
     if options.on_disconnect != "continue":
         body["on_disconnect"] = options.on_disconnect

@@ -1,7 +1,7 @@
-"""The blocking client: the async one, on an event loop in a thread of its own.
+"""`Client`: the blocking client, which runs an `AsyncClient` on an event loop in a background thread.
 
-It has no logic of its own: `event_loop_thread` has how a call or a loop crosses to the thread. The signatures and
-docstrings are made from those of `AsyncClient` by `src/client/generate_signatures.py`.
+`tidewire.blocking.event_loop_thread` passes calls and iterators between the threads. The signatures and docstrings are
+generated from those of `AsyncClient` by `src/client/generate_signatures.py`.
 """
 
 import ssl
@@ -31,12 +31,21 @@ T = TypeVar("T")
 
 
 class Client:
-    """A client of one server, for scripts and notebooks; see `AsyncClient`, of which this is the blocking form.
+    """Blocking client of one server, for scripts and notebooks. It offers the same calls as `AsyncClient`.
 
-    It may be used from many threads, and without `with`: then `close()`, or the end of the program, ends its
-    connections; a client that made requests and is garbage-collected before that emits a ResourceWarning. On a thread
-    whose event loop runs it works too, but blocks that loop; it says so once. `map` takes its inputs, and calls
-    `progress`, on the thread that loops over it.
+    A client may be used from many threads at the same time. Close it with `with` or `close()`, or let the end of the
+    program close its connections; a client that made requests and is garbage-collected unclosed emits a ResourceWarning.
+
+    The client also works on a thread with a running event loop, for example in a notebook. It blocks that loop and
+    emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it.
+
+    The environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` are honored.
+
+    Example:
+        with Client("http://127.0.0.1:8000") as client:
+            job = client.submit("generate", prompt="def fib(", max_tokens=64)
+            for update in job:
+                print(update.text, end="", flush=True)
     """
 
     def __init__(
@@ -54,27 +63,31 @@ class Client:
         proxy: str | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        """Make a client. Nothing is sent yet.
+        """Create a client. Sends nothing.
 
         Args:
-            url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and
-                password in it become an `Authorization` header, and are nowhere else.
-            headers: Sent with every request, to this server's origin only: credentials, for example. `with_options`
-                adds to those that are set already.
-            auth: A function, or a coroutine function, that returns the headers with the credentials. It is called before
-                the first request, and again when the server refuses them.
-            timeout: Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over
-                a job. The job continues on the server when they pass. None: no bound.
-            connect_timeout: Seconds for a connection to be made.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. The job stays there
-                when they pass. None: no bound.
-            retry: How often and how patiently failed requests and broken streams are repeated.
-            max_state_bytes: How large the state of a job may become as JSON. A job that passes it, by a sixteenth at
-                most, ends in a StateTooLargeError here; it continues on the server.
-            verify: Whether certificates are checked, or the TLS context that does.
-            proxy: Address of a proxy for all requests, such as `http://proxy.example:3128`; it takes precedence over the
+            url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and password
+                in the URL are sent as an `Authorization` header and never appear in messages.
+            headers: Extra headers for every request, such as credentials. The client sends them to the server's
+                origin only. Headers passed to `with_options` are added to the client's, and replace those of the same
+                name.
+            auth: A function or coroutine function that returns the headers carrying the credentials. The client calls it
+                before the first request, and again when the server rejects the credentials (401 or 403).
+            timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
+                loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
+                None: no limit.
+            connect_timeout: Seconds that opening a connection may take.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
+                raises QueueTimeoutError, and the job stays in the queue. None: no limit.
+            retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total
+                time.
+            max_state_bytes: Largest accepted size of a job's state, as JSON. Reading a larger state raises
+                StateTooLargeError, at the latest when the limit is exceeded by a sixteenth; the job continues on the
+                server.
+            verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
+            proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. Takes precedence over the
                 environment.
-            hooks: Functions that are called after requests and before reconnects, on resyncs and ends.
+            hooks: Callbacks for requests, reconnects, resyncs and ends of jobs, for metrics and tracing.
         """
         client = AsyncClient(
             url,
@@ -89,7 +102,7 @@ class Client:
             proxy=proxy,
             hooks=hooks,
         )
-        # The thread lives as long as this client, so it must not hold it.
+        # The thread runs until this client is closed or garbage-collected, so it must not hold a reference to it.
         self._inner = (LoopThread(client._starter.closing()), client)
 
     def __reduce__(self) -> NoReturn:
@@ -97,7 +110,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the server is mounted."""
+        """The server's base URL, without credentials."""
         return self._inner[1].url
 
     def __enter__(self) -> Self:
@@ -109,9 +122,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and end the thread. Jobs continue on the server, except those of a `map` that was left.
+        """Close all connections and end the background thread. Jobs continue on the server.
 
-        It returns in bounded time. After an interrupt it may be called again.
+        Running jobs of a `map` that was left early are cancelled. `close` returns in bounded time and may be called
+        again after a KeyboardInterrupt.
         """
         self._inner[0].close()
 
@@ -128,23 +142,29 @@ class Client:
         max_state_bytes: int | Unset = UNSET,
         headers: Mapping[str, str] | Unset = UNSET,
     ) -> Self:
-        """A view of this client with other settings, on the same connections.
+        """Return a client with changed options that shares this client's connections. Omitted options keep their values.
 
         Args:
-            timeout: Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over
-                a job. The job continues on the server when they pass. None: no bound.
-            connect_timeout: Seconds for a connection to be made.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. The job stays there
-                when they pass. None: no bound.
-            on_disconnect: Whether the job continues (`"continue"`) or is cancelled (`"cancel"`) when nobody has read
-                its stream for `grace` seconds.
-            grace: Seconds without a reader before `on_disconnect` applies; at least 60. None: the server's default.
-            deadline: Seconds from the submit after which the server ends the job as failed. None: no deadline.
-            retry: How often and how patiently failed requests and broken streams are repeated.
-            max_state_bytes: How large the state of a job may become as JSON. A job that passes it, by a sixteenth at
-                most, ends in a StateTooLargeError here; it continues on the server.
-            headers: Sent with every request, to this server's origin only: credentials, for example. `with_options`
-                adds to those that are set already.
+            timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
+                loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
+                None: no limit.
+            connect_timeout: Seconds that opening a connection may take.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
+                raises QueueTimeoutError, and the job stays in the queue. None: no limit.
+            on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
+                to its end (`"continue"`) or cancel it (`"cancel"`).
+            grace: Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None:
+                60.
+            deadline: Seconds after the submit at which the server ends an unfinished job as failed. None: no
+                deadline.
+            retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total
+                time.
+            max_state_bytes: Largest accepted size of a job's state, as JSON. Reading a larger state raises
+                StateTooLargeError, at the latest when the limit is exceeded by a sixteenth; the job continues on the
+                server.
+            headers: Extra headers for every request, such as credentials. The client sends them to the server's
+                origin only. Headers passed to `with_options` are added to the client's, and replace those of the same
+                name.
         """
         changes = {name: value for name, value in locals().items() if name != "self"}
         thread, client = self._inner
@@ -186,23 +206,34 @@ class Client:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> Job[Any]:
-        """Start a job.
+        """Start a job and return as soon as the server has accepted it.
 
-        It is safe against a broken connection: the request carries an idempotency key, and is repeated with it.
+        The request carries an idempotency key, so a lost response never starts the job twice: the client retries with
+        the same key within its `RetryPolicy`. The job runs on the server whether or not anyone reads its stream; see
+        `with_options(on_disconnect="cancel")` to change that.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            input: The input as one value: JSON, or what pydantic can write as JSON.
-            returns: What the job's value is validated as: a type or a TypeAdapter. Without it, the value is JSON.
-            idempotency_key: Names this submit, so that repeating it, also from another process, starts nothing new. By
-                default each submit draws a key of its own.
-            members: The input's members, instead of `input`. A member called `returns` or `idempotency_key` goes into
-                `input`.
+            endpoint: Endpoint name. May be omitted if the server has exactly one.
+            input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
+                with `members`.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
+                from another process. By default the client generates a random key for each submit.
+            members: The input's members: `submit("generate", prompt="def fib(", max_tokens=64)`. Pass members named
+                `returns` or `idempotency_key` in `input` instead.
 
         Raises:
-            InvalidInputError: The input does not fit the endpoint's schema; says where.
-            EndpointNotFoundError: There is no such endpoint; says which there are.
-            TidewireError: The server refused it, or cannot be reached.
+            EndpointNotFoundError: The server has no such endpoint. The message lists its endpoints.
+            InvalidInputError: The input does not match the endpoint's schema. `pointer` names the invalid member.
+            QueueFullError: The endpoint's queue was still full at the last attempt that the policy allows.
+            TransportError: The server could not be reached within the policy.
+            TotalTimeoutError: The client's `timeout` passed. The job may have been started.
+            TidewireError: Any other refusal by the server.
+
+        Example:
+            job = client.submit("generate", prompt="def fib(", max_tokens=64)
+            for update in job:
+                print(update.text, end="", flush=True)
         """
         thread, client = self._inner
         work = partial(
@@ -244,19 +275,24 @@ class Client:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> Any:
-        """Start a job and wait for its value: `submit`, then `result`, within one `timeout`.
+        """Start a job, wait for its end and return its value: `submit`, then `result`, within one `timeout`.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            input: The input as one value: JSON, or what pydantic can write as JSON.
-            returns: What the job's value is validated as: a type or a TypeAdapter. Without it, the value is JSON.
-            idempotency_key: Names this submit, so that repeating it, also from another process, starts nothing new. By
-                default each submit draws a key of its own.
-            members: The input's members, instead of `input`. A member called `returns` or `idempotency_key` goes into
-                `input`.
+            endpoint: Endpoint name. May be omitted if the server has exactly one.
+            input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
+                with `members`.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
+                from another process. By default the client generates a random key for each submit.
+            members: The input's members, as keyword arguments. Pass members named `returns` or `idempotency_key` in
+                `input` instead.
 
         Raises:
-            TidewireError: As `submit` and as `Job.result`.
+            TidewireError: All errors of `submit` and of `Job.result`.
+            TotalTimeoutError: The client's `timeout` passed. The job may still run on the server.
+
+        Example:
+            text = client.run("generate", prompt="def fib(", max_tokens=64)
         """
         thread, client = self._inner
         work = partial(
@@ -301,19 +337,28 @@ class Client:
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> BatchJob[Any]:
-        """Start one job of many inputs.
+        """Start one job with many inputs and return as soon as the server has accepted it.
+
+        The server runs each input as an item of the job. Items succeed or fail independently of each other. For more
+        inputs than the server accepts in one job, use `map`.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            inputs: At least one.
-            returns: What each item's value is validated as.
-            idempotency_key: Names this submit, so that repeating it, also from another process, starts nothing new. By
-                default each submit draws a key of its own.
-            shared: Members that every input gets unless it has its own.
-            members: The same by keyword. A member called `returns`, `idempotency_key` or `shared` goes into `shared`.
+            endpoint: Endpoint name, or None if the server has exactly one.
+            inputs: The inputs, at least one. Each is JSON, or anything that pydantic serializes to JSON.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
+            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
+                from another process. By default the client generates a random key for each submit.
+            shared: Members added to every input that does not have them.
+            members: More shared members, as keyword arguments. Pass members named `returns`, `idempotency_key` or
+                `shared` in `shared` instead.
 
         Raises:
-            TidewireError: As `submit`.
+            InvalidInputError: There are no inputs, too many for one job, or one does not match the endpoint's schema.
+            TidewireError: All other errors of `submit`.
+
+        Example:
+            job = client.submit_batch("generate", [{"prompt": "a"}, {"prompt": "b"}], max_tokens=64)
+            texts = job.results()
         """
         thread, client = self._inner
         work = partial(
@@ -410,28 +455,34 @@ class Client:
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> Iterator[Any]:
-        """Run any number of inputs; gives the values in the order of the inputs, each as soon as it is there.
+        """Run any number of inputs and iterate over their values, in the order of the inputs.
 
-        Inputs go in jobs of many where the endpoint takes batches, else one by one. They are taken as they are
-        needed: at most `concurrency` × `batch_size` are ahead of the values, so an endless iterable will do. The
-        client's `timeout` holds for each job.
+        Each value is yielded as soon as it and all values before it are known. The client submits the inputs in batch
+        jobs if the endpoint supports batches, otherwise one job per input. It consumes the inputs lazily, at most
+        `concurrency` × `batch_size` ahead of the yielded values, so `inputs` may be endless. The client's `timeout`
+        applies to each job.
 
         Args:
-            endpoint: Its name; None is the server's only one.
-            inputs: Iterable.
-            returns: What each value is validated as.
-            return_exceptions: Put the error of a failed item in its place, instead of raising it there.
-            concurrency: Jobs under way at the same time.
-            batch_size: Inputs of one job at most; less where the server's `max_inputs` or `max_body_bytes` ask for it.
-            progress: Called with how far it is.
-            idempotency_key: Names the whole map: another map with the same key and inputs finds the jobs of this one, also
-                from another process. A map with a key leaves its jobs running when its loop is left early.
-            shared: Members that every input gets unless it has its own.
-            members: The same by keyword. A member that has the name of another argument goes into `shared`.
+            endpoint: Endpoint name, or None if the server has exactly one.
+            inputs: Iterable of inputs.
+            returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON.
+            return_exceptions: Yield the error of a failed item in place of its value, instead of raising it.
+            concurrency: Maximum number of jobs running at the same time.
+            batch_size: Maximum number of inputs in one job. The server's `max_inputs` and `max_body_bytes` may lower it.
+            progress: Callback that receives a `MapProgress` whenever it changes.
+            idempotency_key: Key of the whole map. Another map with the same key and inputs reuses the jobs of this one,
+                even from another process. With a key, the jobs keep running when the loop is left early.
+            shared: Members added to every input that does not have them.
+            members: More shared members, as keyword arguments. Pass members with the name of another argument in
+                `shared` instead.
 
         Raises:
-            ItemFailedError: In the loop: an item failed or was cancelled.
-            InvalidInputError: In the loop: an input does not fit; `pointer` and the text say which.
+            ItemFailedError: During iteration: an item failed or was cancelled.
+            InvalidInputError: During iteration: an input does not match the schema. The message and `pointer` name it.
+
+        Example:
+            for text in client.map("generate", ({"prompt": line} for line in lines), max_tokens=64):
+                print(text)
         """
         thread, client = self._inner
         work = client._starter.map_work(
@@ -460,15 +511,20 @@ class Client:
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
     ) -> Job[Any]:
-        """Attach to a job. Nothing is sent yet.
+        """Attach to an existing job by its id or from a checkpoint. Sends nothing until the job is used.
 
         Args:
-            job_id: Its id: the first update has the whole value until then.
-            checkpoint: From `job.checkpoint()`: updates continue from there.
-            returns: What the job's value is validated as.
+            job_id: The job's id. With the id alone, the first update carries the whole value so far.
+            checkpoint: Result of an earlier `job.checkpoint()`. Updates continue after that position.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
 
         Raises:
-            CheckpointError: The checkpoint is of another job or another server.
+            CheckpointError: The checkpoint belongs to another job or another server.
+
+        Example:
+            job = client.job(checkpoint=Checkpoint.from_json(path.read_text()))
+            for update in job:
+                print(update.text, end="", flush=True)
         """
         thread, client = self._inner
         return Job(thread, client.job(job_id, checkpoint=checkpoint, returns=returns))
@@ -486,38 +542,48 @@ class Client:
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
     ) -> BatchJob[Any]:
-        """Attach to a job of many inputs. Nothing is sent yet.
+        """Attach to an existing batch job by its id or from a checkpoint. Sends nothing until the job is used.
 
         Args:
-            job_id: Its id: the first updates have the whole values until then.
-            checkpoint: From `job.checkpoint()`: updates continue from there.
-            returns: What each item's value is validated as.
+            job_id: The job's id. With the id alone, the first update of each item carries its whole value so far.
+            checkpoint: Result of an earlier `job.checkpoint()`. Updates continue after that position.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
 
         Raises:
-            CheckpointError: The checkpoint is of another job or another server.
+            CheckpointError: The checkpoint belongs to another job or another server.
         """
         thread, client = self._inner
         return BatchJob(thread, client.batch_job(job_id, checkpoint=checkpoint, returns=returns))
 
     def jobs(self, *, limit: int = 100) -> list[JobResource]:
-        """The caller's own jobs, newest first, without their state.
+        """List the caller's own jobs, newest first, without their states. Requests as many pages as needed.
 
         Args:
-            limit: How many at most.
+            limit: Maximum number of jobs to return.
+
+        Raises:
+            TidewireError: The server refused the request, for example because it cannot list jobs.
         """
         thread, client = self._inner
         return thread.call(partial(client.jobs, limit=limit))
 
     def discover(self) -> Discovery:
-        """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
+        """Return the server's endpoints, limits and capabilities. The client requests them once and caches them."""
         thread, client = self._inner
         return thread.call(client.discover)
 
     def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
-        """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
+        """Return an endpoint's input and value schemas, examples and capabilities. Requested once and cached.
 
         Args:
-            endpoint: Its name; None is the server's only one.
+            endpoint: Endpoint name. May be omitted if the server has exactly one.
+
+        Raises:
+            EndpointNotFoundError: The server has no such endpoint, or no name was passed and it has several.
+
+        Example:
+            description = client.describe("generate")
+            print(description.input_schema)
         """
         thread, client = self._inner
         return thread.call(client.describe, endpoint)
@@ -527,14 +593,14 @@ class Client:
 
 
 def _values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
-    """The values of a map. This thread takes the inputs and delivers the values; all else runs on the client's."""
+    """Iterate over the values of a map. Inputs are consumed on the caller's thread, requests run on the client's thread."""
     try:
         while True:
             while work.ready():
                 yield work.take()
             if work.finished:
                 return
-            while work.hungry:
+            while work.accepts_input:
                 try:
                     value = next(inputs)
                 except StopIteration:

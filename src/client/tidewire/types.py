@@ -112,21 +112,21 @@ class ItemChange(Generic[T]):
     """An item's value at one event, with its change since the previous one. `Update` is a facade over it.
 
     Attributes:
-        place: The event and the state after it.
+        position: The event and the state after it.
         shape: The type that `parse` validates the value against.
         first_seq: Seq of the first event that this change covers.
         deleted: Number of code points removed from the end of the text.
         text: Text appended after that.
         index: Index of the item.
         visible: Whether the item's value or status changed; a loop over a job yields no other changes.
-        settles: Whether the reader has received everything up to `place` with this change.
+        settles: Whether the reader has received everything up to `position` with this change.
     """
 
-    __slots__ = ("deleted", "first_seq", "index", "place", "settles", "shape", "text", "visible")
+    __slots__ = ("deleted", "first_seq", "index", "position", "settles", "shape", "text", "visible")
 
     def __init__(
         self,
-        place: Position,
+        position: Position,
         shape: ResultType[T],
         first_seq: int,
         *,
@@ -136,7 +136,7 @@ class ItemChange(Generic[T]):
         visible: bool = True,
         settles: bool = True,
     ) -> None:
-        self.place: Position = place
+        self.position: Position = position
         self.shape: ResultType[T] = shape
         self.first_seq: int = first_seq
         self.deleted: int = deleted
@@ -148,18 +148,18 @@ class ItemChange(Generic[T]):
     @property
     def cursor(self) -> Cursor:
         """Id of the last event that this change covers."""
-        return self.place.cursor
+        return self.position.cursor
 
     def member(self, name: str) -> JsonValue:
         """Return a member of the item at this event, or None if the item does not have it."""
         try:
-            return self.place.view.value(f"/items/{self.index}/{name}")
+            return self.position.view.value(f"/items/{self.index}/{name}")
         except LookupError:
             return None
 
     def with_text(self, text: str) -> "ItemChange[T]":
         """Return this change with only a part of its text, and without deletions."""
-        return ItemChange(self.place, self.shape, self.first_seq, text=text, index=self.index)
+        return ItemChange(self.position, self.shape, self.first_seq, text=text, index=self.index)
 
 
 class Update(Generic[T]):
@@ -188,17 +188,17 @@ class Update(Generic[T]):
     @property
     def seq(self) -> int:
         """Seq of the last event that this update covers."""
-        return self._change.place.cursor.seq
+        return self._change.position.cursor.seq
 
     @property
     def cursor(self) -> Cursor:
         """Id of the last event that this update covers, as epoch and seq."""
-        return self._change.place.cursor
+        return self._change.position.cursor
 
     @property
     def id(self) -> str:
         """Id of the last event that this update covers, in the form `epoch-seq`."""
-        return str(self._change.place.cursor)
+        return str(self._change.position.cursor)
 
     @property
     def status(self) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tidewire.under_test`: the public name of `tidewire.commands.conformance_adapter`."""
+"""Public entry point `python -m tidewire.under_test` of the adapter that lets the conformance suite drive this client."""
 
 from tidewire.commands.conformance_adapter import main
 

@@ -1,4 +1,4 @@
-"""What holds for the values that endpoints give, by what they say of themselves."""
+"""Invariants for the values of endpoints, derived from the endpoint descriptions."""
 
 import base64
 from collections.abc import Iterator
@@ -6,20 +6,20 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from scenarios.transcripts.record import ENDS, Run, Step, job_bodies, judges, texts_of
+from scenarios.transcripts.record import ENDS, Run, Step, checks, job_bodies, texts_of
 
 # ---- endpoints -----------------------------------------------------------------------------------------------------
 
 
-@judges("TW-DSC-020")
+@checks("TW-DSC-020")
 def values_match_value_schema(run):
-    for talk in run.talks:
-        for body in job_bodies(talk):
+    for exchange in run.exchanges:
+        for body in job_bodies(exchange):
             endpoint = run.endpoints.get(body.get("endpoint", ""))
             for item in body.get("state", {"items": []})["items"]:
                 if endpoint is not None and item["status"] == "succeeded":
                     for error in Draft202012Validator(endpoint["value_schema"]).iter_errors(item["value"]):
-                        yield f"{talk.where}: {error.message[:200]}"
+                        yield f"{exchange.where}: {error.message[:200]}"
 
 
 def _steps_of_endpoints(run: Run) -> Iterator[tuple[Step, Any]]:
@@ -29,27 +29,27 @@ def _steps_of_endpoints(run: Run) -> Iterator[tuple[Step, Any]]:
             yield step, endpoint["capabilities"]
 
 
-@judges("TW-DSC-023")
+@checks("TW-DSC-023")
 def text_is_never_retracted_without_rollback(run):
-    for step, can in _steps_of_endpoints(run):
+    for step, capabilities in _steps_of_endpoints(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
-        for old, new in pairs if not can.get("rollback") else ():
+        for old, new in pairs if not capabilities.get("rollback") else ():
             now = dict(texts_of(new["value"]))
             for path, text in texts_of(old["value"]):
                 if not now.get(path, "").startswith(text):
                     yield f"{step.event.id}: {path} was {text!r}, is {now.get(path)!r}"
 
 
-@judges("TW-DSC-024", "TW-BAT-006")
+@checks("TW-DSC-024", "TW-BAT-006")
 def value_is_set_once_without_streaming(run):
-    """One event sets value, status and error."""
-    for step, can in _steps_of_endpoints(run):
+    """One event sets value, status and error of an item."""
+    for step, capabilities in _steps_of_endpoints(run):
         pairs = zip(step.before["items"], step.after["items"], strict=True)
-        for old, new in pairs if not can.get("streams") else ():
+        for old, new in pairs if not capabilities.get("streams") else ():
             if old["value"] != new["value"] and new["status"] not in ENDS:
-                yield f"{step.event.id}: a value of an item that is {new['status']}"
+                yield f"{step.event.id}: a new value, but the item has status {new['status']}"
             if new["status"] == "succeeded" != old["status"] and "value" not in step.event.fields["data"]:
-                yield f"{step.event.id}: an end without its value"
+                yield f"{step.event.id}: the item ended in an event without its value"
 
 
 _PER_TOKEN = (
@@ -64,9 +64,12 @@ _PER_TOKEN = (
 )
 
 
-@judges("TW-GEN-011", "TW-GEN-029", "TW-GEN-030")
+@checks("TW-GEN-011", "TW-GEN-029", "TW-GEN-030")
 def token_columns_stay_aligned(run):
-    """Equal lengths after each logged event; candidates in their order, and of at most 1 in all."""
+    """After each logged event, the columns have equal lengths.
+
+    Candidates are ordered, and their probabilities add up to at most 1.
+    """
     for step in run.steps:
         for item in (step.after or {"items": []})["items"]:
             value = item["value"]
@@ -78,21 +81,25 @@ def token_columns_stay_aligned(run):
                 order = [(-(x if x is not None else -1e9), i) for i, x in zip(ids, found, strict=True)]
                 whole = sum(2.718281828459045**x for x in found if x is not None)
                 if [x for x, _ in order] != sorted(x for x, _ in order) or whole > 1.001 + len(found) * 1e-4:
-                    yield f"{step.event.id}: {ids} {found}"
+                    yield f"{step.event.id}: candidates {ids} with log-probabilities {found}"
 
 
-@judges("TW-GEN-014", "TW-GEN-015", "TW-GEN-038", "TW-GEN-039", "TW-GEN-042")
+@checks("TW-GEN-014", "TW-GEN-015", "TW-GEN-038", "TW-GEN-039", "TW-GEN-042")
 def text_matches_its_tokens(run):
-    """The bytes of the tokens by the vocabulary, without the special ones; each by itself is its `token_text`."""
+    """The text consists of the tokens' bytes from the vocabulary without special tokens.
+
+    `token_text` holds the text of each token.
+    """
     known = run.endpoints.get("generate", {}).get("vocabulary", {"tokens": [], "special": []})
     tokens = [base64.b64decode(token, validate=True) for token in known["tokens"]]
     for step in run.steps if tokens else ():
         for value in (item["value"] for item in step.after["items"] if "token_ids" in item["value"]):
-            said = [tokens[i] for i in value["token_ids"] if i not in known["special"]]
-            whole = b"".join(said).decode("utf-8", "replace")
-            # What is held back at the end: a character, or what may become a stop string.
+            token_bytes = [tokens[i] for i in value["token_ids"] if i not in known["special"]]
+            whole = b"".join(token_bytes).decode("utf-8", "replace")
+            # The server may hold back the end of the text: an incomplete character, or the possible start of
+            # a stop string.
             if not whole.startswith(value["text"].rstrip("\ufffd")):
-                yield f"{step.event.id}: {value['text']!r} of the tokens {whole!r}"
+                yield f"{step.event.id}: the text is {value['text']!r}, the tokens are {whole!r}"
             shown = [*zip(value["token_ids"], value.get("token_text", ()), strict=False)]
             shown += [
                 pair
@@ -104,9 +111,12 @@ def text_matches_its_tokens(run):
                     yield f"{step.event.id}: token {token} is {tokens[token]!r}, not {text!r}"
 
 
-@judges("TW-DIF-004")
+@checks("TW-DIF-004")
 def ephemeral_events_carry_no_results(run):
-    """No member beyond those of their tables: what belongs to a result stands in the state."""
+    """Ephemeral events have only the members of their tables.
+
+    Everything that belongs to a result is in the state.
+    """
     known = {
         "queue": {"position", "eta_ms"},
         "progress": {"current", "total", "unit", "phase", "item"},
@@ -114,7 +124,7 @@ def ephemeral_events_carry_no_results(run):
         "goaway": {"reason", "retry_ms"},
         "hello": {"protocol", "job", "events", "head", "heartbeat_ms"},
     }
-    for talk in run.talks:
-        for event in talk.events:
+    for exchange in run.exchanges:
+        for event in exchange.events:
             if more := set(event.data if event.type in known else ()) - known.get(event.type, set()):
-                yield f"{talk.where}: {event.type} with {sorted(more)}"
+                yield f"{exchange.where}: {event.type} with {sorted(more)}"

@@ -1,20 +1,20 @@
-"""What holds for all that a server sends, whatever it is asked: judged over every run of a transcript.
+"""Invariants of everything that a server sends, checked in every run of a transcript.
 
-One rule a function, with the sentences of the specification that it judges, in the files `*_invariants`.
+Each rule is one function in a module `*_invariants`, with the requirements that it checks.
 """
 
 from scenarios.transcripts import answer_invariants, endpoint_invariants, stream_invariants
-from scenarios.transcripts.record import RULES, Run, Talk
+from scenarios.transcripts.record import RULES, Exchange, Run
 
-__all__ = ["RULES", "Run", "Talk", "breaches_of"]
+__all__ = ["RULES", "Exchange", "Run", "violations"]
 
 assert {answer_invariants, endpoint_invariants, stream_invariants}, "their rules enter themselves"
 
 
-def breaches_of(run: Run) -> list[str]:
-    """Every breach of every rule, with the name of the rule and its sentences."""
+def violations(run: Run) -> list[str]:
+    """Every violation of every rule, with the name of the rule and its requirements."""
     return [
-        f"{name} ({', '.join(rule.sentences)}): {breach}"
+        f"{name} ({', '.join(rule.requirements)}): {breach}"
         for name, rule in RULES.items()
         for breach in rule.judge(run)
     ]

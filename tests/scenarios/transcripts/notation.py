@@ -1,6 +1,6 @@
-"""A transcript of the specification as steps, and how what it shows is compared with what a server sends.
+"""Parser for transcripts of the specification, and comparison of shown with received messages.
 
-The rules stand in `spec/README.md`.
+`spec/README.md` defines the notation.
 """
 
 import json
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 
 class TranscriptError(ValueError):
-    """The text is no transcript."""
+    """The text is not a transcript."""
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):
-    """The client sends."""
+    """A request of the client."""
 
     line: int
     channel: str
@@ -30,7 +30,7 @@ class Request(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The server sends a status and header fields."""
+    """Status and header fields of a response."""
 
     line: int
     channel: str
@@ -39,7 +39,7 @@ class Head(NamedTuple):
 
 
 class Body(NamedTuple):
-    """…and JSON."""
+    """A JSON body of a response."""
 
     line: int
     channel: str
@@ -47,7 +47,7 @@ class Body(NamedTuple):
 
 
 class Block(NamedTuple):
-    """…or one event, or a `retry` field by itself: name → value of the fields."""
+    """One event of a response, or a single `retry` field, as a mapping from field name to value."""
 
     line: int
     channel: str
@@ -55,28 +55,28 @@ class Block(NamedTuple):
 
 
 class Eof(NamedTuple):
-    """The server ends the answer."""
+    """The server ends the response."""
 
     line: int
     channel: str
 
 
 class Cut(NamedTuple):
-    """The client loses the connection."""
+    """The client closes the connection."""
 
     line: int
     channel: str
 
 
 class Rest(NamedTuple):
-    """Any logged events may come before the one that is shown next."""
+    """Any number of logged events may precede the next shown event."""
 
     line: int
     channel: str
 
 
 class Remark(NamedTuple):
-    """What happens between."""
+    """A remark about something that happens between requests."""
 
     line: int
     text: str
@@ -95,10 +95,10 @@ class _Line(NamedTuple):
 
 
 def read(text: str) -> list[Step]:
-    """The steps of a transcript.
+    """Parse a transcript into steps.
 
     Raises:
-        TranscriptError: It breaks the notation; says where.
+        TranscriptError: A line breaks the notation; the message has its number.
     """
     lines = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -165,46 +165,46 @@ def _answer(channel: str, run: list[_Line]) -> Iterator[Step]:
 
 _NAME = re.compile(r"\{([a-z]+)\}")
 _BARE = re.compile(r"(?<=[:\[,])\s*\{int\}")
-"""`{int}` where JSON has a number; in a text it stands between quotes."""
+"""`{int}` in place of a JSON number. Within a string, quotes surround it."""
 _GRAMMAR = {
     "id": r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}",
     "int": r"[0-9]+",
     "time": r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z",
     "job": r"[A-Za-z0-9_-]{22,128}",
 }
-_BINDING_NOTHING = frozenset({"id", "int", "time"})
+_UNBOUND_NAMES = frozenset({"id", "int", "time"})
 _EVENT_ID = re.compile(_GRAMMAR["id"])
 
 
 def read_json(text: str) -> Any:
-    """The JSON of a transcript; `{int}` becomes a text that says so."""
+    """Parse JSON of a transcript; `{int}` in place of a number becomes the string "{int}"."""
     return json.loads(_BARE.sub('"{int}"', text))
 
 
 @dataclass
 class Names:
-    """What the names of a transcript stand for."""
+    """Values of the names in a transcript, bound while the transcript is played."""
 
     values: dict[str, str] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 1})
-    """Epoch shown → epoch received: those after the first are random, their order is not."""
+    """Shown epoch → received epoch. Epochs after the first are random, but ordered."""
 
     def copy(self) -> "Names":
-        """These names, to be bound further on trial."""
+        """A copy of the bindings, for a comparison that may fail."""
         return Names(dict(self.values), dict(self.epochs))
 
     def fill(self, text: str) -> str:
-        """Put in what the names stand for. One that stands for nothing yet is drawn at random."""
+        """Replace names by their values. A name without a value gets a random one."""
         return _NAME.sub(lambda name: self.values.setdefault(name[1], secrets.token_urlsafe(16)), text)
 
     def compare(self, shown: Any, got: Any, *, whole: bool, at: str = "") -> str:
-        """How two JSON values differ, types included; empty where they do not.
+        """Describe the first difference between two JSON values, including types; empty if they are equal.
 
         Args:
-            shown: From the transcript.
-            got: From the server.
-            whole: Objects have no members beyond those that are shown.
-            at: Where the values stand.
+            shown: The value in the transcript.
+            got: The value from the server.
+            whole: Report object members that the transcript does not show.
+            at: Path of the values, for the message.
         """
         if isinstance(shown, str):
             return "" if self._fits(shown, got) else f"{at or 'it'} is {_short(got)}, not {_short(shown)}"
@@ -234,7 +234,7 @@ class Names:
         return type(got) is str and (self.match_id(shown, got) or self.match(shown, got))
 
     def match_id(self, shown: str, got: str) -> bool:
-        """Whether two ids are one: the same seq, and epochs in the same order."""
+        """Whether two event ids match: equal sequence numbers, and epochs in the same order."""
         if not (_EVENT_ID.fullmatch(shown) and _EVENT_ID.fullmatch(got)):
             return False
         (epoch, seq), (other, other_seq) = (map(int, one.split("-")) for one in (shown, got))
@@ -243,12 +243,12 @@ class Names:
         return seq == other_seq and self.epochs.get(epoch) == other
 
     def match(self, shown: str, got: str) -> bool:
-        """Whether a text fits, and bind the names in it if it does."""
+        """Whether a received text matches the shown text; on a match, bind the names in the shown text."""
         pattern, seen = "", set[str]()
         for index, part in enumerate(_NAME.split(shown)):
             if index % 2 == 0 or part in self.values:
                 pattern += re.escape(self.values[part] if index % 2 else part)
-            elif part in _BINDING_NOTHING:
+            elif part in _UNBOUND_NAMES:
                 pattern += f"(?:{_GRAMMAR[part]})"
             elif part in seen:
                 pattern += f"(?P={part})"

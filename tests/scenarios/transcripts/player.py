@@ -1,6 +1,6 @@
-"""Plays the specification's transcripts against a server, over raw sockets, and tells where the two differ.
+"""Plays transcripts of the specification against a server over raw sockets and reports differences.
 
-It shares no code with client or server, so that no bug of theirs can hide in it.
+The player shares no code with client or server, so their bugs cannot hide in it.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from http.client import HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Any, Self
 
-from scenarios.transcripts.invariants import Run, Talk
+from scenarios.transcripts.invariants import Exchange, Run
 from scenarios.transcripts.notation import (
     Block,
     Body,
@@ -30,44 +30,46 @@ from scenarios.transcripts.notation import (
 
 SCRIPTS = "/v1/endpoints/tidewire.script/jobs"
 PATIENCE = 10.0
-"""Seconds that an answer, or a condition between two requests, may take."""
+"""Time limit in seconds for a response, or for a condition between two requests."""
 SHOWN_BYTES = 4000
-"""Bytes of an answer that a difference shows at most."""
+"""Maximum number of response bytes in the message of a difference."""
 EPHEMERAL = frozenset({"queue", "progress", "ping"})
-"""Events that a server may send between those that are shown."""
+"""Events that a server may send between the shown events."""
 
 
 class DifferenceError(AssertionError):
-    """What the server sent is not what the transcript shows."""
+    """The server's response differs from the transcript."""
 
 
 # ---- the wire ----------------------------------------------------------------------------------------------------
 
 
 class Answer:
-    """One request on a connection of its own, and what comes back."""
+    """One request on its own connection, and the response."""
 
     def __init__(self, address: tuple[str, int], target: str, fields: list[str], body: bytes) -> None:
-        """Send it. The header of the answer is read when it is first asked for.
+        """Send the request.
+
+        The head of the response is read on first access.
 
         Args:
-            address: Where the server listens.
-            target: Method and path, and perhaps ` HTTP/1.0`.
-            fields: Lines of the header. `Transfer-Encoding: chunked` sends the body in chunks of seven bytes, a
-                `Content-Length` is sent as it stands.
-            body: The body.
+            address: Address of the server.
+            target: Method and path, optionally followed by ` HTTP/1.0`.
+            fields: Header lines. `Transfer-Encoding: chunked` sends the body in chunks of seven bytes. A
+                `Content-Length` is sent unchanged.
+            body: The request body.
         """
         self.target = target
         self.fields = fields
         self.body = body
         self.received = b""
-        """The body so far."""
+        """The response body received so far."""
         self.ended = False
-        """Whether the server has ended the answer."""
+        """Whether the server has ended the response."""
         self.at = 0.0
-        """Seconds since 1970, when the header of the answer had come."""
+        """Seconds since 1970 at which the head of the response arrived."""
         self.retry = False
-        """Whether a `retry` field has come."""
+        """Whether a `retry` field has arrived."""
         self._buffer = b""
         self._socket = socket.create_connection(address, PATIENCE)
         self._response = HTTPResponse(self._socket, method=target.partition(" ")[0])
@@ -78,13 +80,13 @@ class Answer:
             body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
         elif not any(field.startswith("Content-Length:") for field in fields):
             head.append(f"Content-Length: {len(body)}")
-        # A server that refuses a body may answer before it has come whole.
+        # A server that refuses a body may respond before the whole body has arrived.
         with contextlib.suppress(OSError):
             self._socket.sendall("\r\n".join([*head, "", ""]).encode() + body)
 
     @property
     def response(self) -> HTTPResponse:
-        """The answer, from its header on."""
+        """The response, after reading its head."""
         if not self.at:
             try:
                 self._response.begin()
@@ -94,15 +96,15 @@ class Answer:
             self.at = time.time()
         return self._response
 
-    def talk(self) -> Talk:
-        """What was said, for the watch."""
+    def exchange(self) -> Exchange:
+        """The exchange, for the invariants."""
         method, url, *_ = self.target.split(" ")
-        asked = dict(field.split(": ", 1) for field in self.fields)
+        request_headers = dict(field.split(": ", 1) for field in self.fields)
         headers = {name.lower(): value for name, value in self._response.getheaders()}
-        return Talk(
+        return Exchange(
             method,
             url,
-            {name.lower(): value for name, value in asked.items()},
+            {name.lower(): value for name, value in request_headers.items()},
             self.body,
             self._response.status,
             headers,
@@ -112,15 +114,15 @@ class Answer:
         )
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._response.close()
         self._socket.close()
 
     def block(self) -> dict[str, str] | None:
-        """The fields of the next event, or a `retry` by itself; None at the end of the answer.
+        """The fields of the next event, or a single `retry` field; None at the end of the response.
 
         Raises:
-            DifferenceError: The stream breaks off, or is not framed as the specification says.
+            DifferenceError: The stream breaks off, or its framing violates the specification.
         """
         while b"\n\n" not in self._buffer:
             chunk = self._read()
@@ -141,7 +143,7 @@ class Answer:
         return fields if "data" in fields else self.block()
 
     def whole(self) -> bytes:
-        """All that is left of the body."""
+        """The remaining body."""
         return b"".join(iter(self._read, b""))
 
     def _read(self) -> bytes:
@@ -158,7 +160,7 @@ class Answer:
 
 
 class Player:
-    """Plays transcripts as their client. To be entered; hangs up at the end."""
+    """Plays transcripts as a client. A context manager that closes its connections on exit."""
 
     def __init__(
         self,
@@ -167,22 +169,22 @@ class Player:
         cues: Mapping[str, Callable[["Player"], None]] | None = None,
         names: Names | None = None,
     ) -> None:
-        """Get ready.
+        """Prepare a player.
 
         Args:
-            address: Where the server listens.
-            cues: What happens at remarks: their text → what is done, beyond those that `CUES` has.
-            names: What names stand for already.
+            address: Address of the server.
+            cues: Actions at remarks, in addition to those in `CUES`: text of the remark → action.
+            names: Names that are already bound.
         """
         self.address = address
         self.names = names or Names()
         self.job = ""
-        """The id of the job that was named last."""
+        """The id of the most recently named job."""
         self._cues = CUES | dict(cues or {})
-        self.tell_to_stop: Callable[[], None] | None = None
-        """Tells the server to stop, where the scene can."""
-        self.asked: list[Answer] = []
-        """Every request, for the watch."""
+        self.request_shutdown: Callable[[], None] | None = None
+        """Asks the server to shut down, if the scene supports it."""
+        self.sent_requests: list[Answer] = []
+        """All requests, for the invariants."""
         self._answers: dict[str, Answer] = {}
         self._awaits_retry: set[str] = set()
         self._skips: set[str] = set()
@@ -193,25 +195,25 @@ class Player:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for answer in self.asked:
+        for answer in self.sent_requests:
             answer.close()
 
     def play(self, text: str) -> None:
         """Play a transcript to its end.
 
         Raises:
-            DifferenceError: The server differs; says at which line, how, and by which bytes.
-            TranscriptError: The text is no transcript.
+            DifferenceError: The server differs; the message has the line, the difference and the received bytes.
+            TranscriptError: The text is not a transcript.
         """
         for step in read(text):
             try:
-                self._take(step)
+                self._perform(step)
             except DifferenceError as error:
                 answer = None if isinstance(step, Remark) else self._answers.get(step.channel)
-                raise DifferenceError(_told(text, step.line, error, answer)) from None
+                raise DifferenceError(difference_message(text, step.line, error, answer)) from None
 
     def ask(self, target: str, body: Any = None, *headers: str) -> Answer:
-        """Send a request that is in no transcript."""
+        """Send a request that is not part of a transcript."""
         fields = [*headers] if body is None else [*headers, "Content-Type: application/json"]
         if "token" in self.names.values:
             fields.append(f"Authorization: Bearer {self.names.values['token']}")
@@ -220,28 +222,28 @@ class Player:
         return answer
 
     def submit(self, *inputs: Any) -> str:
-        """Submit inputs of `tidewire.script`; returns the id of the job."""
+        """Submit inputs to `tidewire.script`; returns the id of the job."""
         with contextlib.closing(self.ask(f"POST {SCRIPTS}", {"inputs": inputs})) as answer:
             job: str = json.loads(answer.whole())["id"]
             self.job = job
             return job
 
     def state(self, job: str) -> dict[str, Any]:
-        """A job as it is."""
+        """The current resource of a job."""
         with contextlib.closing(self.ask(f"GET /v1/jobs/{job}")) as answer:
             found: dict[str, Any] = json.loads(answer.whole())
             return found
 
     def run(self) -> Run:
-        """All that was said, for the watch."""
-        return Run([answer.talk() for answer in self.asked if answer.at])
+        """All exchanges, for the invariants."""
+        return Run([answer.exchange() for answer in self.sent_requests if answer.at])
 
     def _ask(self, target: str, fields: list[str], body: bytes) -> Answer:
         answer = Answer(self.address, target, fields, body)
-        self.asked.append(answer)
+        self.sent_requests.append(answer)
         return answer
 
-    def _take(self, step: Step) -> None:
+    def _perform(self, step: Step) -> None:
         match step:
             case Remark(text=text):
                 if text in self._cues:
@@ -294,7 +296,7 @@ class Player:
 
     def _block(self, step: Block) -> None:
         if "data" not in step.fields:
-            # In the answer it may stand here, or within the event that follows.
+            # The response may send `retry` here or within the next event.
             self._awaits_retry.add(step.channel)
             return
         kind = step.fields.get("event", "message")
@@ -317,7 +319,7 @@ class Player:
             raise DifferenceError("no `retry` has come before or in `hello`")
 
     def _next(self, channel: str) -> dict[str, str] | None:
-        """What follows, without events that need not be shown."""
+        """The next event, skipping ephemeral events."""
         while True:
             got = self._answers[channel].block()
             if got is None or got.get("event") not in EPHEMERAL:
@@ -338,7 +340,7 @@ def _differs(shown: dict[str, str], got: dict[str, str], names: Names) -> str:
     return names.compare(read_json(shown["data"]), data, whole=kinds[0] != "problem")
 
 
-def _told(text: str, line: int, error: DifferenceError, answer: Answer | None) -> str:
+def difference_message(text: str, line: int, error: DifferenceError, answer: Answer | None) -> str:
     lines = [f"line {line} of the transcript: {text.splitlines()[line - 1]}", str(error)]
     if answer is not None and answer.at:
         lines += [answer.target, f"{answer.response.status} {dict(answer.response.getheaders())}"]
@@ -346,18 +348,18 @@ def _told(text: str, line: int, error: DifferenceError, answer: Answer | None) -
     return "\n".join(lines)
 
 
-# ---- what happens between ----------------------------------------------------------------------------------------
+# ---- actions between requests ------------------------------------------------------------------------------------
 
 
-def job_ends(player: Player) -> None:
-    """Wait for the end of the job that was named last: that of its stream."""
+def wait_for_job_end(player: Player) -> None:
+    """Wait until the stream of the most recently named job ends with `done`."""
     with contextlib.closing(player.ask(f"GET /v1/jobs/{player.job}/events")) as answer:
         if b"\nevent:done\n" not in b"\n" + answer.whole():
             raise DifferenceError("the stream of the job ends without `done`")
 
 
-def every_item_has_a_value(player: Player) -> None:
-    """Wait until each item of the job that was named last has given something."""
+def wait_for_values(player: Player) -> None:
+    """Wait until each item of the most recently named job has a value."""
     deadline = time.monotonic() + PATIENCE
     while True:
         items = player.state(player.job)["state"]["items"]
@@ -368,8 +370,8 @@ def every_item_has_a_value(player: Player) -> None:
 
 
 CUES: Mapping[str, Callable[[Player], None]] = {
-    "The job ends.": job_ends,
-    "The first text has arrived.": every_item_has_a_value,
-    "Both items run and have produced their first text.": every_item_has_a_value,
+    "The job ends.": wait_for_job_end,
+    "The first text has arrived.": wait_for_values,
+    "Both items run and have produced their first text.": wait_for_values,
 }
-"""Remarks that any player acts upon. What else a remark says is for people."""
+"""Remarks that every player acts upon. Other remarks are for human readers."""

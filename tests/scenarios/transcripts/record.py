@@ -1,7 +1,7 @@
-"""What was said in one run of a transcript, and the histories that it tells, folded.
+"""Recording of one run of a transcript, and the job states that follow from its events.
 
-It shares no code with client or server: states are folded by the plain client's `plain_state`, which was written from
-the specification alone. Rules that judge a run are entered here, and stand in the files `*_invariants`.
+The module shares no code with client or server. The plain client's `plain_state`, written from the
+specification alone, computes the states. Rules in the modules `*_invariants` register themselves here.
 """
 
 import json
@@ -18,7 +18,7 @@ from proof.reimplementations.plain_state import MalformedError, State, UnknownEr
 
 
 class Event(NamedTuple):
-    """One event as it stands on the wire: the values of its fields."""
+    """The field values of one received event."""
 
     fields: dict[str, str]
 
@@ -40,24 +40,24 @@ class Event(NamedTuple):
 
 
 @dataclass
-class Talk:
-    """One request, and what came back of the answer."""
+class Exchange:
+    """One request and the received part of its response."""
 
     method: str
     url: str
-    """Path and query, as they were sent."""
-    asked: dict[str, str]
-    """The header of the request, names in lower case."""
-    sent: bytes
-    """The body of the request."""
+    """Path and query as sent."""
+    request_headers: dict[str, str]
+    """Request header fields, with names in lower case."""
+    request_body: bytes
+    """The request body."""
     status: int
     headers: dict[str, str]
-    """Names in lower case."""
+    """Response header names are in lower case."""
     received: bytes
     ended: bool
-    """Whether the server ended the answer."""
+    """Whether the server ended the response."""
     at: float = 0.0
-    """Seconds since 1970, when the header of the answer came."""
+    """Seconds since 1970 at which the head of the response arrived."""
 
     @property
     def path(self) -> str:
@@ -81,14 +81,14 @@ class Talk:
 
     @cached_property
     def json(self) -> Any:
-        """The body, where it is JSON and came whole; else None."""
+        """The body if it is JSON and complete, otherwise None."""
         if not self.ended or self.is_stream or not self.received:
             return None
         return parse(self.received.decode()) if "json" in self.headers.get("content-type", "") else None
 
     @cached_property
     def events(self) -> list[Event]:
-        """The events that came whole."""
+        """The complete events."""
         if not self.is_stream:
             return []
         found = (event_of(block) for block in self.received.decode().split("\n\n")[:-1])
@@ -104,22 +104,25 @@ def event_of(block: str) -> Event:
 
 @dataclass
 class Run:
-    """All that was said in one run, in the order of the requests."""
+    """All exchanges of one run, in the order of the requests."""
 
-    talks: list[Talk]
+    exchanges: list[Exchange]
     endpoints: dict[str, Any] = field(default_factory=dict)
-    """Name → description of each endpoint that jobs of this run are of, where the server could still be asked."""
+    """Name → description of the endpoints of this run's jobs.
+
+    Empty if the server was already down at the end.
+    """
     origins: frozenset[str] = frozenset()
-    """The origins that the server is set to allow."""
+    """The CORS origins that the server is configured to allow."""
 
     @cached_property
     def discovery(self) -> Any:
-        """What the server says of itself; None where it was not asked."""
-        return next((talk.json for talk in self.talks if is_discovery(talk)), None)
+        """The discovery document, or None if it was not requested."""
+        return next((exchange.json for exchange in self.exchanges if is_discovery(exchange)), None)
 
     @cached_property
-    def folded(self) -> list[tuple[Talk, list["Step"]]]:
-        return list(_fold(self.talks))
+    def folded(self) -> list[tuple[Exchange, list["Step"]]]:
+        return list(_fold(self.exchanges))
 
     @property
     def steps(self) -> Iterator["Step"]:
@@ -128,26 +131,26 @@ class Run:
 
     @cached_property
     def jobs(self) -> dict[str, str]:
-        """Job → its endpoint, as bodies tell."""
-        bodies = [body for talk in self.talks for body in job_bodies(talk)]
+        """Job id → endpoint name, from the job resources."""
+        bodies = [body for exchange in self.exchanges for body in job_bodies(exchange)]
         return {body["id"]: body["endpoint"] for body in bodies if {"id", "endpoint"} <= body.keys()}
 
 
-def is_discovery(talk: Talk) -> bool:
-    return talk.path.endswith("/v1") and talk.status == 200 and isinstance(talk.json, dict)
+def is_discovery(exchange: Exchange) -> bool:
+    return exchange.path.endswith("/v1") and exchange.status == 200 and isinstance(exchange.json, dict)
 
 
-def job_bodies(talk: Talk) -> Iterator[dict[str, Any]]:
-    body = talk.json
-    if talk.is_of_jobs and talk.status < 300 and isinstance(body, dict):
+def job_bodies(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    body = exchange.json
+    if exchange.is_of_jobs and exchange.status < 300 and isinstance(body, dict):
         yield from (one for one in (*body.get("jobs", ()), body) if "cursor" in one)
 
 
 ENDS = {"succeeded", "failed", "cancelled"}
-"""The statuses in which an item has ended."""
+"""Final statuses of an item."""
 
 
-def key_of(name: str) -> tuple[int, int]:
+def parse_id(name: str) -> tuple[int, int]:
     epoch, _, seq = name.partition("-")
     return int(epoch), int(seq)
 
@@ -162,34 +165,40 @@ def texts_of(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 class Step(NamedTuple):
-    """One logged event of a connection, and the state before and after it; None where that is not known."""
+    """One logged event of a connection, with the states before and after it; None if a state is unknown."""
 
     job: str
     event: Event
     before: Any
     after: Any
     why: str = ""
-    """Why it cannot be applied."""
+    """Reason why the event cannot be applied."""
 
 
-class _Told(State):
-    """What a history leads to. A promise that is lowered is judged by a rule of its own. [TW-DIF-059]"""
+class _HistoryState(State):
+    """State that follows from a history of events.
+
+    A separate rule checks for lowered `stable` values. [TW-DIF-059]
+    """
 
     def verify_not_lowered(self, new: Any, path: str, n: int) -> None:
         pass
 
 
-def _fold(talks: Iterable[Talk]) -> Iterator[tuple[Talk, list[Step]]]:
+def _fold(exchanges: Iterable[Exchange]) -> Iterator[tuple[Exchange, list[Step]]]:
     known: dict[tuple[str, str], tuple[Any, list[str]]] = {}
-    for talk in talks:
-        for body in job_bodies(talk):
+    for exchange in exchanges:
+        for body in job_bodies(exchange):
             if {"state", "columns", "cursor"} <= body.keys() and body.get("done") is None:
                 known[body["id"], body["cursor"]] = body["state"], body["columns"]
         steps: list[Step] = []
-        job = next((event.data["job"] for event in talk.events if event.type == "hello"), "")
-        place = talk.asked.get("last-event-id") or parse_qs(urlsplit(talk.url).query).get("after", [""])[0]
+        job = next((event.data["job"] for event in exchange.events if event.type == "hello"), "")
+        place = (
+            exchange.request_headers.get("last-event-id")
+            or parse_qs(urlsplit(exchange.url).query).get("after", [""])[0]
+        )
         held = known.get((job, place))
-        for event in (event for event in talk.events if event.is_logged):
+        for event in (event for event in exchange.events if event.is_logged):
             before, why = held, ""
             try:
                 held = _applied(event, held)
@@ -199,17 +208,17 @@ def _fold(talks: Iterable[Talk]) -> Iterator[tuple[Talk, list[Step]]]:
             if held is not None and event.type != "done":
                 known[job, event.id] = held
         if steps:
-            yield talk, steps
+            yield exchange, steps
 
 
 def _applied(event: Event, held: tuple[Any, list[str]] | None) -> tuple[Any, list[str]] | None:
     data = parse(event.fields["data"])
     if event.type == "snapshot":
-        state = _Told(data["state"], data["columns"])
+        state = _HistoryState(data["state"], data["columns"])
         return state.value, state.columns
     if held is None:
         return None
-    state = _Told(*held)
+    state = _HistoryState(*held)
     if event.type == "message":
         return state.apply(data).value, held[1]
     state.verify(data.get("check", []))
@@ -222,19 +231,19 @@ def _applied(event: Event, held: tuple[Any, list[str]] | None) -> tuple[Any, lis
 
 
 class Rule(NamedTuple):
-    """What is judged, and by which sentences."""
+    """A check function and the requirements that it checks."""
 
     judge: Callable[[Run], Iterator[str]]
-    sentences: tuple[str, ...]
+    requirements: tuple[str, ...]
 
 
 RULES: dict[str, Rule] = {}
-"""Name of the function → the rule."""
+"""Function name → rule."""
 
 
-def judges(*sentences: str) -> Callable[[Callable[[Run], Iterator[str]]], Callable[[Run], Iterator[str]]]:
+def checks(*requirements: str) -> Callable[[Callable[[Run], Iterator[str]]], Callable[[Run], Iterator[str]]]:
     def enter(function: Callable[[Run], Iterator[str]]) -> Callable[[Run], Iterator[str]]:
-        RULES[function.__name__] = Rule(function, sentences)
+        RULES[function.__name__] = Rule(function, requirements)
         return function
 
     return enter

@@ -1,4 +1,4 @@
-"""The transcripts of the specification, and the servers that they are played against."""
+"""The transcripts of the specification and the server setups for playing them."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from scenarios.transcripts.player import PATIENCE, Player, job_ends
+from scenarios.transcripts.player import PATIENCE, Player, wait_for_job_end
 from scenarios.transcripts.stage import Scene, Served
 from support.foreign_programs import address, standard_library_server
 from support.reference_server import eventually
@@ -26,10 +26,10 @@ TRANSCRIPTS = {fence.tags["transcript"]: fence for fence in document.fences if "
 SCRIPTS = "POST /v1/endpoints/tidewire.script/jobs"
 
 
-def one_runs_and_one_waits(player: Player) -> None:
-    """Leave a job that runs and one that waits; a third has ended, so that the server knows how long one takes."""
+def start_running_and_queued_job(player: Player) -> None:
+    """Start a running and a queued job. A third job has ended before, so the server can estimate waits."""
     player.submit({"script": []})
-    job_ends(player)
+    wait_for_job_end(player)
     for name in ("first", "second"):
         player.names.values[name] = player.submit({"script": [{"sleep_ms": 60_000}]})
 
@@ -38,17 +38,17 @@ def cancel(name: str) -> Callable[[Player], None]:
     return lambda player: player.ask(f"POST /v1/jobs/{player.names.values[name]}/cancel").close()
 
 
-def a_job_has_ended(*steps: Any) -> Callable[[Player], None]:
+def finish_a_job(*steps: Any) -> Callable[[Player], None]:
     def before(player: Player) -> None:
         player.names.values["job"] = player.submit({"script": steps})
-        job_ends(player)
+        wait_for_job_end(player)
 
     return before
 
 
-def its_log_is_trimmed(player: Player) -> None:
-    """Wait until the job that has ended cannot be replayed from its start."""
-    a_job_has_ended({"append": "one "}, {"append": "two "}, {"append": "three"})(player)
+def wait_until_log_is_trimmed(player: Player) -> None:
+    """Wait until the ended job cannot be replayed from its start."""
+    finish_a_job({"append": "one "}, {"append": "two "}, {"append": "three"})(player)
 
     def trimmed() -> bool:
         with contextlib.closing(player.ask(f"GET /v1/jobs/{player.job}/events?after=0-0")) as answer:
@@ -64,7 +64,7 @@ def generate(server: Server) -> None:
     add_generate(server, device="cpu", threads=1, slots=2)
 
 
-def several_kinds(server: Server) -> None:
+def add_endpoints_of_several_kinds(server: Server) -> None:
     @server.endpoint
     async def square(n: int) -> int:
         if n < 0:
@@ -90,7 +90,7 @@ class Number(BaseModel):
     n: int
 
 
-def filled_up(server: Server) -> None:
+def add_padded_batch(server: Server) -> None:
     @server.endpoint(batch=True, sizes=[4], batch_timeout=0.05)
     def double(numbers: list[Number]) -> list[int | ItemError]:
         assert len(numbers) == 4
@@ -98,7 +98,7 @@ def filled_up(server: Server) -> None:
 
 
 def until(player: Player, target: str, condition: Callable[[int, str], bool]) -> None:
-    """Ask until the answer is as it has to be."""
+    """Repeat a request until its response meets the condition."""
 
     def holds() -> bool:
         with contextlib.closing(player.ask(target)) as answer:
@@ -107,16 +107,16 @@ def until(player: Player, target: str, condition: Callable[[int, str], bool]) ->
     eventually(holds)
 
 
-def its_state_goes_and_its_tombstone(player: Player) -> None:
+def wait_until_state_and_tombstone_expire(player: Player) -> None:
     for status in (410, 404):
         until(player, f"GET /v1/jobs/{player.job}", lambda got, body, wanted=status: got == wanted)
 
 
-def it_has_ended_unread(player: Player) -> None:
+def wait_until_cancelled(player: Player) -> None:
     until(player, f"GET /v1/jobs/{player.job}", lambda status, body: '"cancelled"' in body)
 
 
-def the_value_is_abc(player: Player) -> None:
+def wait_until_value_is_abc(player: Player) -> None:
     until(player, f"GET /v1/jobs/{player.job}", lambda status, body: '"abc"' in body)
 
 
@@ -125,20 +125,20 @@ def passes(seconds: float) -> None:
     eventually(lambda: time.monotonic() > end)
 
 
-def it_is_told_to_stop(player: Player) -> None:
-    assert player.tell_to_stop is not None
-    player.tell_to_stop()
+def shut_the_server_down(player: Player) -> None:
+    assert player.request_shutdown is not None
+    player.request_shutdown()
     until(player, "GET /readyz", lambda status, body: status == 503)
 
 
-def its_token_expires(player: Player) -> None:
-    # A cursor that is none, so that a token that still holds opens no stream.
+def wait_until_token_expires(player: Player) -> None:
+    # The cursor is invalid, so a token that is still valid opens no stream.
     url = f"GET /v1/jobs/{player.job}/events?{player.names.values['query']}&after=none"
     until(player, url, lambda status, body: "unauthorized" in body)
 
 
-class Mortal:
-    """The server as a process that can be killed, with a log in a file, and started again at the same address."""
+class KillableServer:
+    """A server process with a log file that can be killed and restarted at the same address."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -148,7 +148,7 @@ class Mortal:
     def serve(self, scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
         with tempfile.TemporaryDirectory() as folder:
             self.folder = Path(folder)
-            (self.folder / "mine.py").write_text(MORTAL)
+            (self.folder / "mine.py").write_text(KILLABLE_SERVER)
             try:
                 port = self.start(0)
                 yield ("127.0.0.1", port), None
@@ -156,8 +156,8 @@ class Mortal:
                 self.kill()
 
     def start(self, port: int) -> int:
-        told = self.folder / "port"
-        told.unlink(missing_ok=True)
+        port_file = self.folder / "port"
+        port_file.unlink(missing_ok=True)
         command = [
             sys.executable,
             "-m",
@@ -167,32 +167,39 @@ class Mortal:
             "--merge-window",
             "0",
         ]
-        command += ["--log", f"sqlite:///{self.folder}/log", "--port", str(port), "--port-file", str(told)]
+        command += [
+            "--log",
+            f"sqlite:///{self.folder}/log",
+            "--port",
+            str(port),
+            "--port-file",
+            str(port_file),
+        ]
         self.process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        eventually(told.exists, within=20)
-        return int(told.read_text())
+        eventually(port_file.exists, within=20)
+        return int(port_file.read_text())
 
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
-    def loses(self, player: Player) -> None:
-        """Lose the event 1-4 of its log, without a trace."""
+    def lose_an_event(self, player: Player) -> None:
+        """Delete the event 1-4 from the log file while the server is down."""
         self.kill()
         with contextlib.closing(sqlite3.connect(self.folder / "log")) as file:
             assert file.execute("DELETE FROM block WHERE epoch = 1 AND seq = 4").rowcount == 1
             file.commit()
         self.start(player.address[1])
 
-    def dies_and_comes_back(self, player: Player) -> None:
+    def kill_and_restart(self, player: Player) -> None:
         self.kill()
         self.start(player.address[1])
 
 
-MORTAL = """\
+KILLABLE_SERVER = """\
 import asyncio
 from tidewire_server import Server, Stream
 
@@ -204,10 +211,10 @@ async def printed(text: str, stream: Stream[str]) -> None:
     stream.append(text)
     await asyncio.sleep(60)
 """
-PRINTER, RESTARTED, HOLLOW = Mortal(), Mortal(), Mortal()
+PRINTER, RESTARTED, WITH_HOLE = KillableServer(), KillableServer(), KillableServer()
 
 
-def one_item_has_ended(player: Player) -> None:
+def wait_until_one_item_ended(player: Player) -> None:
     until(
         player,
         f"GET /v1/jobs/{player.job}",
@@ -215,15 +222,15 @@ def one_item_has_ended(player: Player) -> None:
     )
 
 
-class Judge:
-    """An endpoint that holds its judgement of an input back until it is let go."""
+class GatedValidator:
+    """An endpoint whose validation of an input waits until a test opens the gate."""
 
     def __init__(self) -> None:
-        self.asked, self.gate = threading.Event(), threading.Event()
+        self.entered, self.gate = threading.Event(), threading.Event()
 
     def endpoint(self, server: Server) -> None:
         def judge(n: int) -> None:
-            self.asked.set()
+            self.entered.set()
             assert self.gate.wait(PATIENCE)
 
         @server.endpoint(validate=lambda given: asyncio.to_thread(judge, given))
@@ -231,11 +238,11 @@ class Judge:
             return n
 
 
-JUDGE = Judge()
+VALIDATOR = GatedValidator()
 
 
 @contextlib.contextmanager
-def server_of_the_appendix(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
+def appendix_server(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
     with standard_library_server() as url:
         yield address(url), None
 
@@ -252,22 +259,23 @@ SCENES: Mapping[str, Scene] = {
     "queue-wait": Scene(
         settings={"queue_interval": 0},
         concurrency_limit=1,
-        before=one_runs_and_one_waits,
+        before=start_running_and_queued_job,
         cues={"The running job ends.": cancel("first"), "The next job ends as well.": cancel("second")},
     ),
-    "resume-after-trimming": Scene(settings={"log_ttl": 0}, before=its_log_is_trimmed),
-    "purge": Scene(before=a_job_has_ended({"append": "x"})),
+    "resume-after-trimming": Scene(settings={"log_ttl": 0}, before=wait_until_log_is_trimmed),
+    "purge": Scene(before=finish_a_job({"append": "x"})),
     "generate-refusals": Scene(endpoints=generate),
     "generate": Scene(endpoints=generate, settings={"merge_window": 0.005}),
     "vocabulary": Scene(endpoints=generate),
     "behind-a-proxy": Scene(settings={"root_path": "/ai"}),
     "stopping": Scene(
-        settings={"shutdown_timeout": PATIENCE}, cues={"The server is asked to stop.": it_is_told_to_stop}
+        settings={"shutdown_timeout": PATIENCE},
+        cues={"The server is asked to stop.": shut_the_server_down},
     ),
     "grace-while-stopping": Scene(
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
         cues={
-            "The server is asked to stop.": it_is_told_to_stop,
+            "The server is asked to stop.": shut_the_server_down,
             "For three times that long no reader can reconnect, and the job continues.": lambda player: (
                 passes(0.6)
             ),
@@ -289,54 +297,54 @@ SCENES: Mapping[str, Scene] = {
     "heartbeat": Scene(settings={"heartbeat": 0.05}),
     "tombstone": Scene(
         settings={"log_ttl": 0, "state_ttl": 0.2, "tombstone_ttl": 0.5},
-        before=a_job_has_ended({"append": "x"}),
-        cues={"Its state expires, and then its tombstone.": its_state_goes_and_its_tombstone},
+        before=finish_a_job({"append": "x"}),
+        cues={"Its state expires, and then its tombstone.": wait_until_state_and_tombstone_expire},
     ),
     "key-in-flight": Scene(
-        endpoints=JUDGE.endpoint,
+        endpoints=VALIDATOR.endpoint,
         cues={
-            "The server is validating the first submit.": lambda player: _set(JUDGE.asked),
-            "The validation of the first submit ends.": lambda player: JUDGE.gate.set(),
+            "The server is validating the first submit.": lambda player: _set(VALIDATOR.entered),
+            "The validation of the first submit ends.": lambda player: VALIDATOR.gate.set(),
         },
     ),
     "nobody-reads": Scene(
         settings={"min_grace": 0.2},
         cues={
-            "The job is polled until it has ended: a poll does not count as a reader.": it_has_ended_unread
+            "The job is polled until it has ended: a poll does not count as a reader.": wait_until_cancelled
         },
     ),
     "snapshots-apart": Scene(
         settings={"min_snapshot_interval": 0.02},
         cues={
-            'The value is "abc". No snapshot reports it, because less than an hour has passed.': the_value_is_abc
+            'The value is "abc". No snapshot reports it, because less than an hour has passed.': wait_until_value_is_abc
         },
     ),
-    "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
+    "endpoints-of-several-kinds": Scene(endpoints=add_endpoints_of_several_kinds),
     "what-stays": Scene(endpoints=drafts),
-    "batch-that-is-filled-up": Scene(endpoints=filled_up),
+    "batch-that-is-filled-up": Scene(endpoints=add_padded_batch),
     "restart-with-a-new-attempt": Scene(
         server=RESTARTED.serve,
         cues={
-            "One item has produced its value.": one_item_has_ended,
-            "The server is killed and restarted. Work on the job starts again.": RESTARTED.dies_and_comes_back,
+            "One item has produced its value.": wait_until_one_item_ended,
+            "The server is killed and restarted. Work on the job starts again.": RESTARTED.kill_and_restart,
         },
     ),
     "hole-in-the-log": Scene(
-        server=HOLLOW.serve,
+        server=WITH_HOLE.serve,
         cues={
-            "The server is killed, event 1-4 is lost from its log, and the server is restarted.": HOLLOW.loses
+            "The server is killed, event 1-4 is lost from its log, and the server is restarted.": WITH_HOLE.lose_an_event
         },
     ),
     "worker-lost": Scene(
-        server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.dies_and_comes_back}
+        server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.kill_and_restart}
     ),
-    "without-capabilities": Scene(server=server_of_the_appendix),
+    "without-capabilities": Scene(server=appendix_server),
     "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
     "stream-tokens": Scene(
         settings={"tokens": TOKENS, "stream_token_ttl": 1},
         names=PRINCIPALS,
         cues={
-            "The token expires: a new stream is refused in-band, and the open stream stays open.": its_token_expires
+            "The token expires: a new stream is refused in-band, and the open stream stays open.": wait_until_token_expires
         },
     ),
 }

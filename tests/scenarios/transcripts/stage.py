@@ -1,4 +1,4 @@
-"""What a transcript is played on: a server with its settings, a player, and the watch over all that is said."""
+"""Setup of a transcript: a server with its settings, a player, and the invariants for all its exchanges."""
 
 import contextlib
 import json
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from scenarios.transcripts.invariants import Run, breaches_of
+from scenarios.transcripts.invariants import Run, violations
 from scenarios.transcripts.player import DifferenceError, Player
 from tidewire_server import Server
 from tidewire_server.script_endpoint import add_script
 
 Served = tuple[tuple[str, int], Callable[[], None] | None]
-"""Where a server listens, and how it is told to stop."""
+"""Address of a server, and a function that asks it to shut down."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a transcript takes for granted."""
+    """Preconditions of a transcript."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     concurrency_limit: int | None = None
@@ -27,32 +27,32 @@ class Scene:
     before: Callable[[Player], None] = lambda player: None
     cues: Mapping[str, Callable[[Player], None]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    """What names of the transcript stand for from the start."""
+    """Initial values of names in the transcript."""
     server: Callable[["Scene", Mapping[str, Any]], contextlib.AbstractContextManager[Served]] | None = None
-    """What serves; None: the reference server, within this process."""
+    """Context manager that starts the server; None starts the reference server in this process."""
 
 
 @contextlib.contextmanager
 def playing(scene: Scene, **settings: Any) -> Iterator[Player]:
-    """A player of a scene; at its end the watch judges all that was said."""
+    """A player for a scene. At the end, the invariants check all exchanges."""
     with (scene.server or reference_server)(scene, settings) as (address, stop):
         with Player(address, cues=scene.cues) as player:
-            player.tell_to_stop = stop
+            player.request_shutdown = stop
             player.names.values |= scene.names
             scene.before(player)
             yield player
-            run = watched(player)
+            run = finish_recording(player)
     run.origins = frozenset({**scene.settings, **settings}.get("cors_origins", ()))
-    if found := breaches_of(run):
+    if found := violations(run):
         raise DifferenceError("\n".join(found))
 
 
-def watched(player: Player) -> Run:
-    """All that was said, and what the server says of itself now."""
+def finish_recording(player: Player) -> Run:
+    """All exchanges, and the endpoint descriptions read at the end."""
     endpoints: dict[str, Any] = {}
-    with contextlib.suppress(OSError, DifferenceError):  # it may have been told to stop
+    with contextlib.suppress(OSError, DifferenceError):  # The server may have been shut down.
         first = player.ask("GET /v1")
-        player.asked.insert(0, player.asked.pop())
+        player.sent_requests.insert(0, player.sent_requests.pop())
         known = json.loads(first.whole()).get("endpoints", ())
         for name in {one["name"] for one in known} & set(player.run().jobs.values()):
             with contextlib.closing(player.ask(f"GET /v1/endpoints/{name}")) as answer:
@@ -67,7 +67,7 @@ def watched(player: Player) -> Run:
 
 @contextlib.contextmanager
 def reference_server(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
-    # Without a window for merging each call of a script is one event, so that a transcript can be exact.
+    # With a merge window of 0, each call of a script is one event, so transcripts can be exact.
     exact = {"merge_window": 0, "cancel_timeout": 0.3, "shutdown_timeout": 0}
     server = Server(**(exact | dict(scene.settings) | dict(settings)))
     add_script(server, concurrency_limit=scene.concurrency_limit)

@@ -1,1 +1,1 @@
-"""The blocking client's event loop thread, and its jobs."""
+"""Blocking job objects, and the thread that runs the blocking client's event loop."""

@@ -1,6 +1,6 @@
-"""The jobs of the blocking client: those of the async one, whose work runs on the client's thread.
+"""`Job` and `BatchJob`: blocking counterparts of the async job classes, which do their work on the client's thread.
 
-The signatures and docstrings are made from those of the async classes by `src/client/generate_signatures.py`.
+The signatures and docstrings are generated from those of the async classes by `src/client/generate_signatures.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ J = TypeVar("J", bound=JobBase[Any])
 
 
 class BlockingJobBase(Generic[J]):
-    """Holds an async job and the thread that its work runs on, and shows of it what every job has."""
+    """Base class of `Job` and `BatchJob`: an async job, and the thread that runs its coroutines."""
 
     def __init__(self, thread: LoopThread, job: J) -> None:
         self._inner = (thread, job)
@@ -40,29 +40,29 @@ class BlockingJobBase(Generic[J]):
 
     @property
     def ended(self) -> bool:
-        """Whether the job's end was received. Asks the server nothing."""
+        """Whether the client has received the job's end. Sends no request."""
         return self._inner[1].ended
 
     @property
     def item_count(self) -> int:
-        """How many items the job has; 0 until something of it was received."""
+        """Number of the job's items; 0 until the client has received the job's state."""
         return self._inner[1].item_count
 
     @property
     def queue(self) -> Queue | None:
-        """The last report of the job's position in the server's queue."""
+        """The last received position in the server's queue; None before the first."""
         return self._inner[1].queue
 
     @property
     def progress(self) -> Progress | None:
-        """The last report of the job's progress."""
+        """The last received progress report; None before the first."""
         return self._inner[1].progress
 
     @property
     def listener(self) -> Callable[[Queue | Progress], None] | None:
-        """Called with each queue position and each progress report while a call waits for the job.
+        """Callback for queue positions and progress reports, called while a call or a loop waits for the job.
 
-        The blocking client calls it on a thread of its own.
+        The blocking client calls it on its background thread.
         """
         return self._inner[1].listener
 
@@ -71,29 +71,33 @@ class BlockingJobBase(Generic[J]):
         self._inner[1].listener = listener
 
     def status(self) -> JobStatus:
-        """Ask the server for the job's status."""
+        """Request the job's status from the server."""
         thread, job = self._inner
         return thread.call(job.status)
 
     def read(self) -> JobResource:
-        """Ask the server for the whole job: status, state, times, attempt."""
+        """Request the whole job from the server: status, state, timestamps, attempt."""
         thread, job = self._inner
         return thread.call(job.read)
 
     def wait(self, *, timeout: float | None = None) -> None:
-        """Wait for the job's end, whatever its status is. Delivers nothing: a loop before or after gets every update.
+        """Wait until the job has ended, with any status. Consumes no updates: a later loop still yields all of them.
 
         Args:
-            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
+            timeout: Seconds for this call. None: the client's `timeout`.
 
         Raises:
-            TotalTimeoutError: The timeout passed.
-            TidewireError: The stream is over without the job's end.
+            TotalTimeoutError: The timeout passed. The job continues on the server.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         _wait(*self._inner, timeout)
 
     def checkpoint(self) -> Checkpoint:
-        """The position up to which updates were delivered: store it to continue there with `client.job(checkpoint=…)`."""
+        """Return the position after the last delivered update, to continue there with `client.job(checkpoint=…)`.
+
+        Example:
+            path.write_text(job.checkpoint().to_json())
+        """
         return self._inner[1].checkpoint()
 
     def __repr__(self) -> str:
@@ -101,14 +105,20 @@ class BlockingJobBase(Generic[J]):
 
 
 class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
-    """A job on a server: it runs there whether anybody reads it or not.
+    """A job with one input. It runs on the server whether or not anyone reads its stream.
 
-    Looping over it yields an `Update` for every change of its value, each once, whatever connections break meanwhile. A
-    loop that is left early closes the connection, and the next one continues where it stopped. If the job failed or was
-    cancelled, the loop raises that at its end, so that half a text is not taken for a whole one.
+    Iterating yields an `Update` for every change of the job's value, exactly once, across reconnects. Leaving the loop
+    early closes the connection; a later loop continues after the last update that was delivered. If the job failed or
+    was cancelled, the loop raises JobFailedError or JobCancelledError after the last update, so a partial value cannot
+    be mistaken for a complete one.
 
-    One loop at a time: another reader takes a job object of its own, `client.job(job.id)`. A `result()` may wait
-    meanwhile.
+    Only one loop may read a job object at a time; a second reader needs its own `client.job(job.id)`. A `result()` may
+    wait during a loop.
+
+    Example:
+        job = client.submit("generate", prompt="def fib(", max_tokens=64)
+        for update in job:
+            print(update.text, end="", flush=True)
     """
 
     def __iter__(self) -> Iterator[Update[T]]:
@@ -116,43 +126,57 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return thread.pump(job.updates())
 
     def iter_text(self) -> Iterator[str]:
-        """The text of the value's first text column, as far as it can no longer be retracted.
+        """Iterate over the job's text in pieces that are final, so they can be printed or appended to a file.
 
-        Where the endpoint has no rollback, each piece comes at once. Elsewhere the text up to an event comes when the
-        server calls all of it stable, and the rest at the end. A checkpoint moves with the text. A value without a text
-        yields nothing: loop over the job itself.
+        The text is the value's first text column. If the endpoint has no rollback, each piece is yielded at once.
+        Otherwise text is held back until the server marks it as stable, and the remainder is yielded at the job's end.
+        A checkpoint advances with the yielded text. A job without text yields nothing; iterate over the job instead.
 
         Raises:
-            VoidTextError: In the loop: the job started over, and text that was delivered is retracted.
+            VoidTextError: During iteration: the job restarted and retracted text that was already yielded.
+            JobFailedError: After the last piece: the job failed.
+            JobCancelledError: After the last piece: the job was cancelled.
+
+        Example:
+            for piece in job.iter_text():
+                print(piece, end="", flush=True)
         """
         thread, job = self._inner
         return thread.pump(job.iter_text())
 
     def iter_text_deltas(self) -> Iterator[TextDelta]:
-        """How the text of the value's first text column changes, at once: what is retracted, and what is added."""
+        """Iterate over the changes of the job's text as they arrive: code points deleted at its end, and text appended.
+
+        The text is the value's first text column. Unlike `iter_text`, nothing is held back.
+        """
         thread, job = self._inner
         return thread.pump(job.iter_text_deltas())
 
     def tokens(self) -> Iterator[Token]:
-        """The tokens of a generation as they come, each once, with what was requested: log-probability, rank,
-        candidates.
+        """Iterate over the generated tokens, each once, with the requested log-probabilities, ranks and candidates.
 
-        A token comes when it can no longer be retracted: at once where the endpoint has no rollback, elsewhere when
-        text after it is stable. Texts are those of the job's `token_text`, else of the endpoint's vocabulary, which is
-        requested once. A checkpoint moves with the tokens.
+        The submit must request token columns, for example with `logprobs=True`. A token is yielded once it is final: at
+        once if the endpoint has no rollback, otherwise when text after it is stable. The text of a token comes from the
+        job's `token_text` column if it has one, otherwise from the endpoint's vocabulary, which the client requests once
+        and caches. A checkpoint advances with the yielded tokens.
 
         Raises:
-            VoidTextError: In the loop: the job started over, and tokens that were delivered are retracted.
-            TidewireError: In the loop: the job has no columns of tokens, since its submit asked for none.
+            VoidTextError: During iteration: the job restarted and retracted tokens that were already yielded.
+            TidewireError: During iteration: the job has no token columns, because its submit requested none.
+
+        Example:
+            job = client.submit("generate", prompt="def fib(", max_tokens=64, logprobs=True)
+            for token in job.tokens():
+                print(token.text, token.logprob)
         """
         thread, job = self._inner
         return thread.pump(job.tokens())
 
     def logprobs(self) -> Logprobs:
-        """Wait for the job's end and return the columns of its tokens as numpy arrays; see `Logprobs` for their shapes.
+        """Wait for the job's end and return its token columns as numpy arrays. `Logprobs` documents their shapes.
 
         Raises:
-            TidewireError: As `result`; or the job has no columns of tokens.
+            TidewireError: An error of `result`, or the job has no token columns, because its submit requested none.
             ImportError: numpy is not installed.
         """
         thread, job = self._inner
@@ -160,38 +184,43 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return job._reader.logprobs_outcome()
 
     def result(self, *, timeout: float | None = None) -> T:
-        """Wait for the job's end and return its value, validated as the type that the job `returns`.
+        """Wait for the job's end and return its value, validated as the `returns` type of the submit.
 
-        It delivers nothing: a loop before, after or meanwhile gets every update.
+        Consumes no updates: a loop before, after or during the call still yields all of them.
 
         Args:
-            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
+            timeout: Seconds for this call. None: the client's `timeout`.
 
         Raises:
-            JobFailedError: The job failed.
-            JobCancelledError: It was cancelled.
-            InvalidValueError: The value is not of the type.
-            TotalTimeoutError: The timeout passed.
-            TidewireError: The stream is over without the job's end.
+            JobFailedError: The job failed. `problem` says why, and `value` holds the partial value.
+            JobCancelledError: The job was cancelled.
+            InvalidValueError: The value does not match the `returns` type.
+            TotalTimeoutError: The timeout passed. The job continues on the server.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         thread, job = self._inner
         if job.ended:
             check_seconds("timeout", timeout)
             return job._reader.outcome()
-        # Made on the thread that read it, which reuses the memory that the reading released.
+        # Build the value on the thread that read the stream: it reuses the memory that reading has just freed.
         return thread.call(partial(job.result, timeout=timeout))
 
     def cancel(self) -> JobStatus:
-        """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
+        """Cancel the job on the server and return its status. Does not change a job that has ended."""
         thread, job = self._inner
         return thread.call(job.cancel)
 
 
 class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
-    """A job of many inputs; its items are in the order of the inputs.
+    """A job with many inputs. The server runs each input as an item; items are in the order of the inputs.
 
-    Looping over it yields an `ItemUpdate` for every change of an item's value. Items fail each for itself: a loop does
-    not raise for them, `results()` does.
+    Iterating yields an `ItemUpdate` for every change of an item's value, exactly once, across reconnects. Items fail
+    independently of each other: a loop does not raise for a failed item, but `results()` does.
+
+    Example:
+        job = client.submit_batch("generate", [{"prompt": "a"}, {"prompt": "b"}], max_tokens=64)
+        for update in job:
+            print(update.index, update.text)
     """
 
     def __iter__(self) -> Iterator[ItemUpdate[T]]:
@@ -199,10 +228,14 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
         return thread.pump(job.updates())
 
     def as_completed(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        """Each item when it has ended, in that order: its index, and its value or why it has none.
+        """Iterate over the items in the order in which they end, as pairs of index and value or ItemFailedError.
 
-        Each call begins with the items that have ended already; of a job from a checkpoint, with those that had not
-        ended there.
+        Each call starts with the items that have already ended. For a job from a checkpoint, items that had ended at
+        the checkpoint are left out.
+
+        Example:
+            for index, outcome in job.as_completed():
+                print(index, outcome)
         """
         thread, job = self._inner
         return thread.pump(job.as_completed())
@@ -225,38 +258,38 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
     def results(
         self, *, return_exceptions: bool = False, timeout: float | None = None
     ) -> list[T] | list[T | ItemFailedError]:
-        """Wait for the job's end and return the items' values, in the order of the inputs.
+        """Wait for the job's end and return the values of all items, in the order of the inputs.
 
         Args:
-            return_exceptions: Put the error of a failed item in its place, instead of raising the first.
-            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
+            return_exceptions: Return the error of a failed item in place of its value, instead of raising the first.
+            timeout: Seconds for this call. None: the client's `timeout`.
 
         Raises:
-            ItemFailedError: An item failed or was cancelled.
-            InvalidValueError: A value is not of the type.
-            TotalTimeoutError: The timeout passed.
-            TidewireError: The stream is over without the job's end.
+            ItemFailedError: An item failed or was cancelled, and `return_exceptions` is False.
+            InvalidValueError: A value does not match the `returns` type.
+            TotalTimeoutError: The timeout passed. The job continues on the server.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         thread, job = self._inner
         _wait(thread, job, timeout)
         return job._reader.outcome(return_exceptions=return_exceptions)
 
     def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
-        """Ask the server to cancel the job, or some of its items; those that have ended stay as they are.
+        """Cancel the job, or some of its items, on the server and return the job's status. Ended items do not change.
 
         Args:
-            items: Their indices; None means all.
+            items: Indices of the items to cancel. None: all items.
 
         Raises:
-            TypeError: They are not indices.
-            InvalidInputError: The job has no such item; then none is cancelled.
+            TypeError: `items` is not an iterable of indices.
+            InvalidInputError: The job does not have one of the items. Nothing was cancelled.
         """
         thread, job = self._inner
         return thread.call(job.cancel, items)
 
 
 def _wait(thread: LoopThread, job: JobBase[Any], timeout: float | None = None) -> None:
-    # The outcome of a job that has ended is known here, so it is available also when the client is closed.
+    # The outcome of an ended job needs no request, so it stays available after the client is closed.
     if job.ended:
         check_seconds("timeout", timeout)
     else:

@@ -1,7 +1,7 @@
-"""The thread behind the blocking client: an event loop, started with the first call, and the ways across to it.
+"""`LoopThread`: the background thread with the blocking client's event loop.
 
-A call crosses once. A loop is brought in ahead by a task there, and handed over here: the place of a job moves when
-its reader takes an update, not when the update arrives.
+A blocking call runs a coroutine on the thread and waits for it. A blocking loop over a job uses `ReadAhead`: a task on
+the thread fetches updates in advance, and the job's position advances when the caller receives an update.
 """
 
 import asyncio
@@ -25,25 +25,26 @@ from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
 
 INTERRUPT_TIMEOUT: Final = 5.0
-"""Seconds that an interrupted call may take to stop, closing its connection included."""
+"""Seconds that an interrupted call may take to stop and close its connection."""
 
 CLOSE_TIMEOUT: Final = 10.0
-"""Seconds that `close` waits for the thread, which only a hook or an `auth` function that does not return can hold up."""
+"""Seconds that `close` waits for the thread. Only a hook or an `auth` function that does not return can take so long."""
 
 X = TypeVar("X")
 
 
 class LoopThread:
-    """An event loop in a daemon thread, started with the first call, ended with `close` or the last reference.
+    """An event loop in a daemon thread. The first call starts it; `close` or garbage collection ends it.
 
-    The end of the interpreter stops it: nothing needs to be closed then.
+    At interpreter exit, Python stops daemon threads, so nothing needs to be closed.
     """
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
-        """Begin nothing yet.
+        """Create the object without starting the thread.
 
         Args:
-            at_close: Called on the thread before it ends. It is held by it, and so must not refer to this object.
+            at_close: Coroutine function to call on the thread before it ends. The thread keeps a reference to it, so it
+                must not refer to this object.
         """
         self._state = _State(at_close)
 
@@ -56,46 +57,47 @@ class LoopThread:
             warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def close(self) -> None:
-        """End it, and wait up to `CLOSE_TIMEOUT` seconds for that. After an interrupt, it ends all the same."""
+        """End the thread and wait for up to `CLOSE_TIMEOUT` seconds. The thread ends even if the wait is interrupted."""
         self._state.stop()
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
-        """Run a coroutine function to its end and return what it returns."""
-        crossing = _Crossing(work, args)
+        """Run a coroutine function on the thread, wait for it and return its result."""
+        pending = _Call(work, args)
         try:
-            return self._state.start(self._state.portal(), crossing.run).result()
+            return self._state.start(self._state.portal(), pending.run).result()
         except ClientClosedError:
             raise
         except CancelledError:
-            raise ClientClosedError("this client was closed meanwhile") from None
+            raise ClientClosedError("the client was closed during the call") from None
         except BaseException:
             with suppress(RuntimeError):
-                crossing.give_up(self._state.portal())
+                pending.cancel(self._state.portal())
             raise
 
-    def pump(self, reading: UpdateIterator[X]) -> Iterator[X]:
-        """Loop over a reading, which is read ahead meanwhile."""
-        ahead = ReadAhead(reading)
+    def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
+        """Iterate over an async iterator of a job, which a task on the thread reads ahead."""
+        ahead = ReadAhead(iterator)
         try:
             while (block := ahead.next(self._state.portal)) is not None:
                 items = block.items
                 for at in range(len(items)):
                     item = items[at]
-                    # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
+                    # Keep anything that Python can interrupt, such as a call or a loop, out of the next two lines: an
+                    # interrupt between them would deliver the item twice.
                     block.at = at + 1
                     yield item
         finally:
-            # Do not wait here: a generator is closed in the thread that drops its last reference, such as the client's.
-            # When the interpreter exits, that thread has been stopped, and may hold a lock.
+            # Do not wait here: Python closes a generator on the thread that drops its last reference, which may be the
+            # client's own. At interpreter exit that thread has been stopped and may hold a lock.
             if not sys.is_finalizing() and ahead.leave():
                 with suppress(RuntimeError):
                     self._state.portal().start_task_soon(ahead.stop)
 
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a coroutine function for a generator that is closed, and wait for it if another thread can.
+        """Run the cleanup of a generator that is being closed. Waits for it unless called on the thread itself.
 
         Args:
-            work: Ends in bounded time.
+            work: Coroutine function that ends in bounded time.
         """
         if sys.is_finalizing():
             return
@@ -106,36 +108,42 @@ class LoopThread:
                 self.call(work)
 
 
-class _Crossing(Generic[X]):
-    """One call's work on the other thread. An interrupt may hit the caller before it begins, within, or after it."""
+class _Call(Generic[X]):
+    """The coroutine of one blocking call, which a KeyboardInterrupt on the caller's thread must be able to cancel.
+
+    The interrupt may arrive before the coroutine starts, while it runs, or after its end.
+    """
 
     def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
         self._work = work
         self._args = args
-        self._unwanted = False
+        self._cancelled = False
         self._scope: anyio.CancelScope | None = None
-        self._over = threading.Event()
+        self._ended = threading.Event()
 
     async def run(self) -> X:
         with anyio.CancelScope() as self._scope:
             try:
-                if not self._unwanted:
+                if not self._cancelled:
                     return await self._work(*self._args)
             finally:
-                self._over.set()
+                self._ended.set()
         raise CancelledError
 
-    def give_up(self, portal: anyio.from_thread.BlockingPortal) -> None:
-        """Stop the work and wait until it is over: up to then it may still bring something in."""
-        self._unwanted = True
-        # Set after it was looked for: then the work has seen that it is unwanted.
-        if self._scope is not None and not self._over.is_set():
+    def cancel(self, portal: anyio.from_thread.BlockingPortal) -> None:
+        """Cancel the coroutine and wait until it has ended: until then it may still change the job's state."""
+        self._cancelled = True
+        # If there is no scope yet, the coroutine has not started. It will see `_cancelled` and not do its work.
+        if self._scope is not None and not self._ended.is_set():
             portal.start_task_soon(self._scope.cancel)
-            self._over.wait(INTERRUPT_TIMEOUT)
+            self._ended.wait(INTERRUPT_TIMEOUT)
 
 
 class _State:
-    """The thread, and what starts and ends it. The thread must not hold the `LoopThread`, whose finalizer ends it."""
+    """The state of the thread, separate from `LoopThread` so that the thread holds no reference to that object.
+
+    The finalizer of `LoopThread` ends the thread, so such a reference would keep both alive forever.
+    """
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
         self._at_close = at_close
@@ -147,36 +155,36 @@ class _State:
 
     @property
     def _forked(self) -> bool:
-        """Whether the thread is in another process, of which this one is a copy: here nobody would answer."""
+        """Whether this process is a fork of the one that started the thread, so that the thread does not exist here."""
         return self._process not in {None, os.getpid()}
 
     @property
     def unclosed(self) -> bool:
-        """Whether the thread was started in this process, and `close` was not called."""
+        """Whether the thread was started in this process and `close` was not called."""
         started = self._running is not None and not self._running.cancelled()
         return started and not self._closed and not self._forked
 
     def is_current(self) -> bool:
-        """Whether the caller runs on the thread."""
+        """Whether the caller is running on the thread."""
         return threading.current_thread() is self._thread
 
     def portal(self) -> anyio.from_thread.BlockingPortal:
         if self._forked:
             advice = (
-                "Make a client of its own in each process; a job goes on there with client.job(checkpoint=…)."
+                "Create a new client in each process, and continue jobs there with client.job(checkpoint=…)."
             )
-            raise ClientClosedError("this client was used before the process forked", advice=advice)
+            raise ClientClosedError("the client was used before the process forked", advice=advice)
         with self._lock:
             if self._closed:
-                raise ClientClosedError("this client was closed")
+                raise ClientClosedError("the client was closed")
             if self._running is None or self._running.cancelled():
-                self._tell()
+                self._warn_in_event_loop()
                 self._process = os.getpid()
                 running: Future[_Running] = Future()
                 thread = threading.Thread(
                     target=_serve, args=(running, self._at_close), name="tidewire-client", daemon=True
                 )
-                # An interrupt may hit the start: the thread may then live already, so it is known before.
+                # Store the thread before starting it: a KeyboardInterrupt may hit `start` when the thread already runs.
                 self._running, self._thread = running, thread
                 try:
                     thread.start()
@@ -186,38 +194,42 @@ class _State:
             running = self._running
         return running.result().portal
 
-    def _tell(self) -> None:
+    def _warn_in_event_loop(self) -> None:
         try:
             anyio.get_current_task()
         except RuntimeError:
             return
         warnings.warn(
-            "a blocking tidewire.Client is used on a thread whose event loop runs, and blocks it; "
-            "there is tidewire.AsyncClient",
+            "a blocking tidewire.Client is used on a thread with a running event loop and blocks that loop; "
+            "use tidewire.AsyncClient instead",
             stacklevel=5,
         )
 
     def start(
         self, portal: anyio.from_thread.BlockingPortal, work: Callable[[], Awaitable[X]]
     ) -> "Future[X]":
-        """Begin something on the thread, which may end at any moment."""
+        """Start a coroutine function on the thread.
+
+        Raises:
+            ClientClosedError: The thread has ended.
+        """
         try:
             return portal.start_task_soon(work)
         except RuntimeError:
             if not self._closed:
                 raise
-        raise ClientClosedError("this client was closed meanwhile")
+        raise ClientClosedError("the client was closed during the call")
 
     def stop(self) -> None:
-        """End the thread, and wait for that.
+        """End the thread and wait for it.
 
-        It may be interrupted anywhere, and called again: what was begun continues by itself, the rest begins then.
+        A KeyboardInterrupt may hit this method anywhere. The thread still ends, and a further call waits for it again.
         """
         running, thread = self.end(), self._thread
         if running is None or thread is None or self.is_current():
             return
-        # Until the thread's last line: a `join` that was interrupted takes it for ended, and so does each after it.
-        # An interrupt after `acquire` leaves the lock held; a further call then sees that the thread has ended.
+        # Wait with a lock, not with `join`: after an interrupted `join`, Python considers the thread ended. If an
+        # interrupt after `acquire` leaves the lock held, a further call sees `running.ended`.
         if not running.ended and running.alive.acquire(timeout=CLOSE_TIMEOUT):
             running.alive.release()
         if running.ended:
@@ -225,7 +237,11 @@ class _State:
             self._running = self._thread = None
 
     def end(self) -> "_Running | None":
-        """Let the thread end, without waiting for it; callable in any thread, and in finalizers. None: there is none."""
+        """Make the thread end, without waiting for it. May be called on any thread and in finalizers.
+
+        Returns:
+            The running thread, or None if there is none in this process.
+        """
         if self._forked:
             return None
         with self._lock:
@@ -234,7 +250,7 @@ class _State:
         if running is None or running.cancelled():
             return None
         started = running.result()
-        # Its event loop may have ended already.
+        # The event loop may have ended already, which makes `call_soon_threadsafe` raise.
         with suppress(RuntimeError):
             started.end()
         return started
@@ -242,28 +258,31 @@ class _State:
 
 @dataclass(slots=True)
 class _Running:
-    """A thread that has started."""
+    """Handles to a thread that has started."""
 
     portal: anyio.from_thread.BlockingPortal
     end: Callable[[], object]
     alive: threading.Lock
-    """Held by the thread as long as it lives."""
+    """Lock that the thread holds until its event loop has ended."""
     ended: bool = False
 
 
 def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]]) -> None:
-    """The thread's life. It is not anyio's own, which a copy of this process would wait for at its end."""
+    """Run the event loop until the client is closed: the target of the thread.
+
+    `anyio.from_thread.start_blocking_portal` is not used because a forked process would wait for its thread at exit.
+    """
     alive = threading.Lock()
     running: _Running | None = None
 
-    async def live() -> None:
+    async def run_loop() -> None:
         nonlocal running
-        over = asyncio.Event()
-        end = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
+        closing = asyncio.Event()
+        end = partial(asyncio.get_running_loop().call_soon_threadsafe, closing.set)
         async with anyio.from_thread.BlockingPortal() as portal:
             running = _Running(portal, end, alive)
             started.set_result(running)
-            await over.wait()
+            await closing.wait()
             try:
                 await at_close()
             finally:
@@ -274,7 +293,7 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
     try:
         with alive:
             try:
-                anyio.run(live, backend="asyncio")
+                anyio.run(run_loop, backend="asyncio")
             finally:
                 if running is not None:
                     running.ended = True

@@ -1,8 +1,10 @@
-"""A reading that one thread brings in and another hands over.
+"""`ReadAhead`: fetches a job's updates on the event loop's thread for a loop on the caller's thread.
 
-The thread of the event loop fetches updates and makes blocks of them, at most `AHEAD` things or `AHEAD_BYTES` ahead; the
-reader's thread takes from the blocks without crossing. It is the reader's thread that an interrupt hits, at any moment: so
-what it takes stays where it is until it is counted as handed over, and all else happens on the other thread.
+The event loop's thread fetches updates and builds blocks of items, at most `AHEAD` items or `AHEAD_BYTES` ahead. The
+caller's thread iterates over the items of a block without switching threads.
+
+A KeyboardInterrupt can hit the caller's thread at any moment. Therefore an item stays in its block until it is counted
+as delivered, and all other work happens on the event loop's thread.
 """
 
 import threading
@@ -18,132 +20,133 @@ from tidewire.errors import ClientClosedError
 from tidewire.jobs.update_iterator import UpdateBatch, UpdateIterator
 
 AHEAD: Final = 512
-"""Things that are brought in before the reader takes them: then reading waits, and the connection fills up."""
+"""Maximum number of fetched items that the caller has not consumed. Beyond it, fetching pauses (backpressure)."""
 AHEAD_BYTES: Final = 2**20
-"""Bytes of the stream, likewise: a thing may be as large as a state. The last one brought in may pass it."""
+"""Maximum number of fetched stream bytes that the caller has not consumed. The last fetch may exceed it."""
 
 X = TypeVar("X")
 
 
 class ReadAhead(Generic[X]):
-    """See the top of this file."""
+    """Passes blocks of items from the event loop's thread, which reads an iterator, to the caller's thread."""
 
-    def __init__(self, reading: UpdateIterator[X]) -> None:
-        self._reading = reading
+    def __init__(self, iterator: UpdateIterator[X]) -> None:
+        self._iterator = iterator
         self._blocks: deque[UpdateBatch[X]] = deque()
-        self._brought = self._taken = 0
-        """Things in all blocks, and in those that the reader is done with."""
-        self._brought_bytes = self._taken_bytes = reading.received
-        self._started = self._over = self._left = False
+        self._fetched = self._consumed = 0
+        """Number of items in all fetched blocks, and in the blocks that the caller has consumed."""
+        self._fetched_bytes = self._consumed_bytes = iterator.received
+        self._started = self._finished = self._abandoned = False
         self._fault: BaseException | None = None
-        self._room: anyio.Event | None = None
+        self._space: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._waiting = False
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # Held while updates become a block: who leaves must not give back half of one. The garbage collector may
-        # leave on the very thread that holds it.
+        # Held while updates are made into a block: `leave` must not requeue half a block. The lock is reentrant
+        # because the garbage collector may call `leave` on the thread that holds it.
         self._lock = threading.RLock()
 
-    # ---- on the reader's thread --------------------------------------------------------------------------------
+    # ---- on the caller's thread --------------------------------------------------------------------------------
 
     def next(self, portal: Callable[[], BlockingPortal]) -> UpdateBatch[X] | None:
-        """Wait for the next block; None when all was handed over.
+        """Wait for the next block; None after the last one.
 
         Raises:
-            TidewireError: The reading ended otherwise, or the client was closed.
+            TidewireError: Reading the job failed, the job failed, or the client was closed.
         """
-        reading = self._reading
-        if self._blocks and self._blocks[0] is reading.block:
-            self._taken += len(reading.block.items)
-            self._taken_bytes = reading.block.received
+        iterator = self._iterator
+        if self._blocks and self._blocks[0] is iterator.block:
+            self._consumed += len(iterator.block.items)
+            self._consumed_bytes = iterator.block.received
             self._blocks.popleft()
-        if self._room is not None and not self._is_behind(AHEAD // 2, AHEAD_BYTES // 2):
-            portal().start_task_soon(self._go_on)
+        if self._space is not None and not self._is_behind(AHEAD // 2, AHEAD_BYTES // 2):
+            portal().start_task_soon(self._resume)
         if not self._started:
             self._started = True
-            portal().start_task_soon(self._bring)
+            portal().start_task_soon(self._fetch_all)
         while not self._blocks:
-            if self._over:
+            if self._finished:
                 self._end()
                 return None
             portal()
             self._waiting = True
-            if not self._blocks and not self._over:
+            if not self._blocks and not self._finished:
                 self._wake.get()
             self._waiting = False
-        reading.acquire(self._blocks[0])
-        return reading.block
+        iterator.acquire(self._blocks[0])
+        return iterator.block
 
     def _end(self) -> None:
-        reading = self._reading
-        if reading.finished:
+        iterator = self._iterator
+        if iterator.finished:
             return
         if self._fault is not None:
-            reading.fail()
+            iterator.fail()
             raise self._fault
-        reading.acquire(None)
+        iterator.acquire(None)
 
     def leave(self) -> bool:
-        """Return to the job what was not taken; whether there is something to stop."""
+        """Requeue the items that were not delivered. Returns whether `stop` must be called on the event loop's thread."""
         with self._lock:
-            if self._left:
+            if self._abandoned:
                 return False
-            self._left = True
-            if not self._reading.closed:
-                self._reading.leave(self._blocks)
-        return self._started and not self._reading.finished
+            self._abandoned = True
+            if not self._iterator.closed:
+                self._iterator.leave(self._blocks)
+        return self._started and not self._iterator.finished
 
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
     def _is_behind(self, things: int = AHEAD, received: int = AHEAD_BYTES) -> bool:
-        """Whether the reader is so far behind what was brought in."""
-        if self._brought - self._taken >= things:
+        """Whether the caller is at least this many items or bytes behind."""
+        if self._fetched - self._consumed >= things:
             return True
-        return self._brought_bytes - self._taken_bytes >= received
+        return self._fetched_bytes - self._consumed_bytes >= received
 
-    async def _bring(self) -> None:
+    async def _fetch_all(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
-                while not self._left and self._made(await self._reading.fetch()):
+                while not self._abandoned and self._add_block(await self._iterator.fetch()):
                     if self._is_behind():
-                        self._room = anyio.Event()
-                        # It is looked at again after the other thread can see that it is waited for.
+                        self._space = anyio.Event()
+                        # Check again now that the caller's thread can see the event: it may have consumed blocks just
+                        # before that, without setting the event.
                         if self._is_behind():
-                            await self._room.wait()
-                        self._room = None
-        except Exception as fault:  # noqa: BLE001 - it is raised where the reader is
+                            await self._space.wait()
+                        self._space = None
+        except Exception as fault:  # noqa: BLE001 - raised on the caller's thread
             self._fault = fault
         except BaseException:
-            self._fault = ClientClosedError("this client was closed meanwhile")
+            self._fault = ClientClosedError("the client was closed during the loop")
             raise
         finally:
-            self._over = True
+            self._finished = True
             self._wake.put(None)
-            await self._reading.release()
+            await self._iterator.release()
 
-    def _made(self, updates: list[Any]) -> bool:
-        """Put a block of updates where the reader finds it; whether there may be another one."""
+    def _add_block(self, updates: list[Any]) -> bool:
+        """Append a block of updates for the caller's thread. Returns whether to fetch another one."""
         with self._lock:
-            block = None if self._left else self._reading.made_of(updates)
-            if self._left:
-                self._reading.requeue(updates if block is None else block.rest(entered=False))
+            block = None if self._abandoned else self._iterator.build_batch(updates)
+            if self._abandoned:
+                self._iterator.requeue(updates if block is None else block.undelivered(entered=False))
                 return False
             if block is None:
                 return False
-            self._brought += len(block.items)
-            self._brought_bytes = block.received = self._reading.received
+            self._fetched += len(block.items)
+            self._fetched_bytes = block.received = self._iterator.received
             self._blocks.append(block)
         if self._waiting:
             self._wake.put(None)
         return True
 
-    async def _go_on(self) -> None:
-        if self._room is not None:
-            self._room.set()
+    async def _resume(self) -> None:
+        if self._space is not None:
+            self._space.set()
 
     async def stop(self) -> None:
-        """Bring in no more, and close the connection: the reader has left."""
+        """Stop fetching and close the connection, after the caller has left the loop."""
         if self._scope is not None:
             self._scope.cancel()
-        if self._over:
-            await self._reading.release()
+        if self._finished:
+            await self._iterator.release()

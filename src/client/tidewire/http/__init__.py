@@ -1,1 +1,1 @@
-"""Requests and event streams over httpx; nothing outside this folder imports it."""
+"""HTTP layer of the client: requests and event streams over httpx. No other package of the client uses httpx, except the fakes in `tidewire.testing`."""

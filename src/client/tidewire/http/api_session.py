@@ -1,8 +1,8 @@
-"""One request and its answer, asked again where the table of answers says so.
+"""`ApiSession`: requests to one server, retried and redirected as the request policy decides.
 
-A server that has not answered once yet gets few and quick attempts, since an address with nothing behind it is more
-often a mistake than a restart; what is no answer of this protocol is then told at once. Later, the same is
-taken as a fault between, which passes.
+Before the first response of a Tidewire server ("first contact"), the client makes only a few quick attempts, because an
+address where nothing answers is more often a mistake than a restart, and a response of another kind of server raises at
+once. After first contact, the same faults are treated as temporary, caused by a proxy or the network.
 """
 
 import logging
@@ -27,10 +27,10 @@ from tidewire.errors import (
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
-from tidewire.http.connection_diagnosis import fault_of, no_http
+from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
-from tidewire.http.urls import apart, resolve, same_origin
+from tidewire.http.urls import resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.backoff import Backoff
@@ -47,7 +47,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time and chance, so that a test can hold them."""
+    """Clock, sleep, random numbers and time limits of a client, injectable for tests."""
 
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     rng: random.Random = field(default_factory=random.Random)
@@ -58,32 +58,37 @@ class Timing:
 
 @dataclass(slots=True)
 class _Request:
-    """What is asked for, as often as it takes. A redirect changes its URL."""
+    """A request with all its attempts. A redirect changes `url`."""
 
     method: str
     url: str
-    asked: RequestKind
+    kind: RequestKind
     headers: Mapping[str, str] | None
     body: bytes | None
     job_id: str | None
     stream: bool = False
-    """Whether a stream is asked for as the answer of a submit."""
+    """Whether a submit asks for the job's event stream as its response."""
     credentials: Mapping[str, str] | None = None
-    """Those that went with it."""
+    """The credentials sent with the last attempt."""
 
 
 class ApiSession:
-    """One server, as its client talks to it: base URL, pool, credentials, and whether it has answered yet."""
+    """A client's session with one server: base URL, connection pool, credentials, cached discovery.
+
+    Attributes:
+        base: Base URL of the server, without credentials.
+        contacted: Whether a response has proved that the server is a Tidewire server.
+    """
 
     def __init__(
         self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing, hooks: Hooks | None = None
     ) -> None:
         if not isinstance(url, str):
-            raise TypeError(f"the server's address is a text such as 'http://127.0.0.1:8000', not {url!r}")
+            raise TypeError(f"url must be a string such as 'http://127.0.0.1:8000', not {url!r}")
         if not isinstance(hooks, Hooks | None):
-            raise TypeError(f"hooks is a Hooks, not {hooks!r}")
+            raise TypeError(f"hooks must be a Hooks object, not {hooks!r}")
         self.base: str
-        self.base, self._of_url = apart(url)
+        self.base, self._url_credentials = split_credentials(url)
         self.transport = transport
         self.timing = timing
         self.hooks: Hooks = hooks or Hooks()
@@ -92,37 +97,37 @@ class ApiSession:
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
 
-    # ---- asking ------------------------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------
 
-    async def ask(
+    async def request(
         self,
         method: str,
         url: str,
         options: Options,
         *,
-        asked: RequestKind = RequestKind.REQUEST,
+        kind: RequestKind = RequestKind.REQUEST,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         job_id: str | None = None,
         since: float | None = None,
     ) -> Response:
-        """Make a request, again where that is safe and may help, and return the answer that is to be used.
+        """Make a request, with retries where they are safe and useful, and return the successful response.
 
         Args:
-            method: GET; or POST or DELETE, which must be safe to repeat (a submit is by its key).
-            url: Absolute, on this server's origin.
-            options: Their retry policy and headers.
-            asked: The column of the table of answers.
-            headers: Beside those of the options.
-            body: JSON.
-            job_id: For errors.
-            since: When the call began that this is a part of, by the event loop's clock; None: now.
+            method: HTTP method. The request must be safe to repeat; an idempotency key makes a submit so.
+            url: Absolute URL on the server's origin.
+            options: Options of the call: retry policy, timeouts, headers.
+            kind: Kind of the request, which selects the column of the status table.
+            headers: Headers in addition to those of the options.
+            body: JSON body.
+            job_id: Id of the job, for error messages.
+            since: Time on the event loop's clock at which the timeout starts. None: now.
 
         Raises:
-            TidewireError: What the answer means, or why there is none.
-            TotalTimeoutError: The options' timeout passed.
+            TidewireError: The server refused the request or could not be reached within the retry policy.
+            TotalTimeoutError: The timeout of the options passed.
         """
-        request = _Request(method, url, asked, headers, body, job_id)
+        request = _Request(method, url, kind, headers, body, job_id)
         return cast("Response", await self._bounded(request, options, since))
 
     async def submit(
@@ -134,22 +139,21 @@ class ApiSession:
         body: bytes,
         since: float | None = None,
     ) -> Response | Connection:
-        """Submit a job: the answer is its stream where that may be, or the job.
+        """Submit a job, with retries. The response is the job's event stream if possible, otherwise the job as JSON.
 
-        It asks for the stream while fewer than `UNREAD_STREAMS` of those that answered earlier submits are unread. It
-        asks for JSON otherwise, and where the job is to be cancelled when nobody reads it: an open stream would count
-        as a reader.
+        The request asks for JSON if `UNREAD_STREAMS` event streams of earlier submits are open and unread. It also asks
+        for JSON with `on_disconnect="cancel"`, because the server would count an open stream as a reader.
 
         Args:
-            url: Where the endpoint takes jobs.
-            options: See `ask`.
-            headers: An idempotency key among them.
-            body: JSON.
-            since: See `ask`.
+            url: URL of the endpoint's jobs.
+            options: Options of the call: retry policy, timeouts, headers.
+            headers: Headers in addition to those of the options, with the idempotency key.
+            body: JSON body.
+            since: Time on the event loop's clock at which the timeout starts. None: now.
 
         Raises:
-            TidewireError: What the answer means, or why there is none.
-            TotalTimeoutError: The options' timeout passed.
+            TidewireError: The server refused the request or could not be reached within the retry policy.
+            TotalTimeoutError: The timeout of the options passed.
         """
         request = _Request("POST", url, RequestKind.SUBMIT, headers, body, None)
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
@@ -159,61 +163,62 @@ class ApiSession:
         self, request: "_Request", options: Options, since: float | None
     ) -> Response | Connection:
         if options.timeout is None:
-            return await self._ask(request, options)
+            return await self._request(request, options)
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
-            return await self._ask(request, options)
+            return await self._request(request, options)
         what = f"the timeout of {options.timeout:g} s passed"
-        advice = MAY_RUN if request.asked is RequestKind.SUBMIT else None
+        advice = MAY_RUN if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
-    async def _ask(self, request: "_Request", options: Options) -> Response | Connection:
+    async def _request(self, request: "_Request", options: Options) -> Response | Connection:
         backoff = Backoff(options.retry, self.timing.rng)
-        policy = RequestPolicy(request.asked, backoff, is_get=request.method == "GET")
+        policy = RequestPolicy(request.kind, backoff, is_get=request.method == "GET")
         while True:
             at_least: float | None = None
             try:
-                answer = await self._once(request, options)
+                response = await self._attempt(request, options)
             except (TransportError, NotATidewireServerError) as error:
                 fault: TidewireError = error
                 fatal = policy.fault(fault_of(error), contacted=self.contacted) is Action.FATAL
                 sent = isinstance(error, TransportError) and error.sent
-                if not fatal and request.asked is RequestKind.SUBMIT and sent:
-                    fatal = not await self._keeps_keys(options)
-                    error.advice = _UNKEPT if fatal else error.advice
+                if not fatal and request.kind is RequestKind.SUBMIT and sent:
+                    fatal = not await self._can_retry_submit(options)
+                    error.advice = _NOT_RETRIED if fatal else error.advice
                 if fatal:
                     await self.raise_fault(error)
             else:
-                action = policy.action(answer.status)
-                if action is Action.USE or isinstance(answer, Connection):
-                    return answer
+                action = policy.action(response.status)
+                if action is Action.USE or isinstance(response, Connection):
+                    return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue
                 if action is Action.REDIRECT:
-                    request.url = self.redirected(answer)
+                    request.url = self.redirected(response)
                     continue
-                fault = self.refused(answer, request.job_id)
+                fault = self.refused(response, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
                 if request.stream and fault.code == "too_many_streams":
                     request.stream = False
                     continue
-                # A response without a problem comes from a gateway: the server behind it may run the job. [TW-JOB-037]
-                unknown = request.asked is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
-                if unknown and not await self._keeps_keys(options):
-                    fault.advice = _UNKEPT
+                # A 5xx without problem details comes from a gateway. The server behind it may have started the job.
+                # [TW-JOB-037]
+                unknown = request.kind is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
+                if unknown and not await self._can_retry_submit(options):
+                    fault.advice = _NOT_RETRIED
                     raise fault
-                at_least = retry_after(answer.headers.get("retry-after"))
+                at_least = retry_after(response.headers.get("retry-after"))
             pause = policy.wait(at_least=at_least)
             if pause is None:
                 raise fault.placed(job_id=request.job_id)
-            log.info("%s %s: %s; again in %.2f s", request.method, request.url, fault.what, pause)
+            log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
 
-    async def _once(self, request: "_Request", options: Options) -> Response | Connection:
+    async def _attempt(self, request: "_Request", options: Options) -> Response | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing
         headers = await self.headers(options, request.headers, body)
-        request.credentials = self.credentials.now
+        request.credentials = self.credentials.current
         limits: dict[str, Any] = {
             "connect_timeout": options.connect_timeout,
             "max_state_bytes": options.max_state_bytes,
@@ -230,107 +235,113 @@ class ApiSession:
     async def headers(
         self, options: Options, more: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> dict[str, str]:
-        """All headers of a request, credentials included."""
+        """Return all headers of a request, including credentials."""
         self.transport.loop.check()
         content = {"Content-Type": "application/json"} if body is not None else {}
         own = {"Accept": "application/json", **content}
-        return overlaid(own, self._of_url, options.headers, await self.credentials.given(), more or {})
+        return overlaid(own, self._url_credentials, options.headers, await self.credentials.get(), more or {})
 
-    def redirected(self, answer: Any) -> str:
-        """Where a redirect leads.
+    def redirected(self, response: Any) -> str:
+        """Return the absolute URL of a redirect's target.
 
         Raises:
-            ProtocolError: To another origin, or nowhere.
+            ProtocolError: The target is on another origin or missing.
         """
-        place = resolve(answer.url, answer.headers.get("location", ""))
-        if not same_origin(place, self.base) or "location" not in answer.headers:
-            where = Where("GET", answer.url, status_code=answer.status)
-            advice = "Credentials never leave their origin: give the client the new address."
+        target = resolve(response.url, response.headers.get("location", ""))
+        if not same_origin(target, self.base) or "location" not in response.headers:
+            where = Where("GET", response.url, status_code=response.status)
+            advice = "The client sends credentials to one origin only. Create a client with the new URL."
             raise ProtocolError(
-                f"redirected to {place!r}, which is another origin", where=where, advice=advice
+                f"the server redirects to {target!r} on another origin", where=where, advice=advice
             )
-        return place
+        return target
 
-    def here(self, base: str, reference: str, otherwise: str) -> str:
-        """A link that an answer carried, where it stays on this origin; else the place that the protocol names."""
+    def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
+        """Resolve a link in a response, if it stays on the server's origin.
+
+        Args:
+            base: URL of the response.
+            reference: The link: an absolute or relative URI reference.
+            otherwise: URL to return if the link leads to another origin.
+        """
         url = resolve(base, reference)
         if same_origin(url, self.base):
             return url
         log.warning("ignored a link to another origin: %s", url)
         return otherwise
 
-    # ---- reading answers ---------------------------------------------------------------------------------------
+    # ---- responses ---------------------------------------------------------------------------------------------
 
-    def read(self, model: type[M], answer: Response, *, what: str, job_id: str | None = None) -> M:
-        """Read an answer's body as a model.
+    def read(self, model: type[M], response: Response, *, what: str, job_id: str | None = None) -> M:
+        """Parse and validate a response's body as a model.
 
         Raises:
-            NotATidewireServerError: It is not, and nothing before was an answer of this protocol.
-            ProtocolError: It is not.
+            NotATidewireServerError: The body is not valid, and this is the first contact with the server.
+            ProtocolError: The body is not valid.
         """
         try:
-            body: M = messages.read(model, answer.body, what=what)
+            body: M = messages.read(model, response.body, what=what)
         except messages.MessageError as error:
-            where = answer.where(job_id=job_id)
+            where = response.where(job_id=job_id)
             if self.contacted:
-                raise ProtocolError(f"not an answer of this protocol: {error}", where=where) from None
-            raise self.not_tidewire(answer) from None
+                raise ProtocolError(f"the response is not valid: {error}", where=where) from None
+            raise self.not_tidewire(response) from None
         self.contacted = True
         return body
 
     def refused(
-        self, answer: Response, job_id: str | None = None, last_event_id: str | None = None
+        self, response: Response, job_id: str | None = None, last_event_id: str | None = None
     ) -> TidewireError:
-        """What an answer that is not to be used means."""
-        problem = status_errors.problem_in(answer)
+        """Create the error for a response that is not a success, and note first contact if it has problem details."""
+        problem = status_errors.problem_in(response)
         if problem is not None:
             self.contacted = True
-        elif not self.contacted and not status_errors.may_be_of_a_gateway(answer):
-            # At first contact, everything else is another server.
-            return self.not_tidewire(answer)
+        elif not self.contacted and not status_errors.may_be_from_gateway(response):
+            # At first contact, a response without problem details that no gateway sends comes from another server.
+            return self.not_tidewire(response)
         return status_errors.refused(
-            answer, problem, answer.where(job_id=job_id, last_event_id=last_event_id)
+            response, problem, response.where(job_id=job_id, last_event_id=last_event_id)
         )
 
-    def not_tidewire(self, answer: Response) -> NotATidewireServerError:
-        """The error for an answer that no server of this protocol gives."""
-        return status_errors.not_tidewire(self.base, answer)
+    def not_tidewire(self, response: Response) -> NotATidewireServerError:
+        """Create the error for a response that no Tidewire server sends."""
+        return status_errors.not_tidewire(self.base, response)
 
     async def raise_fault(self, error: TransportError | NotATidewireServerError) -> NoReturn:
-        """Raise a fault of a request that is not repeated, or what it means at first contact.
+        """Raise the fault of a request that is not retried. At first contact, check whether the server speaks HTTP.
 
         Raises:
-            NotATidewireServerError: The server has never answered, and does not speak HTTP.
+            NotATidewireServerError: This is the first contact, and the server does not speak HTTP.
             TidewireError: The fault itself, in all other cases.
         """
         if isinstance(error, TransportError) and error.sent and not self.contacted:
             said = await self.transport.sniff(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:
                 _, host, port = origin(self.base)
-                instead = f"it said {said.decode('utf-8', 'replace')!r}"
-                raise no_http(f"{host}:{port}", instead, error.where) from error
+                instead = f"it sent {said.decode('utf-8', 'replace')!r}"
+                raise not_http(f"{host}:{port}", instead, error.where) from error
         raise error
 
-    # ---- what the server says of itself ------------------------------------------------------------------------
+    # ---- discovery ---------------------------------------------------------------------------------------------
 
     async def discover(self, options: Options, since: float | None = None) -> Discovery:
-        """The server's discovery, asked for once."""
+        """Return the discovery document. Requested once and cached."""
         if self._discovery is None:
-            answer = await self.ask("GET", self.base + API_ROOT, options, since=since)
-            discovery = self.read(Discovery, answer, what="discovery")
+            response = await self.request("GET", self.base + API_ROOT, options, since=since)
+            discovery = self.read(Discovery, response, what="discovery")
             if discovery.protocol != PROTOCOL:
-                what = f"the server speaks {discovery.protocol!r}, this client {PROTOCOL!r}"
-                raise UnsupportedProtocolError(what, where=Where("GET", answer.url))
+                what = f"the server speaks {discovery.protocol!r}, but this client speaks {PROTOCOL!r}"
+                raise UnsupportedProtocolError(what, where=Where("GET", response.url))
             self._discovery = discovery
         return self._discovery
 
     async def describe(
         self, endpoint: str, options: Options, since: float | None = None
     ) -> EndpointDescription:
-        """One endpoint's description, asked for once."""
+        """Return an endpoint's description. Requested once and cached."""
         if endpoint not in self._descriptions:
-            answer = await self.ask("GET", self.endpoint_url(endpoint), options, since=since)
-            self._descriptions[endpoint] = self.read(EndpointDescription, answer, what="endpoint")
+            response = await self.request("GET", self.endpoint_url(endpoint), options, since=since)
+            self._descriptions[endpoint] = self.read(EndpointDescription, response, what="endpoint")
         return self._descriptions[endpoint]
 
     def endpoint_url(self, endpoint: str) -> str:
@@ -339,9 +350,12 @@ class ApiSession:
     def job_url(self, job_id: str) -> str:
         return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
 
-    async def _keeps_keys(self, options: Options) -> bool:
-        """Whether a submit whose answer was lost may be repeated: its key must be known to the server."""
-        if self.credentials.now or self._of_url or _names_credentials(options.headers):
+    async def _can_retry_submit(self, options: Options) -> bool:
+        """Whether a submit whose response was lost may be retried.
+
+        A server may ignore idempotency keys of requests without credentials, unless it has the `idempotency` capability.
+        """
+        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
             return True
         try:
             return "idempotency" in (await self.discover(options)).capabilities
@@ -351,12 +365,10 @@ class ApiSession:
             return False
 
 
-MAY_RUN: Final = (
-    "The job may or may not have started: submit again with the same idempotency_key, or see client.jobs()."
-)
-_UNKEPT = (
-    "The job may or may not have started: without credentials this server keeps no idempotency keys, so nothing was "
-    "repeated. client.jobs() lists what runs, where the server has that."
+MAY_RUN: Final = "The job may or may not have started. Submit again with the same idempotency_key, or look for it in client.jobs()."
+_NOT_RETRIED = (
+    "The job may or may not have started. The client did not retry, because this server keeps no idempotency keys of "
+    "requests without credentials. Look for the job in client.jobs(), if the server can list jobs."
 )
 
 

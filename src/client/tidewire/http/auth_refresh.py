@@ -1,4 +1,4 @@
-"""The headers that carry credentials: asked for once, however many requests wait for them, and once more when refused."""
+"""Credentials from the `auth` callback: fetched once for all concurrent requests, and again when the server rejects them."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,49 +9,56 @@ import anyio
 from tidewire.options import check_headers
 
 Auth = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""Gives the headers that carry credentials; called before the first request and once more after a refusal."""
+"""Callback that returns the headers carrying credentials. Called before the first request and after a rejection."""
 
 _NONE: Final[Mapping[str, str]] = {}
 
 
 class Credentials:
-    """See the top of this file.
+    """Fetches and caches the headers that the `auth` callback returns.
 
     Attributes:
-        now: Those that were given last; None before they were asked for.
+        current: The headers that the callback returned last; None before its first call.
 
     Raises:
-        TypeError: `auth` is no function.
+        TypeError: `auth` is not callable.
     """
 
     def __init__(self, auth: Auth | None) -> None:
         if auth is not None and not callable(auth):
-            what = f"auth is a function that gives headers, not {type(auth).__name__}"
-            raise TypeError(f"{what}: credentials that stay the same go into headers={{…}}")
-        self.now: Mapping[str, str] | None = None
+            what = f"auth must be a function that returns headers, not {type(auth).__name__}"
+            raise TypeError(f"{what}: for constant credentials use headers={{…}}")
+        self.current: Mapping[str, str] | None = None
         self._auth = auth
         self._lock: anyio.Lock | None = None
 
-    async def given(self) -> Mapping[str, str]:
-        """Those to send."""
+    async def get(self) -> Mapping[str, str]:
+        """Return the headers with the current credentials. The first call calls the callback."""
         if self._auth is None:
             return _NONE
-        if self.now is None:
+        if self.current is None:
             await self.renew(None)
-        return self.now or _NONE
+        return self.current or _NONE
 
     async def renew(self, refused: Mapping[str, str] | None) -> bool:
-        """Ask for others than those that were refused, unless another request has done so; whether there are some to try."""
+        """Call the callback again after a rejection, unless another request has already done so.
+
+        Args:
+            refused: The headers that the server rejected.
+
+        Returns:
+            Whether there are credentials to retry with: False if the client has no callback.
+        """
         if self._auth is None:
             return False
-        # Made here: a lock is of the library of the event loop that runs.
+        # Create the lock here and not in the constructor: it belongs to the running event loop.
         self._lock = self._lock or anyio.Lock()
         async with self._lock:
-            if self.now is refused:
-                given: Any = self._auth()
-                if inspect.isawaitable(given):
-                    given = await given
-                check_headers("what auth gave", given)
-                # A mapping of its own: it is told from the one before by its identity.
-                self.now = dict(given)
+            if self.current is refused:
+                headers: Any = self._auth()
+                if inspect.isawaitable(headers):
+                    headers = await headers
+                check_headers("the result of auth", headers)
+                # Copy the mapping: `renew` distinguishes new credentials from rejected ones by identity.
+                self.current = dict(headers)
         return True

@@ -1,79 +1,79 @@
-"""The body of an answer that is no stream, unpacked: a gateway may have packed it with gzip. No I/O.
+"""Bounded decompression of response bodies, which a gateway may have compressed with gzip. No I/O.
 
-A few bytes may stand for any number, and all the more where they were packed several times over. So no more is
-unpacked than is allowed, and what was packed twice, or in a way that was not asked for, is refused.
+A small compressed body can expand to any size, even more so if it was compressed several times. The decompressor
+therefore stops at a limit, and refuses multiple content codings and codings that the client did not request.
 """
 
 import zlib
 from typing import Final
 
 CODING: Final = "gzip"
-"""What is asked for."""
+"""The Accept-Encoding header of requests that do not ask for a stream."""
 
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
 
 class DecompressionError(ValueError):
-    """What came cannot be unpacked."""
+    """A response body cannot be decompressed."""
 
 
 class BoundedDecompressor:
-    """See the top of this file.
+    """Decompresses a response body piece by piece, up to a maximum size.
 
     Args:
-        coding: The answer's Content-Encoding.
-        most: Bytes of the body, at most; when there are more, it is given up.
+        coding: Content-Encoding of the response.
+        limit: Maximum size of the decompressed body in bytes.
 
     Attributes:
-        body: What was unpacked, up to one byte more than `most`.
+        body: The decompressed bytes so far, at most one more than `limit`.
 
     Raises:
-        DecompressionError: It is no coding that was asked for.
+        DecompressionError: The client did not request this coding.
     """
 
-    def __init__(self, coding: str, most: int) -> None:
+    def __init__(self, coding: str, limit: int) -> None:
         coding = coding.strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
             raise DecompressionError(
-                f"a body with the content coding {coding[:80]!r}, which was not asked for"
+                f"the response has the content coding {coding[:80]!r}, which the client did not request"
             )
         self.body: bytearray = bytearray()
-        self._most = most
-        self._came = False
-        self._packed = None if coding in {"", "identity"} else zlib.decompressobj(_GZIP_OR_ZLIB)
+        self._limit = limit
+        self._fed = False
+        self._decompressor = None if coding in {"", "identity"} else zlib.decompressobj(_GZIP_OR_ZLIB)
 
     @property
-    def too_long(self) -> bool:
-        """Whether there are more bytes than are allowed."""
-        return len(self.body) > self._most
+    def too_large(self) -> bool:
+        """Whether the decompressed body exceeds the maximum size."""
+        return len(self.body) > self._limit
 
     def feed(self, data: bytes) -> None:
-        """Take what has come.
+        """Decompress the next bytes of the body.
 
         Raises:
-            DecompressionError: It is not what its coding says.
+            DecompressionError: The bytes do not match the content coding.
         """
-        self._came = True
-        if self._packed is None:
+        self._fed = True
+        if self._decompressor is None:
             self.body += data
             return
         try:
-            self.body += self._packed.decompress(data, self._most + 1 - len(self.body))
+            self.body += self._decompressor.decompress(data, self._limit + 1 - len(self.body))
         except zlib.error as error:
-            raise DecompressionError(f"a body that is not what its content coding says: {error}") from None
-        # What comes behind its end is kept there, and is counted by nobody.
-        if self._packed.unused_data:
+            raise DecompressionError(f"the body does not match its content coding: {error}") from None
+        # Refuse bytes after the end of the compressed data: `unused_data` would keep them without any limit.
+        if self._decompressor.unused_data:
             raise DecompressionError(
-                "a body that is not what its content coding says: it goes on behind its end"
+                "the body does not match its content coding: there are bytes after the end of the data"
             )
 
     def end(self) -> bytes:
-        """The whole body.
+        """Return the complete body.
 
         Raises:
-            DecompressionError: Its end is missing.
+            DecompressionError: The compressed data is truncated.
         """
-        # An answer without a body may name a coding all the same.
-        if self._packed is not None and self._came and not self._packed.eof:
-            raise DecompressionError("a body that is not what its content coding says: its end is missing")
+        # A response without a body may still have a Content-Encoding header.
+        if self._decompressor is not None and self._fed and not self._decompressor.eof:
+            raise DecompressionError("the body does not match its content coding: the data is truncated")
         return bytes(self.body)

@@ -1,8 +1,8 @@
-"""Chunks as every server writes them (RFC 9112 §7.1): a size in hexadecimal digits, and the bytes. No I/O.
+"""Fast decoder for simple HTTP chunks (RFC 9112 §7.1): a hexadecimal size and the data, without extensions. No I/O.
 
-An event of fifty bytes comes in a chunk of its own, and a parser of all of HTTP spends more on the chunk than is spent
-on the event. This one knows nothing but sizes of up to `SIZE_DIGITS` digits. At the first chunk that is anything else,
-an extension, the last chunk with its trailers, a breach, it stops, and who knows all of HTTP goes on from there.
+Servers send small events as one chunk each, and a complete HTTP parser spends more time on the chunk than the client
+spends on the event. This decoder accepts only sizes of up to `SIZE_DIGITS` digits. At anything else (an extension, the
+last chunk with its trailers, an error) it stops, and a complete parser continues from there.
 """
 
 import re
@@ -10,43 +10,43 @@ from functools import lru_cache
 from typing import Final
 
 SIZE_DIGITS: Final = 8
-"""Digits of a chunk's size: up to 4 GiB."""
+"""Maximum number of hexadecimal digits of a chunk's size: up to 4 GiB."""
 
-_PLAIN: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
+_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
 
 
 class ChunkedDecoder:
-    """See the top of this file.
+    """Decodes simple chunks of a chunked body, and stops at the first chunk that needs a complete HTTP parser.
 
     Attributes:
-        rest: From the first chunk on that is not plain, what has come; None as long as all were.
-        broken: Whether a chunk did not end where its size says; the body ends there.
+        rest: The undecoded bytes from the first chunk that is not simple; None while all were.
+        broken: Whether the line end after a chunk's data is missing. The decoder stops there.
     """
 
     def __init__(self) -> None:
         self.rest: bytes | None = None
         self.broken: bool = False
         self._missing = 0
-        """Bytes of a chunk that was begun, those of its end of line among them."""
-        self._begun = b""
-        """The beginning of a line that is not complete."""
+        """Number of missing bytes of an incomplete chunk, including its line end."""
+        self._partial_header = b""
+        """Start of an incomplete chunk header."""
 
     @property
     def between(self) -> bool:
-        """Whether all that came was whole chunks."""
-        return not self._missing and not self._begun and not self.broken
+        """Whether the bytes so far end at a chunk boundary."""
+        return not self._missing and not self._partial_header and not self.broken
 
     def feed(self, data: bytes) -> bytes:
-        """Take what has come, and give what it holds of the body. Nothing is to be fed once there is a `rest`."""
+        """Decode the next bytes and return their chunk data. Must not be called once `rest` is set."""
         parts: list[bytes] = []
         at = 0
         if self._missing:
-            at = self._go_on(data, parts)
+            at = self._finish_chunk(data, parts)
             if self._missing or self.broken:
                 return b"".join(parts)
-        elif self._begun:
-            data = self._begun + data
-        self._begun = b""
+        elif self._partial_header:
+            data = self._partial_header + data
+        self._partial_header = b""
         end = len(data)
         find, append = data.find, parts.append
         while at < end:
@@ -64,27 +64,27 @@ class ChunkedDecoder:
                 break
         return b"".join(parts)
 
-    def _go_on(self, data: bytes, parts: list[bytes]) -> int:
-        """Take what belongs to the chunk that was begun, and give where that ends."""
+    def _finish_chunk(self, data: bytes, parts: list[bytes]) -> int:
+        """Decode the remainder of an incomplete chunk and return the index of its end in `data`."""
         missing = self._missing
         if missing > 2:
             parts.append(data[: missing - 2])
-        # What must be the end of the line, and how much of it has come.
+        # The received part of the line end after the chunk's data.
         line = data[max(missing - 2, 0) : missing]
         self.broken = not b"\r\n"[max(2 - missing, 0) :].startswith(line)
         self._missing = max(missing - len(data), 0)
         return min(missing, len(data))
 
     def _stop(self, rest: bytes) -> None:
-        """Keep the beginning of a line that may be plain; leave all else to who knows more."""
+        """Keep an incomplete chunk header for the next `feed`, and leave anything else to a complete parser."""
         digits = rest[:-1] if rest[-1:] == b"\r" else rest
-        if len(digits) <= SIZE_DIGITS and _PLAIN.fullmatch(digits) and b"\n" not in rest:
-            self._begun = rest
+        if len(digits) <= SIZE_DIGITS and _SIZE.fullmatch(digits) and b"\n" not in rest:
+            self._partial_header = rest
         else:
             self.rest = rest
 
 
 @lru_cache(maxsize=256)
 def _size(line: bytes) -> int:
-    """The size of a plain chunk that is not the last; 0 for any other line."""
-    return int(line, 16) if _PLAIN.fullmatch(line) else 0
+    """Parse the header of a simple chunk and return its size; 0 for the last chunk and for any other line."""
+    return int(line, 16) if _SIZE.fullmatch(line) else 0

@@ -1,4 +1,4 @@
-"""Diagnosis of a server that cannot be reached, or that is not a Tidewire server."""
+"""Diagnoses why a server cannot be reached or is not a Tidewire server, and creates the errors that say so."""
 
 import contextlib
 import socket
@@ -12,28 +12,28 @@ import anyio
 from tidewire.errors import NotATidewireServerError, TidewireError, TransportError, Where
 from tidewire.protocol.request_policy import RequestFault
 
-OVERHEAR_TIMEOUT: Final = 1.0
-"""Seconds that a server that does not answer in HTTP has to say anything at all."""
+SNIFF_TIMEOUT: Final = 1.0
+"""Seconds to wait for the first bytes of a server that does not speak HTTP."""
 
 UNREACHABLE: Final = (
-    "Check that the server runs, the host and the port, and what stands between (firewall, proxy settings)."
+    "Check that the server is running, that host and port are right, and the firewall and proxy settings."
 )
 
 
 def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
-    """The row of `FAULT_TABLE` for an error of the transport."""
+    """Map an error of the transport to its row in `FAULT_TABLE`."""
     if isinstance(error, NotATidewireServerError):
         return RequestFault.NOT_TIDEWIRE
     return RequestFault.TIMEOUT if isinstance(error, TimeoutError) else RequestFault.NO_CONNECTION
 
 
 async def sniff(host: str, port: int) -> bytes:
-    """The first bytes that a server without TLS says to a GET, whatever it speaks; none where it says nothing.
+    """Send a GET without TLS and return the first bytes of the response, in any protocol; empty if there are none.
 
-    An HTTP parser waits for the end of what it takes for headers, and keeps to itself what it read.
+    An HTTP parser cannot do this: it waits for the end of the headers and does not return bytes that it cannot parse.
     """
     with (
-        anyio.move_on_after(OVERHEAR_TIMEOUT),
+        anyio.move_on_after(SNIFF_TIMEOUT),
         contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream),
     ):
         async with await anyio.connect_tcp(host, port) as stream:
@@ -43,7 +43,7 @@ async def sniff(host: str, port: int) -> bytes:
 
 
 def goes_through_a_proxy(host: str, port: int) -> bool:
-    """Whether the environment sends plain HTTP to a host through a proxy, of which a direct connection tells nothing."""
+    """Whether the environment variables route plain HTTP to a host through a proxy."""
     proxies = urllib.request.getproxies()
     if not {"http", "all"} & proxies.keys():
         return False
@@ -51,44 +51,44 @@ def goes_through_a_proxy(host: str, port: int) -> bool:
 
 
 def unreachable(address: str, url: str, error: Exception, where: Where) -> TransportError:
-    """The error for a connection that did not come about.
+    """Create the error for a connection that could not be opened.
 
     Args:
         address: Host and port.
-        url: What was asked for.
-        error: Why, as it was told.
-        where: For the error.
+        url: URL of the request.
+        error: Exception raised by httpx.
+        where: Context for the error message.
     """
     text = str(error)
     causes = list(_causes(error))
     advice = UNREACHABLE
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         what = f"TLS with {address} failed: {text}"
-        advice = "Check the scheme (a server without TLS is http://…) and the certificate (verify=…)."
+        advice = "Check the scheme (http:// for a server without TLS) and the certificate (verify=…)."
     elif any(isinstance(cause, socket.gaierror) for cause in causes):
-        what = f"the host of {url} is not known: {text}"
-        advice = "Check the spelling of the host."
+        what = f"the host name of {url} cannot be resolved: {text}"
+        advice = "Check the spelling of the host name."
     elif any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text:
-        what = f"nothing listens at {address}"
+        what = f"no server is listening at {address}"
     else:
-        what = f"no connection to {address}: {text or type(error).__name__}"
+        what = f"cannot connect to {address}: {text or type(error).__name__}"
     failed = TransportError(what, where=where, advice=advice)
     failed.sent = False
     return failed
 
 
 def unusable_environment(error: Exception) -> TidewireError:
-    """The error for proxies or certificates that the environment names, and that cannot be used."""
+    """Create the error for unusable proxy or certificate settings in the environment variables."""
     if isinstance(error, OSError):
-        what = f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read: {error}"
-        return TidewireError(what, advice="Correct or unset these, or give verify=….")
-    advice = "Correct or unset HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or give proxy=…."
-    return TidewireError(f"the proxy that the environment names cannot be used: {error}", advice=advice)
+        what = f"cannot read the certificates in SSL_CERT_FILE or SSL_CERT_DIR: {error}"
+        return TidewireError(what, advice="Correct or unset the variable, or pass verify=….")
+    advice = "Correct or unset HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or pass proxy=…."
+    return TidewireError(f"cannot use the proxy in the environment variables: {error}", advice=advice)
 
 
-def no_http(address: str, instead: str, where: Where) -> NotATidewireServerError:
-    """The error for a server of another kind altogether."""
-    return NotATidewireServerError(f"what listens at {address} does not speak HTTP: {instead}", where=where)
+def not_http(address: str, instead: str, where: Where) -> NotATidewireServerError:
+    """Create the error for a server that does not speak HTTP."""
+    return NotATidewireServerError(f"the server at {address} does not speak HTTP: {instead}", where=where)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

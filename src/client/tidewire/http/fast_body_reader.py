@@ -1,11 +1,11 @@
-"""A streamed body, read from the socket under httpx: what came together is given together, under one time limit.
+"""Fast path for streamed bodies: reads the socket under httpx, and returns all chunks that arrived together.
 
-A server sends each event as a chunk of its own. httpx gives each chunk by itself, through six generators and two time
-limits, which costs more than all that is made of the event. Here all chunks that one read from the socket has brought
-are given at once. Plain chunks are taken apart here, too; all else of HTTP stays h11's to judge.
+A server sends each event as one HTTP chunk. httpx yields each chunk separately, through six generators and two timeouts,
+which costs more than processing the event. `FastBody` reads from the socket directly and returns the content of all
+chunks of one read at once. It parses simple chunks with `ChunkedDecoder` and leaves everything else to h11.
 
-The objects under httpx are not public. Where they are not the ones that are known here (HTTP/2, a transport of another
-kind, a later httpx), there are no segments, and the body is read as httpx gives it.
+The objects under httpx are not public. If they are not the expected ones (HTTP/2, another transport, a later httpx),
+`fast_body_of` returns None and the body is read through httpx.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ import httpcore
 from tidewire.http.chunked_coding import ChunkedDecoder
 
 SEGMENT_BYTES: Final = 16 * 2**10
-"""Bytes that are read from the socket at a time."""
+"""Maximum number of bytes per read from the socket."""
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -25,66 +25,66 @@ _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11
 
 
 class FastBody:
-    """See the top of this file."""
+    """A streamed response body, read directly from httpx's socket. A cancelled `read` may be repeated."""
 
     resumable = True
 
     def __init__(self, http: h11.Connection, socket: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
         self._http = http
         self._socket = socket
-        self._over = False
-        # h11 has not looked at what came of the body together with the head.
+        self._ended = False
+        # Bytes of the body that arrived together with the headers. h11 has not parsed them yet.
         self._chunks = ChunkedDecoder() if chunked else None
-        self._came = self._with_head = http.trailing_data[0] if chunked else b""
+        self._buffer = self._first_bytes = http.trailing_data[0] if chunked else b""
 
     async def read(self, limit: float) -> bytes | None:
-        """What has come of the body, None at its end.
+        """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
 
         Args:
-            limit: Seconds without a byte.
+            limit: Seconds to wait for a byte.
 
         Raises:
-            TimeoutError: No byte came.
-            ConnectionError: The connection broke, or what came is no HTTP.
+            TimeoutError: No byte arrived in time.
+            ConnectionError: The connection broke, or the bytes are not valid HTTP.
         """
         try:
-            while not self._over:
-                segment = self._whole_chunks() if self._chunks is None else self._plain(self._chunks)
+            while not self._ended:
+                segment = self._h11_data() if self._chunks is None else self._decode_chunks(self._chunks)
                 if segment:
                     return segment
-                if not self._over:
-                    self._take(await self._socket.read(SEGMENT_BYTES, timeout=limit))
+                if not self._ended:
+                    self._receive(await self._socket.read(SEGMENT_BYTES, timeout=limit))
         except httpcore.ReadTimeout as error:
             raise TimeoutError from error
         except (httpcore.NetworkError, h11.RemoteProtocolError) as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
         return None
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         if self._chunks is None:
             self._http.receive_data(data)
         elif data:
-            self._came = data
+            self._buffer = data
         else:
-            raise ConnectionError("the end of the connection within a body in chunks")
+            raise ConnectionError("the connection was closed within a chunked body")
 
-    def _plain(self, chunks: ChunkedDecoder) -> bytes:
+    def _decode_chunks(self, chunks: ChunkedDecoder) -> bytes:
         if chunks.broken:
-            raise ConnectionError("a chunk does not end where its size says")
-        came, self._came = self._came, b""
-        segment = chunks.feed(came)
+            raise ConnectionError("a chunk is longer than its size")
+        data, self._buffer = self._buffer, b""
+        segment = chunks.feed(data)
         if chunks.rest == _LAST_CHUNK:
-            self._over = True
-            self._end_under_httpx()
+            self._ended = True
+            self._end_h11_under_httpx()
         elif chunks.rest is not None:
-            self._chunks, self._http = None, _at_a_body_in_chunks()
+            self._chunks, self._http = None, _h11_in_chunked_body()
             self._http.receive_data(chunks.rest)
         return segment
 
-    def _end_under_httpx(self) -> None:
-        """Let the h11 there know that the body is over: then its connection serves the next request."""
+    def _end_h11_under_httpx(self) -> None:
+        """Make the h11 connection under httpx parse the end of the body, so that httpx can reuse the connection."""
         chunks = ChunkedDecoder()
-        chunks.feed(self._with_head)
+        chunks.feed(self._first_bytes)
         if chunks.rest is None and chunks.between:
             self._http.receive_data(_LAST_CHUNK)
         elif chunks.rest != _LAST_CHUNK:
@@ -92,25 +92,28 @@ class FastBody:
         while type(self._http.next_event()) is h11.Data:
             pass
 
-    def _whole_chunks(self) -> bytes:
+    def _h11_data(self) -> bytes:
         next_event, parts = self._http.next_event, []
         try:
             while type(event := next_event()) is h11.Data:
                 parts.append(event.data)
         except h11.RemoteProtocolError:
-            # What came before it is good. After it, h11 says the same again.
+            # Return the valid data before the error first. The next call to h11 raises the same error again.
             if not parts:
                 raise
         else:
-            self._over = event is not h11.NEED_DATA
+            self._ended = event is not h11.NEED_DATA
         return b"".join(parts)
 
     async def unwind(self) -> None:
-        """Nothing was begun that must be ended."""
+        """Do nothing: there are no open generators."""
 
 
-def _at_a_body_in_chunks() -> h11.Connection:
-    """An h11 that has just read a head that announces chunks. The one under httpx holds what was read here already."""
+def _h11_in_chunked_body() -> h11.Connection:
+    """Create an h11 connection that has just parsed the headers of a response with a chunked body.
+
+    The h11 connection under httpx cannot be used: it still holds bytes that were already returned from here.
+    """
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "-")]))
     http.send(h11.EndOfMessage())
@@ -120,12 +123,12 @@ def _at_a_body_in_chunks() -> h11.Connection:
 
 
 def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str, Any]) -> FastBody | None:
-    """The segments of a response's body, nothing of which was read yet; None where they are out of reach.
+    """Create a `FastBody` for a response whose body has not been read; None if httpx's internals are not as expected.
 
     Args:
-        stream: The stream of an httpx response.
-        headers: The response's, names in any case.
-        extensions: The response's.
+        stream: `stream` of an httpx response.
+        headers: Headers of the response.
+        extensions: Extensions of the response.
     """
     for name in _LAYERS:
         stream = getattr(stream, name, None)

@@ -1,13 +1,14 @@
-"""Four repairs of httpx and httpcore, each with the upstream report; drop one when its report is fixed in a release.
+"""Workarounds for bugs in httpx and httpcore. Remove each one when a release fixes its upstream report.
 
-`Pool` also does less per request than httpx: it parses a URL once, and looks for cookies only in a response that sets one.
+`Pool` also reduces the work per request: it caches parsed URLs, and skips the search for cookies in responses without
+any.
 
-| repair | what goes wrong without it | upstream |
+| workaround | bug | upstream |
 |---|---|---|
 | `OnePiece` | a request body is an async generator that a broken connection leaves open; trio warns about it | encode/httpx#3597, encode/httpx#3686 |
 | `Opening`, `Pool` | `AsyncClient.stream` nests two async generators; an event loop that ends while a stream is open closes both at once and prints an error | encode/httpx#3593, encode/httpcore#1019 |
 | `TlsCleanup` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
-| `repair`, `clean_up_tls` | httpx request hooks that install the first and the third | |
+| `repair`, `clean_up_tls` | httpx request hooks that install `OnePiece` and `TlsCleanup` | |
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from tidewire.http.response import CLOSE_TIMEOUT
 
 
 class OnePiece(httpx.AsyncByteStream):
-    """A request's body. httpx's own is a generator, which a connection that breaks leaves open; trio complains of it."""
+    """Request body that is not a generator. A broken connection would leave httpx's generator open, and trio warns then."""
 
     def __init__(self, body: bytes) -> None:
         self._whole = body
@@ -39,10 +40,10 @@ class OnePiece(httpx.AsyncByteStream):
 
 
 class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
-    """A request whose answer is left open.
+    """Async context manager for a streamed response: a class instead of httpx's generator.
 
-    httpx's own is a generator. Two of them, one within the other, are both closed by an event loop that ends while a
-    stream is open, and the loop prints that they stood in each other's way. Of one, the loop closes the stream.
+    `aconnect_sse` nests its own generator around httpx's. An event loop that ends while a stream is open closes both at
+    the same time and prints an error. With one generator, the loop closes the stream without an error.
     """
 
     def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
@@ -60,7 +61,7 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
 
 
 class _Cookies(httpx.Cookies):
-    """Cookies, looked for where there are some: to look, httpx parses the request's URL twice more."""
+    """Cookie jar that skips responses without Set-Cookie. For these, httpx's own jar would parse the request URL twice."""
 
     def extract_cookies(self, response: httpx.Response) -> None:
         if "set-cookie" in response.headers:
@@ -68,13 +69,13 @@ class _Cookies(httpx.Cookies):
 
 
 class Pool(httpx.AsyncClient):
-    """httpx's pool, with what this file is about. A URL is parsed once: most requests of a client go to the same few."""
+    """httpx's client with the workarounds of this module and a cache of parsed URLs."""
 
     def __init__(self, **members: Any) -> None:
         super().__init__(**members)
         self._own_cookies = _Cookies()
 
-    @property  # type: ignore[misc] # its setter would make them plain ones
+    @property  # type: ignore[misc] # httpx's setter would replace the jar by a plain `httpx.Cookies`
     def cookies(self) -> httpx.Cookies:
         return self._own_cookies
 
@@ -91,17 +92,17 @@ def _parsed(url: str) -> httpx.URL:
 
 
 class TlsCleanup:
-    """What httpcore tells of one request's connection (its `trace` extension), by which the bare one is found."""
+    """Trace callback of httpcore that closes the TCP connection of a request when its TLS handshake fails."""
 
     def __init__(self) -> None:
-        self._bare: Any = None
+        self._tcp_stream: Any = None
 
-    async def __call__(self, event: str, told: Mapping[str, Any]) -> None:
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
         if event == "connection.connect_tcp.complete":
-            self._bare = told["return_value"]
-        elif event.endswith(".start_tls.failed") and self._bare is not None:
+            self._tcp_stream = info["return_value"]
+        elif event.endswith(".start_tls.failed") and self._tcp_stream is not None:
             with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                await self._bare.aclose()
+                await self._tcp_stream.aclose()
 
 
 async def repair(request: httpx.Request) -> None:

@@ -1,7 +1,7 @@
-"""The event loop that a client and its jobs belong to: the one on which they were first used.
+"""`OwningLoop`: the event loop that a client and its jobs belong to, which is the one of their first use.
 
-Connections and locks work on one event loop only. Use on another one, of the same library or not, raises an error
-at once, where it would otherwise hang or fail deep inside of a connection.
+Connections and locks work on one event loop only. Using them on another one raises EventLoopError at once, instead of a
+deadlock or an obscure error inside a connection.
 """
 
 import asyncio
@@ -17,36 +17,36 @@ from tidewire.errors import EventLoopError
 
 
 class OwningLoop:
-    """The event loop of the first `check`."""
+    """Remembers the event loop of the first `check` and refuses every other one."""
 
     def __init__(self) -> None:
         self._loop: Any = None
         self._process: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        """Of an asyncio loop, which itself holds its tasks only weakly."""
+        """Strong references to running asyncio tasks, because an asyncio loop holds only weak ones."""
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a copy of the one in which the event loop runs: sockets are shared with it."""
+        """Whether this process is a fork of the one with the event loop, and so shares its sockets."""
         return self._process not in {None, os.getpid()}
 
     def check(self) -> None:
-        """Take the running event loop as the owner, or compare it with the owner.
+        """Check that the running event loop is the owner. The first call makes it the owner.
 
         Raises:
-            EventLoopError: It is another one, also if the owner has ended.
+            EventLoopError: Another event loop is the owner, even if it has ended.
         """
         loop = _running_loop()
         if self._loop is None:
             self._loop, self._process = loop, os.getpid()
         elif self._loop is not loop:
-            raise EventLoopError("this client was first used on another event loop, and belongs to that one")
+            raise EventLoopError("the client belongs to another event loop, on which it was first used")
 
     def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine function on the event loop, if that still runs. Callable in any thread, and in finalizers."""
+        """Schedule a coroutine function on the event loop, if it still runs. May be called on any thread."""
         if self._loop is None or self.forked:
             return
-        # Both raise a RuntimeError once their loop has ended.
+        # asyncio and trio raise a RuntimeError if the loop has ended.
         with suppress(RuntimeError):
             if isinstance(self._loop, asyncio.AbstractEventLoop):
                 self._loop.call_soon_threadsafe(self._start_on_asyncio, work)
@@ -54,29 +54,29 @@ class OwningLoop:
                 self._loop.run_sync_soon(_start_on_trio, work)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for what was started. An asyncio loop that ends would break it off; trio does not.
+        """Wait for scheduled coroutines, which asyncio would cancel at the end of its loop. trio waits for them itself.
 
         Args:
-            seconds: At most.
+            seconds: Maximum time to wait.
         """
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
     def _start_on_asyncio(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self._loop.create_task(_quietly(work))
+        task = self._loop.create_task(_ignore_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    # At the end of its run, trio starts no more tasks.
+    # trio refuses new tasks at the end of its run.
     with suppress(RuntimeError):
-        sys.modules["trio"].lowlevel.spawn_system_task(_quietly, work)
+        sys.modules["trio"].lowlevel.spawn_system_task(_ignore_errors, work)
 
 
-async def _quietly(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    # Nobody waits for it: an error would only be printed, and trio ends with it.
+async def _ignore_errors(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    # No caller waits for the coroutine: asyncio would only print an exception, and trio would crash.
     with suppress(Exception):
         await work()
 

@@ -1,30 +1,30 @@
-"""What a client is told of the way to its server: the proxy, and whose certificates are good. Refused where it is given."""
+"""Checks of a client's `proxy` and `verify` arguments, made when the client is created."""
 
 import ssl
 from importlib.util import find_spec
 from typing import Any, Final
 
 from tidewire.http.transport import origin
-from tidewire.http.urls import shown
+from tidewire.http.urls import without_credentials
 
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
 _EXAMPLE: Final = "write it like http://proxy.example:3128"
 
 
-def check_proxy(given: Any) -> str | None:
-    """The address of a proxy, as it was given.
+def check_proxy(proxy: Any) -> str | None:
+    """Check a proxy URL and return it unchanged. Error messages never contain its password.
 
     Raises:
-        TypeError: It is no text.
-        ValueError: It is no address of one. Its password is not repeated.
-        ImportError: It is a SOCKS proxy, and the package for these is not installed.
+        TypeError: The argument is not a string.
+        ValueError: The string is not a valid proxy URL.
+        ImportError: The URL is for a SOCKS proxy and the package `socksio` is not installed.
     """
-    if given is None:
+    if proxy is None:
         return None
-    if not isinstance(given, str):
-        raise TypeError(f"proxy is an address such as 'http://proxy.example:3128', not {given!r}")
+    if not isinstance(proxy, str):
+        raise TypeError(f"proxy must be a URL such as 'http://proxy.example:3128', not {proxy!r}")
     try:
-        scheme, host, port = origin(given)
+        scheme, host, port = origin(proxy)
     except ValueError:
         scheme, host, port = "", "", None
     if (
@@ -32,25 +32,25 @@ def check_proxy(given: Any) -> str | None:
         or not host
         or not 0 < (1080 if port is None else port) < 2**16
     ):
-        raise ValueError(f"{shown(given)!r} is no address of a proxy: {_EXAMPLE}")
+        raise ValueError(f"{without_credentials(proxy)!r} is not a valid proxy URL: {_EXAMPLE}")
     if scheme in _SOCKS and find_spec("socksio") is None:
-        what = f"the proxy {shown(given)} speaks SOCKS, and socksio is not installed"
-        raise ImportError(f"{what}: pip install socksio")
-    return given
+        what = f"the proxy {without_credentials(proxy)} needs the package socksio, which is not installed"
+        raise ImportError(f"{what}: run `pip install socksio`")
+    return proxy
 
 
-def check_verify(given: Any) -> bool | ssl.SSLContext:
-    """Whether certificates are checked, or the context that does.
+def check_verify(verify: Any) -> bool | ssl.SSLContext:
+    """Check a `verify` argument and return it unchanged.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: It is a server's context.
+        TypeError: The argument is neither a bool nor an `ssl.SSLContext`.
+        ValueError: The context is for servers.
     """
-    if isinstance(given, ssl.SSLContext):
-        if given.protocol == ssl.PROTOCOL_TLS_SERVER:
-            raise ValueError("verify is the context of a server: make one with ssl.create_default_context()")
-        return given
-    if isinstance(given, bool):
-        return given
-    advice = "for a file of certificates, ssl.create_default_context(cafile=…)"
-    raise TypeError(f"verify is True, False or an ssl.SSLContext, not {given!r}: {advice}")
+    if isinstance(verify, ssl.SSLContext):
+        if verify.protocol == ssl.PROTOCOL_TLS_SERVER:
+            raise ValueError("verify is a TLS context for servers: use ssl.create_default_context()")
+        return verify
+    if isinstance(verify, bool):
+        return verify
+    advice = "for a certificate file use ssl.create_default_context(cafile=…)"
+    raise TypeError(f"verify must be True, False or an ssl.SSLContext, not {verify!r}: {advice}")

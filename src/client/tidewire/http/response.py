@@ -1,4 +1,4 @@
-"""What a request brought: an answer that was read whole, or a stream that stands open."""
+"""HTTP responses: `Response` was read completely, `Connection` is open and its body is being streamed."""
 
 import contextlib
 import socket
@@ -12,91 +12,91 @@ from tidewire.errors import SilenceTimeoutError, TransportError, Where
 from tidewire.http.owning_loop import OwningLoop
 
 CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that closing a connection in good order may take."""
+"""Seconds that a graceful close of a connection may take."""
 REFUSAL_BYTES: Final = 64 * 2**10
-"""Bytes that are read of the body that came where a stream was asked for."""
+"""Maximum number of bytes read from the body of a response that is not the requested stream."""
 UNREAD_STREAMS: Final = 8
-"""Streams that answered submits and of which nothing was read yet. At this number, a submit asks for JSON."""
+"""Maximum number of open event streams that answered submits and were not read yet. Beyond it, submits ask for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer that was read whole."""
+    """A response that was read completely."""
 
     method: str
     url: str
-    """Where it came from."""
+    """URL of the request."""
     status: int
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Response headers, with names in lower case."""
     body: bytes
 
     async def aclose(self) -> None:
-        """Nothing: it was read whole."""
+        """Do nothing: the response was read completely."""
 
     def where(self, **members: Any) -> Where:
-        """Where this answer came from, for an error."""
+        """Describe the response for an error message."""
         return _where(self, **members)
 
 
 class Body(Protocol):
-    """The body of an answer, as it comes in."""
+    """The body of a response that is read while it arrives."""
 
     resumable: bool
-    """Whether a `read` that was cancelled may be followed by another one."""
+    """Whether `read` may be called again after a cancelled `read`."""
 
     async def read(self, limit: float) -> bytes | None:
-        """What has come, None at its end.
+        """Wait for the next bytes of the body and return them; None at the end of the body.
 
         Args:
-            limit: Seconds without a byte.
+            limit: Seconds to wait for a byte.
 
         Raises:
-            TimeoutError: No byte came.
-            ConnectionError: The connection broke, or what came is no HTTP.
+            TimeoutError: No byte arrived in time.
+            ConnectionError: The connection broke, or the bytes are not valid HTTP.
         """
 
     async def unwind(self) -> None:
-        """End what was begun, once the connection is closed."""
+        """Release resources after the connection was closed."""
 
 
 class Connection:
-    """An open answer whose body has not been read yet: a stream, or the reason why there is none.
+    """A response whose body is still open: an event stream, or the error response to a stream request.
 
     Attributes:
-        method: What was asked: GET or, where the stream answers a submit, POST.
-        url: Where the answer came from.
-        status: The HTTP status.
-        headers: Names in lower case.
-        resumable: Whether a `read` that was cancelled may be followed by another one.
-        waited_for: Whether somebody waits for its next bytes.
+        method: Method of the request: GET, or POST if the stream is the response to a submit.
+        url: URL of the request.
+        status: HTTP status of the response.
+        headers: Response headers, with names in lower case.
+        resumable: Whether `read` may be called again after a cancelled `read`.
+        being_read: Whether a task is waiting in `read`.
     """
 
     def __init__(
         self,
-        answer: tuple[str, str, int, Mapping[str, str]],
+        response: tuple[str, str, int, Mapping[str, str]],
         body: Body,
         *,
         raw: Any,
         owner: "Owner",
         closing: contextlib.AsyncExitStack,
     ) -> None:
-        """Take a connection over.
+        """Register an open response with its owner.
 
         Args:
-            answer: Method, URL, status and headers.
-            body: What is to be read.
-            raw: Its socket, where that is known.
-            owner: Who has to know which connections there are.
-            closing: Closes it, and raises nothing of the network.
+            response: Method, URL, status and headers.
+            body: The body to read.
+            raw: The socket, or None if it is unknown.
+            owner: The transport, which keeps a set of its open connections.
+            closing: Exit stack that closes the response and suppresses network errors.
         """
         self.method: str
         self.url: str
         self.status: int
         self.headers: Mapping[str, str]
-        self.method, self.url, self.status, self.headers = answer
+        self.method, self.url, self.status, self.headers = response
         self.resumable: bool = body.resumable
-        self.waited_for: bool = False
+        self.being_read: bool = False
         self._body = body
         self._raw = raw
         self._owner = owner
@@ -106,34 +106,34 @@ class Connection:
         owner.open.add(self)
 
     async def read(self, limit: float) -> bytes | None:
-        """The next bytes, all that have come; None at the end of the body.
+        """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
 
         Args:
-            limit: Seconds without a byte.
+            limit: Seconds to wait for a byte.
 
         Raises:
-            SilenceTimeoutError: No byte came.
+            SilenceTimeoutError: No byte arrived in time.
             TransportError: The connection broke.
         """
         self._count_as_read()
-        self.waited_for = True
+        self.being_read = True
         try:
             return await self._body.read(limit)
         except TimeoutError as error:
             raise SilenceTimeoutError(
-                f"no byte for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
+                f"no data for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
             ) from error
         except ConnectionError as error:
-            raise TransportError(cut(error), where=Where(self.method, self.url)) from error
+            raise TransportError(broken_connection(error), where=Where(self.method, self.url)) from error
         finally:
-            self.waited_for = False
+            self.being_read = False
 
     def _count_as_read(self) -> None:
         self._owner.unread -= self._unread
         self._unread = False
 
-    async def answer(self) -> Response:
-        """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
+    async def read_response(self) -> Response:
+        """Read the body of a response that is not a stream, up to `REFUSAL_BYTES`, for an error message."""
         body = bytearray()
         with anyio.move_on_after(CLOSE_TIMEOUT):
             while len(body) < REFUSAL_BYTES and (chunk := await self.read(2 * CLOSE_TIMEOUT)):
@@ -141,11 +141,11 @@ class Connection:
         return Response(self.method, self.url, self.status, self.headers, bytes(body))
 
     def where(self, **members: Any) -> Where:
-        """Where this answer came from, for an error."""
+        """Describe the response for an error message."""
         return _where(self, **members)
 
     async def aclose(self) -> None:
-        """Close, also when the caller is being cancelled."""
+        """Close the response, even while the calling task is being cancelled."""
         self._count_as_read()
         self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
@@ -153,39 +153,39 @@ class Connection:
             await self._body.unwind()
 
     def close_soon(self) -> None:
-        """Close from where nothing can be awaited, such as a finalizer in any thread.
+        """Close the response without awaiting, for finalizers and other threads.
 
-        The other side sees the close at once. The event loop closes the rest, if it still runs.
+        The server sees the end of the connection at once. The event loop releases the other resources, if it still runs.
         """
-        # A forked process has the same socket: a shutdown there would end it for the reader in this one.
+        # A forked process shares the socket: a shutdown in the child would end the connection of the parent.
         if not self._owner.loop.forked:
-            hang_up(self._raw)
+            shutdown_socket(self._raw)
         self._owner.loop.start_soon(self.aclose)
 
 
 class Owner(Protocol):
-    """Who has to know of its connections."""
+    """The owner of connections: a transport with its event loop and its set of open connections."""
 
     loop: OwningLoop
     open: set[Connection]
     unread: int
 
 
-def cut(error: Exception) -> str:
-    """A connection that broke, in words."""
+def broken_connection(error: Exception) -> str:
+    """Write the error message for a broken connection."""
     return f"the connection broke: {str(error) or type(error).__name__}"
 
 
-def hang_up(raw: Any) -> None:
-    """End a TCP connection in both directions, whatever event loop owns its socket, from any thread."""
+def shutdown_socket(raw: Any) -> None:
+    """Shut down a TCP connection in both directions. May be called on any thread, with a socket of any event loop."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        twin = socket.fromfd(raw.fileno(), raw.family, raw.type)
+        duplicate = socket.fromfd(raw.fileno(), raw.family, raw.type)
         try:
-            twin.shutdown(socket.SHUT_RDWR)
+            duplicate.shutdown(socket.SHUT_RDWR)
         finally:
-            twin.close()
+            duplicate.close()
 
 
-def _where(answer: Response | Connection, **members: Any) -> Where:
-    request_id = answer.headers.get("x-request-id")
-    return Where(answer.method, answer.url, status_code=answer.status, request_id=request_id, **members)
+def _where(response: Response | Connection, **members: Any) -> Where:
+    request_id = response.headers.get("x-request-id")
+    return Where(response.method, response.url, status_code=response.status, request_id=request_id, **members)

@@ -1,4 +1,4 @@
-"""What an answer means that is not what was asked for."""
+"""Converts unsuccessful HTTP responses to errors."""
 
 from typing import Final
 
@@ -9,51 +9,53 @@ from tidewire.http.response import Response
 from tidewire.protocol.problems import Problem
 
 OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})
-"""Statuses below 500 that a gateway answers in words of its own."""
+"""Statuses below 500 that a gateway in front of the server may send by itself."""
 
 
-def problem_in(answer: Response) -> Problem | None:
-    """The problem that an answer carries, None where it carries none."""
+def problem_in(response: Response) -> Problem | None:
+    """Parse the problem details in a response's body; None if it has none."""
     try:
-        return Problem.model_validate_json(answer.body)
+        return Problem.model_validate_json(response.body)
     except ValidationError:
         return None
 
 
-def refused(answer: Response, problem: Problem | None, where: Where) -> TidewireError:
-    """The error for a refusal.
+def refused(response: Response, problem: Problem | None, where: Where) -> TidewireError:
+    """Create the error for a refused request.
 
     Args:
-        answer: With a status that is no success, or a body that cannot be used.
-        problem: What it carries.
-        where: For the error.
+        response: Response with an unsuccessful status or an unusable body.
+        problem: Problem details of the response, if it has any.
+        where: Context for the error message.
     """
     if problem is not None:
         return refusal(problem, where)
-    kind = class_of(answer.status)
-    return kind(f"refused with {_kind(answer)}", where=where, retryable=answer.status >= 500)
-
-
-def may_be_of_a_gateway(answer: Response) -> bool:
-    """Whether what stands before a server may have answered this without it."""
-    # 501 is a server that knows no such method.
-    return (answer.status >= 500 and answer.status != 501) or answer.status in OF_GATEWAYS
-
-
-def not_tidewire(base: str, answer: Response) -> NotATidewireServerError:
-    """The error for an answer that no server of this protocol gives."""
-    return NotATidewireServerError(
-        f"what answers at {base} is no Tidewire server: it sent {_kind(answer)}", where=answer.where()
+    kind = class_of(response.status)
+    return kind(
+        f"the request was refused with {_kind(response)}", where=where, retryable=response.status >= 500
     )
 
 
-def _kind(answer: Response) -> str:
-    """What came, in a few words."""
-    media = answer.headers.get("content-type", "").partition(";")[0].strip()
-    start = answer.body[:200].decode("utf-8", "replace").split()
+def may_be_from_gateway(response: Response) -> bool:
+    """Whether a gateway in front of the server may have sent this response instead of the server."""
+    # 501 comes from a server that does not implement the method, not from a gateway.
+    return (response.status >= 500 and response.status != 501) or response.status in OF_GATEWAYS
+
+
+def not_tidewire(base: str, response: Response) -> NotATidewireServerError:
+    """Create the error for a response that no Tidewire server sends."""
+    return NotATidewireServerError(
+        f"the server at {base} is not a Tidewire server: it sent {_kind(response)}", where=response.where()
+    )
+
+
+def _kind(response: Response) -> str:
+    """Summarize a response for an error message: status, content type and the start of the body."""
+    media = response.headers.get("content-type", "").partition(";")[0].strip()
+    start = response.body[:200].decode("utf-8", "replace").split()
     text = " ".join(start)[:80]
     if media:
-        return f"{answer.status} {media}: {text!r}" if text else f"{answer.status} {media} without a body"
+        return f"{response.status} {media}: {text!r}" if text else f"{response.status} {media} without a body"
     if text:
-        return f"{answer.status} without a content type: {text!r}"
-    return f"{answer.status} without a content type and without a body"
+        return f"{response.status} without a content type: {text!r}"
+    return f"{response.status} without a content type and without a body"

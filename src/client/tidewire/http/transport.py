@@ -1,7 +1,7 @@
-"""HTTP, and nothing above it: the only importer of httpx and httpx_sse.
+"""`Transport`: single HTTP requests and event streams over a pool of httpx connections.
 
-What those two raise becomes an error of ours here, and nowhere else. Proxies and certificates come from the
-environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
+Exceptions of httpx and httpx_sse are converted to the client's errors here. httpx reads proxies and certificates from the
+environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
 """
 
 import contextlib
@@ -29,38 +29,38 @@ from tidewire.http.body_decompression import CODING, BoundedDecompressor, Decomp
 from tidewire.http.connection_diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
-    no_http,
+    not_http,
     sniff,
     unreachable,
     unusable_environment,
 )
 from tidewire.http.httpx_fixes import Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
-from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, cut
+from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, broken_connection
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
 
 UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
 ANSWER_TIMEOUT: Final = 30.0
-"""Seconds without a byte of the answer to a request that is answered at once."""
+"""Seconds without a byte after which reading a response that is not a stream times out."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
-"""Seconds for the whole of such an answer, however its bytes trickle in."""
+"""Seconds after which reading a response that is not a stream times out, even if bytes keep arriving."""
 LEAST_BODY_BYTES: Final = 16 * 2**20
-"""Bytes of the body of one answer that are held in any case; else it may be as large as a state. [TW-FRM-078]"""
+"""Lower bound in bytes of the maximum size of a response body, which is otherwise `max_state_bytes`. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
-"""Idle connections that are kept for the next request. Open ones are not bounded here: servers bound streams."""
+"""Maximum number of idle connections in the pool. Active connections have no limit here, because servers limit streams."""
 
 _USER_AGENT = "tidewire-python"
 
 
 class Transport:
-    """Makes requests on one pool of connections.
+    """Makes requests through one connection pool and converts httpx's exceptions to the client's errors.
 
     Attributes:
         loop: The event loop that the pool belongs to.
-        open: Connections that were not closed.
-        unread: Streams that answered submits and of which nothing was read yet.
+        open: Streaming responses that are not closed.
+        unread: Number of open streams in response to submits from which nothing was read yet.
     """
 
     def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
@@ -70,8 +70,8 @@ class Transport:
         self._verify = verify
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
-        self._making: anyio.Lock | None = None
-        """Held while the pool is made. Made on the event loop that uses it: a lock belongs to one kind of these."""
+        self._pool_lock: anyio.Lock | None = None
+        """Held while the pool is created. The lock itself is created on first use because it belongs to an event loop."""
         self._closed = False
 
     async def request(
@@ -86,31 +86,31 @@ class Transport:
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> Response:
-        """Make one request and read its answer.
+        """Make one request and read the whole response.
 
         Args:
-            method: GET, POST, …
-            url: Absolute.
-            headers: Beside the client's own name.
-            body: What to send.
-            connect_timeout: Seconds for the connection.
-            answer_timeout: Seconds without a byte of the answer.
-            whole_timeout: Seconds for the whole answer, those for the connection among them.
-            max_state_bytes: Bytes of the body, unless they are fewer than `LEAST_BODY_BYTES`.
+            method: HTTP method.
+            url: Absolute URL.
+            headers: Request headers in addition to User-Agent and Accept-Encoding.
+            body: Request body.
+            connect_timeout: Seconds that opening the connection may take.
+            answer_timeout: Seconds without a byte of the response.
+            whole_timeout: Seconds for the whole request, including opening the connection.
+            max_state_bytes: Maximum size of the response body in bytes, if it is more than `LEAST_BODY_BYTES`.
 
         Raises:
-            TransportError: No connection, or it broke; `sent` says whether the request may have arrived.
-            NotATidewireServerError: What answered does not speak HTTP.
-            ProtocolError: The body is larger than allowed.
+            TransportError: The connection failed or broke. `sent` says whether the request may have arrived.
+            NotATidewireServerError: The server does not speak HTTP.
+            ProtocolError: The response body is larger than allowed.
         """
         client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
-        with self._errors(method, url, connect_timeout), _in_all(whole_timeout, method, url):
+        with self._errors(method, url, connect_timeout), _total_timeout(whole_timeout, method, url):
             request = client.build_request(
                 method, url, headers=_headers(headers), content=body, timeout=timeout
             )
             async with contextlib.aclosing(await client.send(request, stream=True)) as response:
-                answer = await _whole(method, response, max_state_bytes)
+                answer = await _read_response(method, response, max_state_bytes)
         return answer
 
     async def open_stream(
@@ -121,17 +121,17 @@ class Transport:
         connect_timeout: float = CONNECT_TIMEOUT,
         answer_timeout: float,
     ) -> Connection:
-        """GET an event stream, as far as its headers.
+        """GET an event stream and return after the response's headers.
 
         Args:
-            url: The stream's.
-            headers: Beside those that every stream is asked for with.
-            connect_timeout: Seconds for the connection.
-            answer_timeout: Seconds for the status line, those for the connection among them.
+            url: Absolute URL of the stream.
+            headers: Request headers in addition to those of every stream request.
+            connect_timeout: Seconds that opening the connection may take.
+            answer_timeout: Seconds until the response's headers, including opening the connection.
 
         Raises:
-            TransportError: No connection, it broke, or no answer came in time.
-            NotATidewireServerError: What answered does not speak HTTP.
+            TransportError: The connection failed or broke, or there was no response in time.
+            NotATidewireServerError: The server does not speak HTTP.
         """
         client = await self._ready(url)
         timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
@@ -139,11 +139,15 @@ class Transport:
             async with contextlib.AsyncExitStack() as stack:
                 with anyio.move_on_after(max(connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
-                        client, "GET", url, headers=_of_stream(headers) | _LAST, timeout=timeout
+                        client,
+                        "GET",
+                        url,
+                        headers=_stream_headers(headers) | _CLOSE_AFTERWARDS,
+                        timeout=timeout,
                     )
                     source = await stack.enter_async_context(opening)
                     return self._connection("GET", source.response, stack.pop_all())
-        raise SilenceTimeoutError(f"no answer within {answer_timeout:g} s", where=Where("GET", url))
+        raise SilenceTimeoutError(f"no response within {answer_timeout:g} s", where=Where("GET", url))
 
     async def submit(
         self,
@@ -156,16 +160,16 @@ class Transport:
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> Response | Connection:
-        """POST, and ask for an event stream as the answer. What comes instead is read whole.
+        """POST a submit and ask for an event stream as the response. A response of another type is read completely.
 
-        Arguments and errors are those of `request`.
+        The arguments and errors are those of `request`.
         """
         client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
-        with self._errors("POST", url, connect_timeout), _in_all(whole_timeout, "POST", url):
+        with self._errors("POST", url, connect_timeout), _total_timeout(whole_timeout, "POST", url):
             async with contextlib.AsyncExitStack() as stack:
                 opening = httpx_sse.aconnect_sse(
-                    client, "POST", url, headers=_of_stream(headers), content=body, timeout=timeout
+                    client, "POST", url, headers=_stream_headers(headers), content=body, timeout=timeout
                 )
                 response = (await stack.enter_async_context(opening)).response
                 if response.status_code == httpx.codes.OK and is_event_stream(
@@ -173,7 +177,7 @@ class Transport:
                 ):
                     answer: Response | Connection = self._connection("POST", response, stack.pop_all())
                 else:
-                    answer = await _whole("POST", response, max_state_bytes)
+                    answer = await _read_response("POST", response, max_state_bytes)
         return answer
 
     def _connection(
@@ -192,7 +196,10 @@ class Transport:
         )
 
     async def sniff(self, url: str) -> bytes:
-        """What a server without TLS says, whatever it speaks; none where it says nothing, or is behind a proxy."""
+        """Return the first bytes that a server without TLS sends, in any protocol.
+
+        Empty if the server sends nothing, uses TLS or is behind a proxy.
+        """
         scheme, host, port = origin(url)
         if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
             return b""
@@ -201,7 +208,7 @@ class Transport:
         return await sniff(host, port)
 
     async def aclose(self) -> None:
-        """Close every connection. Further requests are refused.
+        """Close all connections. Further requests raise ClientClosedError.
 
         Raises:
             EventLoopError: The connections belong to another event loop.
@@ -209,12 +216,12 @@ class Transport:
         if self._client is not None and not self._closed:
             self.loop.check()
         self._closed = True
-        # One that is waited for ends with the pool, and its reader unwinds it.
+        # Closing the pool ends a connection that a task is reading from, and that task cleans it up.
         try:
             await self.loop.finish(CLOSE_TIMEOUT)
-            # All at once: each of them takes `CLOSE_TIMEOUT` seconds at most.
+            # Close them concurrently, because each may take `CLOSE_TIMEOUT` seconds.
             async with anyio.create_task_group() as tasks:
-                for connection in [one for one in self.open if not one.waited_for]:
+                for connection in [one for one in self.open if not one.being_read]:
                     tasks.start_soon(connection.aclose)
         finally:
             if self._client is not None:
@@ -224,9 +231,9 @@ class Transport:
         self._check_open()
         self.loop.check()
         if self._client is None:
-            self._making = self._making or anyio.Lock()
-            async with self._making:
-                # Closed or made while this waited.
+            self._pool_lock = self._pool_lock or anyio.Lock()
+            async with self._pool_lock:
+                # Check again: another task may have closed the transport or created the pool during the wait.
                 self._check_open()
                 if self._client is None:
                     self._client = await self._pool(url)
@@ -234,11 +241,11 @@ class Transport:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError("this client was closed")
+            raise ClientClosedError("the client was closed")
 
     async def _pool(self, url: str) -> httpx.AsyncClient:
-        # All requests go to one origin, so its scheme tells whether certificates are needed. To load these takes as
-        # long as a tenth of all imports; a context without any refuses every server.
+        # All requests go to one origin. For http:// skip loading the certificates, which takes a tenth of the time of
+        # all imports. A TLS context without certificates is safe, because it rejects every server.
         scheme, host, port = origin(url)
         secure = scheme == "https"
         proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
@@ -252,18 +259,18 @@ class Transport:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
             follow_redirects=False,
             mounts=_MOUNTED,
-            # A proxy may be one with TLS.
+            # A proxy may use TLS even if the server does not.
             event_hooks={"request": [repair, clean_up_tls] if secure or proxied else [repair]},
         )
         try:
             if not secure and "httpcore" in sys.modules:
                 return make()
-            # httpx imports httpcore, and that every event loop that it finds, when it makes the first pool; that and the
-            # certificates would hold the event loop for a tenth of a second. Do not use the common limiter: its threads
-            # may all wait for this request.
+            # Create the first pool on a thread: importing httpcore, which imports every installed event loop library,
+            # and loading certificates would block the event loop for a tenth of a second. Do not use anyio's default
+            # limiter, because all of its threads may be waiting for this request.
             client = await to_thread.run_sync(make, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
-            # What the caller gave was looked at when it was given.
+            # The constructor has checked the caller's arguments, so the fault is in the environment variables.
             raise unusable_environment(error) from error
         self._check_open()
         return client
@@ -287,20 +294,21 @@ class Transport:
         except (httpx.ConnectError, httpx.ProxyError) as error:
             raise unreachable(_address(url), url, error, where) from error
         except httpx.ReadTimeout as error:
-            raise SilenceTimeoutError("no answer in time", where=where) from error
+            raise SilenceTimeoutError("no response in time", where=where) from error
         except httpx.RemoteProtocolError as error:
             if _is_cut(error):
-                raise TransportError(cut(error), where=where) from error
-            raise no_http(_address(url), str(error), where) from error
+                raise TransportError(broken_connection(error), where=where) from error
+            raise not_http(_address(url), str(error), where) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise TransportError(cut(error), where=where) from error
+            raise TransportError(broken_connection(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
-            # Not that of the request, which was parsed before: httpx reads a redirect's also where it follows none.
-            raise ProtocolError(f"an answer with a link that is none: {error}", where=where) from error
+            # The invalid URL is in the response's Location header, which httpx parses even if it does not follow
+            # redirects. The request's own URL was parsed before.
+            raise ProtocolError(f"the response contains an invalid link: {error}", where=where) from error
         except RuntimeError as error:
-            # httpx's only word for a client that another task closed meanwhile.
+            # httpx raises a plain RuntimeError if another task closes its client during the request.
             if self._closed:
-                raise ClientClosedError("this client was closed meanwhile", where=where) from error
+                raise ClientClosedError("the client was closed during the request", where=where) from error
             raise
 
 
@@ -308,15 +316,15 @@ class Transport:
 
 
 class _Chunks:
-    """A body as httpx reads it: one chunk of the server's at a time."""
+    """A streamed body read through httpx's public interface, one chunk at a time."""
 
-    # A cancelled read ends the generators of httpx.
+    # A cancelled read closes httpx's generators.
     resumable = False
 
     def __init__(self, response: httpx.Response) -> None:
-        # The limit of each read goes, not that of the request.
+        # Each read has its own time limit, so disable the read timeout of the request.
         response.request.extensions.get("timeout", {})["read"] = None
-        # Raw bytes: a stream has no content coding.
+        # Read raw bytes: event streams have no content coding.
         self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
 
     async def read(self, limit: float) -> bytes | None:
@@ -329,31 +337,31 @@ class _Chunks:
                 raise ConnectionError(str(error) or type(error).__name__) from error
 
     async def unwind(self) -> None:
-        # httpx stacks generators that do not close one another. A read from the closed connection unwinds them
-        # all; left alone, each would wait for the garbage collector, which trio complains of.
+        # httpx nests generators that do not close each other. Reading from the closed connection ends all of them.
+        # Otherwise they would stay open until garbage collection, about which trio warns.
         with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
             while True:
                 await self._chunks.__anext__()
 
 
 def _body_of(response: httpx.Response) -> Body:
-    # Loaded when a stream is there: httpcore loads every event loop that it finds.
+    # Import httpcore only when a stream needs it, because it imports every installed event loop library.
     from tidewire.http.fast_body_reader import fast_body_of  # noqa: PLC0415
 
     return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 
 
-async def _whole(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
+async def _read_response(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
     where = Where(method, str(response.url), status_code=response.status_code)
-    most = max(LEAST_BODY_BYTES, max_state_bytes)
+    limit = max(LEAST_BODY_BYTES, max_state_bytes)
     try:
-        unpacking = BoundedDecompressor(response.headers.get("content-encoding", ""), most)
+        decompressor = BoundedDecompressor(response.headers.get("content-encoding", ""), limit)
         async for chunk in response.aiter_raw():
-            unpacking.feed(chunk)
-            if unpacking.too_long:
-                advice = "If it is right to be so long, allow more with max_state_bytes=…."
-                raise ProtocolError(f"an answer of more than {most} bytes", where=where, advice=advice)
-        body = unpacking.end()
+            decompressor.feed(chunk)
+            if decompressor.too_large:
+                advice = "If this size is expected, raise the limit with max_state_bytes=…."
+                raise ProtocolError(f"the response has more than {limit} bytes", where=where, advice=advice)
+        body = decompressor.end()
     except DecompressionError as error:
         raise TransportError(str(error), where=where) from error
     return Response(method, str(response.url), response.status_code, response.headers, body)
@@ -363,26 +371,26 @@ async def _whole(method: str, response: httpx.Response, max_state_bytes: int) ->
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of a URL.
+    """Return scheme, host and port of a URL, with the scheme's default port.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The URL is not valid.
     """
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is no URL: {error}") from None
+        raise ValueError(f"{url!r} is not a valid URL: {error}") from None
     if "%20" in parsed.host:
-        raise ValueError(f"{url!r} is no URL: there is space in its host")
+        raise ValueError(f"{url!r} is not a valid URL: its host contains a space")
     port = {"http": 80, "https": 443}.get(parsed.scheme) if parsed.port is None else parsed.port
     return parsed.scheme, parsed.host, port
 
 
-def joined(base: str, reference: str) -> str:
-    """A URI reference, resolved against a URL.
+def join_url(base: str, reference: str) -> str:
+    """Resolve a URI reference against a base URL.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The reference is not valid.
     """
     try:
         return str(httpx.URL(base).join(reference))
@@ -391,13 +399,13 @@ def joined(base: str, reference: str) -> str:
 
 
 def mount(url: str, transport: httpx.AsyncBaseTransport) -> None:
-    """Let something in this process answer for an origin, to every client that sends its first request from now on.
+    """Route requests to an origin to an in-process transport, for all clients that have not sent a request yet.
 
     Raises:
-        ValueError: Something does already.
+        ValueError: The origin is already mounted.
     """
     if url in _MOUNTED:
-        raise ValueError(f"something in this process answers for {url} already")
+        raise ValueError(f"{url} is already mounted in this process")
     _MOUNTED[url] = transport
 
 
@@ -407,31 +415,33 @@ def unmount(url: str) -> None:
 
 
 _MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
-"""Origins that are answered in this process: none but in tests, where `tidewire.testing` has put a fake server."""
+"""Origins that an in-process transport serves. Only `tidewire.testing` mounts its fake server here."""
 
 
-# ---- words ---------------------------------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _in_all(seconds: float, method: str, url: str) -> Iterator[None]:
+def _total_timeout(seconds: float, method: str, url: str) -> Iterator[None]:
     with anyio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:
-        raise SilenceTimeoutError(f"no whole answer within {seconds:g} s", where=Where(method, url))
+        raise SilenceTimeoutError(f"no complete response within {seconds:g} s", where=Where(method, url))
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return overlaid({"User-Agent": _USER_AGENT, "Accept-Encoding": CODING}, headers)
 
 
-def _of_stream(headers: Mapping[str, str]) -> dict[str, str]:
+def _stream_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return _headers(headers) | {"Accept-Encoding": "identity"}
 
 
-_LAST: Final = {"Connection": "close"}
-"""A stream is the last thing on its connection: a server may hang up at its end, and the next request must not run into
-that. Not said with a submit: a server that refuses a long body would hang up on it, and the refusal be lost."""
+_CLOSE_AFTERWARDS: Final = {"Connection": "close"}
+"""Header for stream requests: no request follows on the connection, because the server may close it after the stream.
+
+A submit does not send the header: a server that refuses a long body would close the connection while the client is still
+sending, and the client would lose the response."""
 
 
 def _address(url: str) -> str:
@@ -440,7 +450,7 @@ def _address(url: str) -> str:
 
 
 def _is_cut(error: httpx.RemoteProtocolError) -> bool:
-    # httpcore's words for an end of file before the status line and within a body; all else is h11's refusal of
-    # what it read.
+    # httpcore's messages for a connection that was closed before the status line and within the body. All other
+    # messages come from h11, about bytes that are not valid HTTP.
     text = str(error)
     return text.startswith(("Server disconnected", "peer closed connection"))

@@ -1,7 +1,7 @@
-"""Addresses and the links in answers: where they lead, and whether that is still the same server.
+"""URL handling: resolves links in responses, compares origins, and splits credentials off a server's URL.
 
-What a URL means is the HTTP library's to say: were it read in two ways, a link could show one host to the check and
-lead the credentials to another.
+Origins are compared as httpx parses them. With two different parsers, a crafted link could pass the origin check and
+still make httpx send credentials to another host.
 """
 
 import re
@@ -10,59 +10,61 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tidewire.errors import ProtocolError, Where
-from tidewire.http.transport import joined, origin
+from tidewire.http.transport import join_url, origin
 from tidewire.protocol.resources import API_ROOT
 
 _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
-"""Scheme, host and port as most URLs spell them; nothing of it means anything else."""
+"""Scheme, host and port in their usual spelling, which all URL parsers understand in the same way."""
 _PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
-"""Links that stand after such a root as they are: no host of their own, no dots, nothing to quote."""
+"""Absolute paths that can be appended to scheme, host and port unchanged: no host, no dot segments, nothing to quote."""
 
 
-def same_origin(one: str, other: str) -> bool:
-    """Whether two URLs have scheme, host and port in common.
+def same_origin(first: str, second: str) -> bool:
+    """Whether two URLs have the same scheme, host and port.
 
     Raises:
-        ValueError: One is no URL.
+        ValueError: One of them is not a valid URL.
     """
-    roots = _ROOT.match(one), _ROOT.match(other)
-    # Two that are spelt alike need not be parsed, which costs more than all else that is done with a link.
+    roots = _ROOT.match(first), _ROOT.match(second)
+    # Fast path: equal origins in their usual spelling are not parsed. Parsing dominates the cost of handling a link.
     if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
         return True
-    return origin(one) == origin(other)
+    return origin(first) == origin(second)
 
 
 def resolve(base: str, reference: str) -> str:
-    """A URI reference, resolved against the URL of the answer that carried it.
+    """Resolve a URI reference against the URL of the response that contains it.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The reference is not valid.
     """
     root = _ROOT.match(base)
     if root is not None and _PLAIN_PATH.fullmatch(reference):
         return root[0] + reference
     try:
-        return joined(base, reference)
+        return join_url(base, reference)
     except ValueError as error:
-        raise ProtocolError(f"{reference[:200]!r} is no link: {error}", where=Where(url=base)) from None
+        raise ProtocolError(
+            f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
+        ) from None
 
 
 def last_segment(url: str) -> str:
-    """What the path of a URL ends with: the id in a link to a job."""
+    """Return the last segment of a URL's path, decoded: the id in a link to a job."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
-def shown(address: str) -> str:
-    """An address for a message: without the user and password that it may name."""
+def without_credentials(address: str) -> str:
+    """Remove user and password from a URL, for messages."""
     scheme, separator, rest = address.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-def apart(url: str) -> tuple[str, dict[str, str]]:
-    """A server's address without the user and password that it may name, and the header that carries those.
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """Split a server's URL into the base URL without credentials, and the Authorization header for the credentials.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The URL is not a valid server URL.
     """
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
@@ -73,7 +75,9 @@ def apart(url: str) -> tuple[str, dict[str, str]]:
     except ValueError:
         parts = "", "", None
     if parts[0] not in {"http", "https"} or not parts[1] or not 0 < (parts[2] or 0) < 2**16:
-        raise ValueError(f"{shown(url)!r} is no address of a server: write it like http://127.0.0.1:8000")
+        raise ValueError(
+            f"{without_credentials(url)!r} is not a valid server URL: write it like http://127.0.0.1:8000"
+        )
     base = base.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
     if not at:
         return base, {}

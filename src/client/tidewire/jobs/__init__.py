@@ -1,1 +1,1 @@
-"""A job as its reader sees it: its stream, its updates, its value; batches and `map`."""
+"""Job objects of the client: their event streams, updates and results, batch jobs and `map`."""

@@ -1,4 +1,4 @@
-"""`AsyncBatchJob`: one job of many inputs."""
+"""`AsyncBatchJob`: a job with many inputs."""
 
 from collections.abc import Iterable
 from typing import Generic, Literal, TypeVar, overload
@@ -14,24 +14,33 @@ T = TypeVar("T")
 
 
 class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
-    """A job of many inputs; its items are in the order of the inputs.
+    """A job with many inputs. The server runs each input as an item; items are in the order of the inputs.
 
-    Looping over it yields an `ItemUpdate` for every change of an item's value. Items fail each for itself: a loop does
-    not raise for them, `results()` does.
+    Iterating yields an `ItemUpdate` for every change of an item's value, exactly once, across reconnects. Items fail
+    independently of each other: a loop does not raise for a failed item, but `results()` does.
+
+    Example:
+        job = await client.submit_batch("generate", [{"prompt": "a"}, {"prompt": "b"}], max_tokens=64)
+        async for update in job:
+            print(update.index, update.text)
     """
 
     def __aiter__(self) -> UpdateIterator[ItemUpdate[T]]:
         return self._reader.updates()
 
     def updates(self) -> UpdateIterator[ItemUpdate[T]]:
-        """The iterator that a loop over the job uses. `async with` closes it in good order when the loop is left early."""
+        """Return the iterator that `async for update in job` uses, for deterministic cleanup with `async with`."""
         return self._reader.updates()
 
     def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
-        """Each item when it has ended, in that order: its index, and its value or why it has none.
+        """Iterate over the items in the order in which they end, as pairs of index and value or ItemFailedError.
 
-        Each call begins with the items that have ended already; of a job from a checkpoint, with those that had not
-        ended there.
+        Each call starts with the items that have already ended. For a job from a checkpoint, items that had ended at
+        the checkpoint are left out.
+
+        Example:
+            async for index, outcome in job.as_completed():
+                print(index, outcome)
         """
         return self._reader.as_completed()
 
@@ -53,29 +62,29 @@ class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
     async def results(
         self, *, return_exceptions: bool = False, timeout: float | None = None
     ) -> list[T] | list[T | ItemFailedError]:
-        """Wait for the job's end and return the items' values, in the order of the inputs.
+        """Wait for the job's end and return the values of all items, in the order of the inputs.
 
         Args:
-            return_exceptions: Put the error of a failed item in its place, instead of raising the first.
-            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
+            return_exceptions: Return the error of a failed item in place of its value, instead of raising the first.
+            timeout: Seconds for this call. None: the client's `timeout`.
 
         Raises:
-            ItemFailedError: An item failed or was cancelled.
-            InvalidValueError: A value is not of the type.
-            TotalTimeoutError: The timeout passed.
-            TidewireError: The stream is over without the job's end.
+            ItemFailedError: An item failed or was cancelled, and `return_exceptions` is False.
+            InvalidValueError: A value does not match the `returns` type.
+            TotalTimeoutError: The timeout passed. The job continues on the server.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         await self._reader.wait(timeout)
         return self._reader.outcome(return_exceptions=return_exceptions)
 
     async def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
-        """Ask the server to cancel the job, or some of its items; those that have ended stay as they are.
+        """Cancel the job, or some of its items, on the server and return the job's status. Ended items do not change.
 
         Args:
-            items: Their indices; None means all.
+            items: Indices of the items to cancel. None: all items.
 
         Raises:
-            TypeError: They are not indices.
-            InvalidInputError: The job has no such item; then none is cancelled.
+            TypeError: `items` is not an iterable of indices.
+            InvalidInputError: The job does not have one of the items. Nothing was cancelled.
         """
         return await self._reader.cancel_items(items)

@@ -1,4 +1,4 @@
-"""`BatchJobReader`: the reader of a job of many inputs."""
+"""`BatchJobReader`: reads a job with many inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,34 +25,34 @@ T = TypeVar("T")
 
 
 class BatchJobReader(JobReader, Generic[T]):
-    """Reads the items of a job: their updates and their results."""
+    """Reads the items of a batch job: their updates and results."""
 
     def __init__(
         self,
-        exchange: "ApiSession",
+        session: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Position | None,
-        begun: Applied | None,
+        delivered: Position | None,
+        initial: Applied | None,
         shape: ResultType[T],
     ) -> None:
-        super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
+        super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
         self._shape = shape
-        self._ended_before = frozenset() if taken is None else _ended_in(taken.view)
-        """Items that had ended at the checkpoint that the job was attached with."""
-        if begun is not None:
-            self._receive(begun)
+        self._ended_before = frozenset() if delivered is None else _ended_in(delivered.view)
+        """Indices of the items that had ended at the checkpoint from which the job was attached."""
+        if initial is not None:
+            self._receive(initial)
 
     def updates(self) -> UpdateIterator[ItemUpdate[T]]:
         return UpdateIterator(self, WholeUpdates[ItemUpdate[T]](ItemUpdate))
 
     def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
-        return UpdateIterator(self, _Ended(self._item_result, self._items, self._ended_before))
+        return UpdateIterator(self, _EndedItems(self._item_result, self._items, self._ended_before))
 
     def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
-        """The values of a job whose end was received, or the error that `results` raises for it."""
+        """Return the validated values of a job that has ended, or raise the error of the first failed item."""
         results = [self._item_result(index, item) for index, item in enumerate(self._items())]
         if not return_exceptions:
             for result in results:
@@ -64,33 +64,33 @@ class BatchJobReader(JobReader, Generic[T]):
         if items is None:
             return await self.cancel(b"{}")
         if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-            raise TypeError(f"items are indices such as [1, 3], not {items!r}")
+            raise TypeError(f"items must be indices such as [1, 3], not {items!r}")
         return await self.cancel(dumps({"items": [*items]}).encode())
 
     def raise_outcome(self) -> None:
-        """Nothing: items fail each for itself."""
+        """Do nothing: a loop over a batch job does not raise, because items fail independently of each other."""
 
-    def _updates(self, advance: Applied) -> Iterator[ItemChange[T]]:
-        place = self._place(advance)
-        diff = advance.diff
-        changed = self._changed(place) if diff is None else sorted(_items_of(diff, place))
+    def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
+        position = self._position(applied)
+        diff = applied.diff
+        changed = self._changed(position) if diff is None else sorted(_items_in_diff(diff, position))
         for index in changed:
-            deleted, text = self._texts.change(index, place, advance.texts)
+            deleted, text = self._texts.change(index, position, applied.texts)
             yield ItemChange(
-                place,
+                position,
                 self._shape,
-                advance.first_seq,
+                applied.first_seq,
                 deleted=deleted,
                 text=text,
                 index=index,
-                visible=advance.visible,
+                visible=applied.visible,
                 settles=index == changed[-1],
             )
 
-    def _changed(self, place: Position) -> list[int]:
-        """The items that a snapshot changed."""
+    def _changed(self, position: Position) -> list[int]:
+        """Return the indices of the items that differ between the previous state and a snapshot."""
         before: Any = [] if self._latest is None else self._latest.view.value("/items")
-        now: Any = place.view.value("/items")
+        now: Any = position.view.value("/items")
         return [
             index for index, item in enumerate(now) if index >= len(before) or not same(item, before[index])
         ]
@@ -108,68 +108,68 @@ class BatchJobReader(JobReader, Generic[T]):
         return failed
 
 
-class _Ended(Generic[T]):
-    """Hands over each item once, when it has ended."""
+class _EndedItems(Generic[T]):
+    """Projection for `as_completed`: yields each item once, when it has ended."""
 
     silent = True
 
     def __init__(
         self,
         result: Callable[[int, Any], T | ItemFailedError],
-        final: Callable[[], list[Any]],
-        before: frozenset[int],
+        final_items: Callable[[], list[Any]],
+        ended_before: frozenset[int],
     ) -> None:
         self._result = result
-        self._final = final
-        self._begun = False
-        self._given: set[int] = {*before}
+        self._final_items = final_items
+        self._started = False
+        self._delivered: set[int] = {*ended_before}
 
     async def prepare(self) -> None:
-        """Nothing to ask."""
+        """Do nothing: this projection needs no information from the server."""
 
     def settled(self, update: ItemChange[T] | None) -> Sequence[ItemChange[T]]:
         return () if update is None else (update,)
 
-    def give(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
-        view = update.place.view
-        if self._begun:
+    def project(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
+        view = update.position.view
+        if self._started:
             yield from self._ended(update.index, view)
             return
-        self._begun = True
+        self._started = True
         for index in range(view.length("/items")):
             yield from self._ended(index, view)
 
     def finish(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        for index, item in enumerate(self._final()):
-            if index not in self._given:
-                self._given.add(index)
+        for index, item in enumerate(self._final_items()):
+            if index not in self._delivered:
+                self._delivered.add(index)
                 yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # The status first: a value that grows is made anew for each reader of it.
-        if index not in self._given and view.value(f"/items/{index}/status") in ENDED:
-            self._given.add(index)
+        # Check the status before reading the value: each read of a streamed text copies the whole text.
+        if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
+            self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
 
-    def rest(self) -> Iterable[ItemChange[T]]:
+    def undelivered(self) -> Iterable[ItemChange[T]]:
         return ()
 
 
 def _ended_in(view: View) -> frozenset[int]:
-    """The items that have ended at a place."""
+    """Return the indices of the items whose status is final in a state."""
     return frozenset(
         index for index in range(view.length("/items")) if view.value(f"/items/{index}/status") in ENDED
     )
 
 
-def _items_of(diff: JsonValue, place: Position) -> set[int]:
-    """The items that a diff touches."""
-    columns = place.columns
+def _items_in_diff(diff: JsonValue, position: Position) -> set[int]:
+    """Return the indices of the items that a diff changes."""
+    columns = position.columns
     if isinstance(diff, str):
         return _items_at(columns)
     ops: Any = diff["ops"] if isinstance(diff, dict) else diff
     if any(op[1] in ("", "/items") for op in ops if op[0] != "r"):
-        return {*range(place.view.length("/items"))}
+        return {*range(position.view.length("/items"))}
     return set().union(*(_items_at(columns) if op[0] == "r" else _items_at(op[1:2]) for op in ops))
 
 

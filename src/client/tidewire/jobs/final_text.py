@@ -1,11 +1,12 @@
-"""Text that can be written down as it comes: only what can no longer become void.
+"""Final text: holds back streamed text until the server can no longer retract it.
 
-Where the endpoint has no rollback, text is final as it comes. Elsewhere the server promises by `stable` how many code
-points at the start stay within an epoch; the rest is final when the job has ended. A restart may break either: then
-nothing that was handed over can be taken back, and the reader is told by an error.
+If the endpoint has no rollback, all text is final at once. Otherwise the item's `stable` member says how many code
+points from the start the server will not retract within an epoch, and the remainder is final when the job has ended. A
+restart of the job may retract text even so. Text that was already yielded cannot be withdrawn, so the iterator raises
+VoidTextError.
 
-Text is released by whole updates: what was handed over is then the text at one event, from which another reader can
-go on. Where much is held back, neighbours become one: nothing grows beside the text but its own pieces.
+Text is released in whole updates, so that the yielded text always equals the text at some event and a checkpoint can
+name that event. When more than `MAX_HELD` updates are held back, adjacent ones are merged to bound the memory.
 """
 
 from collections import deque
@@ -18,28 +19,28 @@ from tidewire.types import ItemChange
 _VALUE = "/items/0/value"
 
 MAX_HELD: Final = 1024
-"""Updates that are held back one by one; beyond that, neighbours become one."""
+"""Maximum number of updates that are held back before adjacent ones are merged."""
 
 
 class _Held(NamedTuple):
     end: int
-    """Code points of the whole text at this update."""
+    """Length of the item's whole text after this update, in code points."""
     update: ItemChange[Any]
 
 
 class FinalTextReader:
-    """Holds back the end of a job's text while it may become void.
+    """Projection for `iter_text`: holds back the end of a job's text while the server may still retract it.
 
     Args:
-        rollback: Asks whether the endpoint may take text back.
-        handed: Code points of the text that were handed over before.
-        column: Tells the pointer of the text, once there is one.
-        job_id: For errors.
-        followed: Whether an update is final only when text after it is: what came with its last code point beside
-            the text may become void though the text stays.
+        rollback: Coroutine function that returns whether the endpoint has the rollback capability.
+        delivered: Length of the text that was delivered before, in code points.
+        column: Function that returns the JSON Pointer of the text column, or None while there is none.
+        job_id: Id of the job, for error messages.
+        wait_for_next: Whether to hold back an update until text after it is stable. The token columns need this: a
+            rollback may retract the elements that arrived with the last stable code point.
 
     Attributes:
-        final: The last update of which nothing is held back.
+        final: The last update that was released completely.
     """
 
     silent = True
@@ -48,18 +49,18 @@ class FinalTextReader:
         self,
         rollback: Callable[[], Awaitable[bool]],
         *,
-        handed: int,
+        delivered: int,
         column: Callable[[], str | None],
         job_id: str | None,
-        followed: bool = False,
+        wait_for_next: bool = False,
     ) -> None:
-        self._ask = rollback
+        self._fetch_rollback = rollback
         self._rollback = True
-        self._handed = handed
+        self._delivered = delivered
         self._column = column
         self._job_id = job_id
-        self._followed = followed
-        self._length = handed
+        self._wait_for_next = wait_for_next
+        self._length = delivered
         self._held: deque[_Held] = deque()
         self.final: ItemChange[Any] | None = None
         self._released: list[ItemChange[Any]] = []
@@ -69,28 +70,35 @@ class FinalTextReader:
         return released
 
     async def prepare(self) -> None:
-        self._rollback = await self._ask()
+        self._rollback = await self._fetch_rollback()
 
-    def give(self, update: ItemChange[Any]) -> Iterable[str]:
+    def project(self, update: ItemChange[Any]) -> Iterable[str]:
         kept = self._length - update.deleted
-        if kept < self._handed:
+        if kept < self._delivered:
             self._held.append(_Held(self._length, update))
-            raise self.void(f"{self._handed - kept} code points of text", update)
+            raise self.retraction_error(f"{self._delivered - kept} code points of text", update)
         self._length = kept + len(update.text)
-        self._held.append(_Held(self._length, self._cut(update, kept)))
+        self._held.append(_Held(self._length, self._merge_deletion(update, kept)))
         if len(self._held) > MAX_HELD:
-            self._gather()
+            self._compact()
         return self._release(
-            max(self._handed, self._stable(update) - self._followed) if self._rollback else self._length
+            max(self._delivered, self._stable(update) - self._wait_for_next)
+            if self._rollback
+            else self._length
         )
 
-    def void(self, what: str, update: ItemChange[Any]) -> VoidTextError:
-        """The error for something that was handed over and did not stay."""
-        text = f"{what} that were handed over as final have become void: the job started over"
+    def retraction_error(self, what: str, update: ItemChange[Any]) -> VoidTextError:
+        """Create the error for retracted text or tokens that were already delivered."""
+        text = f"the job restarted and retracted {what} that were already delivered as final"
         return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
-    def _cut(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
-        """An update that deletes, as one with those that it deletes from."""
+    def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
+        """Merge an update that deletes text with the held updates whose text it deletes.
+
+        Args:
+            update: The update.
+            kept: Length of the text that remains after the deletion, in code points.
+        """
         text, first_seq = update.text, update.first_seq
         while self._held and self._held[-1].end > kept:
             end, cut = self._held.pop()
@@ -102,31 +110,31 @@ class FinalTextReader:
         whole.first_seq = first_seq
         return whole
 
-    def _gather(self) -> None:
-        """Make neighbours one, so that few are left and each piece of text is copied a few times in all."""
-        room = (self._length - self._handed) // (MAX_HELD // 4) + 1
+    def _compact(self) -> None:
+        """Merge adjacent held updates, so that few remain and each piece of text is copied only a few times in total."""
+        size_limit = (self._length - self._delivered) // (MAX_HELD // 4) + 1
         gathered: deque[_Held] = deque()
         run: list[_Held] = []
         size = 0
         for held in self._held:
             size += len(held.update.text)
-            if run and size > room:
-                gathered.append(_as_one(run))
+            if run and size > size_limit:
+                gathered.append(_merge(run))
                 run, size = [], len(held.update.text)
             run.append(held)
         self._held = gathered
-        self._held.append(_as_one(run))
+        self._held.append(_merge(run))
 
     def finish(self) -> Iterable[str]:
         return self._release(self._length)
 
-    def rest(self) -> Iterable[ItemChange[Any]]:
+    def undelivered(self) -> Iterable[ItemChange[Any]]:
         return [held.update for held in self._held]
 
     def _release(self, final: int) -> Iterable[str]:
         texts = []
         while self._held and self._held[0].end <= final:
-            self._handed, update = self._held.popleft()
+            self._delivered, update = self._held.popleft()
             self.final = update
             self._released.append(update)
             texts.append(update.text)
@@ -142,7 +150,7 @@ class FinalTextReader:
         return length if isinstance(length, int) else 0
 
 
-def _as_one(run: Sequence[_Held]) -> _Held:
+def _merge(run: Sequence[_Held]) -> _Held:
     if len(run) == 1:
         return run[0]
     end, last = run[-1]

@@ -1,6 +1,6 @@
-"""Which column is the text of an item, and what becomes of that text: void at its end, and new after it.
+"""Finds the text column of each item and computes how its text changed: code points deleted at the end, text appended.
 
-The text of an item is that of its first column that holds one.
+The text of an item is its first column that holds a string.
 """
 
 from collections.abc import Sequence
@@ -10,35 +10,44 @@ from tidewire.types import Position
 
 
 class TextColumns:
-    """The texts of a job's items, as its reader goes on."""
+    """The text columns of a job's items, updated while the stream is read."""
 
-    def __init__(self, taken: Position | None) -> None:
-        """Begin where a reader has got to; None: before everything."""
-        self._columns: dict[int, str] = {} if taken is None else _text_columns(taken)
-        """Item → pointer of its text, once there is one."""
+    def __init__(self, delivered: Position | None) -> None:
+        """Find the text columns at the position from which reading continues, if there is one."""
+        self._columns: dict[int, str] = {} if delivered is None else _text_columns(delivered)
+        """Item index → JSON Pointer of its text column."""
 
     def known(self, index: int) -> str | None:
-        """Pointer of the text of an item, as it was known last."""
+        """Return the JSON Pointer of an item's text column, as found last; None if the item had no text yet."""
         return self._columns.get(index)
 
-    def column(self, index: int, place: Position) -> str | None:
-        """Pointer of the text of an item, once there is one."""
+    def column(self, index: int, position: Position) -> str | None:
+        """Return the JSON Pointer of an item's text column at a position; None if the item has no text yet."""
         known = self._columns.get(index)
-        if known is None or known not in place.columns:
-            known = _first_text(index, place) or known
+        if known is None or known not in position.columns:
+            known = _first_text(index, position) or known
             if known is not None:
                 self._columns[index] = known
         return known
 
-    def change(self, index: int, place: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
-        """Code points that became void at the end of an item's text, and what came after."""
+    def change(self, index: int, position: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
+        """Return how an event changed an item's text.
+
+        Args:
+            index: Index of the item.
+            position: Position of the event.
+            changes: The event's changes of all text columns.
+
+        Returns:
+            The number of code points deleted at the end of the text, and the text appended afterwards.
+        """
         if not changes:
             return 0, ""
         before = self._columns.get(index)
-        if len(changes) == 1 and changes[0][0] == before and place.columns == (before,):
+        if len(changes) == 1 and changes[0][0] == before and position.columns == (before,):
             return changes[0][1:]
-        # A new epoch may name another column: what the old one held is void, what the new one holds came.
-        now = self.column(index, place)
+        # A new epoch may move the text to another column: the old text is deleted, the new one appended.
+        now = self.column(index, position)
         deleted, text = 0, ""
         for change in changes:
             if change.pointer == before:
@@ -47,30 +56,34 @@ class TextColumns:
                 text = change.text
         return deleted, text
 
-    def between(self, index: int, base: Position | None, place: Position) -> tuple[int, str]:
-        """The same, between two places that may be far apart."""
-        before, now = (None if one is None else _first_text(index, one) for one in (base, place))
+    def between(self, index: int, base: Position | None, position: Position) -> tuple[int, str]:
+        """Return how an item's text changed between two positions, by comparing the two texts.
+
+        Returns:
+            The number of code points deleted at the end of the text, and the text appended afterwards.
+        """
+        before, now = (None if one is None else _first_text(index, one) for one in (base, position))
         old = (base.text(before) if base is not None and before is not None else None) or ""
-        new = (place.text(now) if now is not None else None) or ""
+        new = (position.text(now) if now is not None else None) or ""
         if before is not None and now is not None and before != now:
             return len(old), new
         change = TextChange.between("", old, new)
         return change.deleted, change.text
 
 
-def _text_columns(place: Position) -> dict[int, str]:
-    """The first text column of each item."""
+def _text_columns(position: Position) -> dict[int, str]:
+    """Map the index of each item to its first text column."""
     found: dict[int, str] = {}
-    for pointer in place.columns:
+    for pointer in position.columns:
         _, items, index, *_ = f"{pointer}///".split("/")
-        if items == "items" and index.isdigit() and place.text(pointer) is not None:
+        if items == "items" and index.isdigit() and position.text(pointer) is not None:
             found.setdefault(int(index), pointer)
     return found
 
 
-def _first_text(index: int, place: Position) -> str | None:
+def _first_text(index: int, position: Position) -> str | None:
     root = f"/items/{index}/value"
-    for pointer in place.columns:
-        if pointer.startswith(root) and place.text(pointer) is not None:
+    for pointer in position.columns:
+        if pointer.startswith(root) and position.text(pointer) is not None:
             return pointer
     return None

@@ -1,4 +1,4 @@
-"""`AsyncJob`: one input's job, read while it grows or waited for."""
+"""`AsyncJob`: a job with one input, to iterate over while it runs or to wait for."""
 
 from typing import Generic, TypeVar
 
@@ -14,81 +14,108 @@ T = TypeVar("T")
 
 
 class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
-    """A job on a server: it runs there whether anybody reads it or not.
+    """A job with one input. It runs on the server whether or not anyone reads its stream.
 
-    Looping over it yields an `Update` for every change of its value, each once, whatever connections break meanwhile. A
-    loop that is left early closes the connection, and the next one continues where it stopped. If the job failed or was
-    cancelled, the loop raises that at its end, so that half a text is not taken for a whole one.
+    Iterating yields an `Update` for every change of the job's value, exactly once, across reconnects. Leaving the loop
+    early closes the connection; a later loop continues after the last update that was delivered. If the job failed or
+    was cancelled, the loop raises JobFailedError or JobCancelledError after the last update, so a partial value cannot
+    be mistaken for a complete one.
 
-    One loop at a time: another reader takes a job object of its own, `client.job(job.id)`. A `result()` may wait
-    meanwhile.
+    Only one loop may read a job object at a time; a second reader needs its own `client.job(job.id)`. A `result()` may
+    wait during a loop.
+
+    Example:
+        job = await client.submit("generate", prompt="def fib(", max_tokens=64)
+        async for update in job:
+            print(update.text, end="", flush=True)
     """
 
     def __aiter__(self) -> UpdateIterator[Update[T]]:
         return self._reader.updates()
 
     def updates(self) -> UpdateIterator[Update[T]]:
-        """The iterator that a loop over the job uses. `async with` closes it in good order when the loop is left early."""
+        """Return the iterator that `async for update in job` uses, for deterministic cleanup with `async with`.
+
+        Example:
+            async with job.updates() as updates:
+                async for update in updates:
+                    if update.text.endswith("}"):
+                        break
+        """
         return self._reader.updates()
 
     def iter_text(self) -> UpdateIterator[str]:
-        """The text of the value's first text column, as far as it can no longer be retracted.
+        """Iterate over the job's text in pieces that are final, so they can be printed or appended to a file.
 
-        Where the endpoint has no rollback, each piece comes at once. Elsewhere the text up to an event comes when the
-        server calls all of it stable, and the rest at the end. A checkpoint moves with the text. A value without a text
-        yields nothing: loop over the job itself.
+        The text is the value's first text column. If the endpoint has no rollback, each piece is yielded at once.
+        Otherwise text is held back until the server marks it as stable, and the remainder is yielded at the job's end.
+        A checkpoint advances with the yielded text. A job without text yields nothing; iterate over the job instead.
 
         Raises:
-            VoidTextError: In the loop: the job started over, and text that was delivered is retracted.
+            VoidTextError: During iteration: the job restarted and retracted text that was already yielded.
+            JobFailedError: After the last piece: the job failed.
+            JobCancelledError: After the last piece: the job was cancelled.
+
+        Example:
+            async for piece in job.iter_text():
+                print(piece, end="", flush=True)
         """
         return self._reader.iter_text()
 
     def iter_text_deltas(self) -> UpdateIterator[TextDelta]:
-        """How the text of the value's first text column changes, at once: what is retracted, and what is added."""
+        """Iterate over the changes of the job's text as they arrive: code points deleted at its end, and text appended.
+
+        The text is the value's first text column. Unlike `iter_text`, nothing is held back.
+        """
         return self._reader.iter_text_deltas()
 
     def tokens(self) -> UpdateIterator[Token]:
-        """The tokens of a generation as they come, each once, with what was requested: log-probability, rank,
-        candidates.
+        """Iterate over the generated tokens, each once, with the requested log-probabilities, ranks and candidates.
 
-        A token comes when it can no longer be retracted: at once where the endpoint has no rollback, elsewhere when
-        text after it is stable. Texts are those of the job's `token_text`, else of the endpoint's vocabulary, which is
-        requested once. A checkpoint moves with the tokens.
+        The submit must request token columns, for example with `logprobs=True`. A token is yielded once it is final: at
+        once if the endpoint has no rollback, otherwise when text after it is stable. The text of a token comes from the
+        job's `token_text` column if it has one, otherwise from the endpoint's vocabulary, which the client requests once
+        and caches. A checkpoint advances with the yielded tokens.
 
         Raises:
-            VoidTextError: In the loop: the job started over, and tokens that were delivered are retracted.
-            TidewireError: In the loop: the job has no columns of tokens, since its submit asked for none.
+            VoidTextError: During iteration: the job restarted and retracted tokens that were already yielded.
+            TidewireError: During iteration: the job has no token columns, because its submit requested none.
+
+        Example:
+            job = await client.submit("generate", prompt="def fib(", max_tokens=64, logprobs=True)
+            async for token in job.tokens():
+                print(token.text, token.logprob)
         """
         return self._reader.tokens()
 
     async def logprobs(self) -> Logprobs:
-        """Wait for the job's end and return the columns of its tokens as numpy arrays; see `Logprobs` for their shapes.
+        """Wait for the job's end and return its token columns as numpy arrays. `Logprobs` documents their shapes.
 
         Raises:
-            TidewireError: As `result`; or the job has no columns of tokens.
+            TidewireError: An error of `result`, or the job has no token columns, because its submit requested none.
             ImportError: numpy is not installed.
         """
         await self._reader.wait()
         return self._reader.logprobs_outcome()
 
     async def result(self, *, timeout: float | None = None) -> T:
-        """Wait for the job's end and return its value, validated as the type that the job `returns`.
+        """Wait for the job's end and return its value, validated as the `returns` type of the submit.
 
-        It delivers nothing: a loop before, after or meanwhile gets every update.
+        Consumes no updates: a loop before, after or during the call still yields all of them.
 
         Args:
-            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
+            timeout: Seconds for this call. None: the client's `timeout`.
 
         Raises:
-            JobFailedError: The job failed.
-            JobCancelledError: It was cancelled.
-            InvalidValueError: The value is not of the type.
-            TotalTimeoutError: The timeout passed.
-            TidewireError: The stream is over without the job's end.
+            JobFailedError: The job failed. `problem` says why, and `value` holds the partial value.
+            JobCancelledError: The job was cancelled.
+            InvalidValueError: The value does not match the `returns` type.
+            TotalTimeoutError: The timeout passed. The job continues on the server.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         await self._reader.wait(timeout)
         return self._reader.outcome()
 
     async def cancel(self) -> JobStatus:
-        """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
+        """Cancel the job on the server and return its status. Does not change a job that has ended."""
         return await self._reader.cancel(b"{}")

@@ -11,13 +11,13 @@ from tidewire.protocol.resources import JobResource
 R = TypeVar("R", bound=JobReader)
 
 NO_COPY: Final = (
-    "a job can be neither copied nor pickled: another reader takes client.job(job.id), and one that continues where "
-    "this one is client.job(checkpoint=job.checkpoint())"
+    "a job cannot be copied or pickled: for a second reader use client.job(job.id), to continue from this position "
+    "use client.job(checkpoint=job.checkpoint())"
 )
 
 
 class JobBase(Generic[R]):
-    """Holds a job's reader, and shows of it what every job has."""
+    """Base class of `AsyncJob` and `AsyncBatchJob`: id, status, queue position, progress, checkpoint."""
 
     def __init__(self, reader: R) -> None:
         self._reader = reader
@@ -32,29 +32,29 @@ class JobBase(Generic[R]):
 
     @property
     def ended(self) -> bool:
-        """Whether the job's end was received. Asks the server nothing."""
+        """Whether the client has received the job's end. Sends no request."""
         return self._reader.ended
 
     @property
     def item_count(self) -> int:
-        """How many items the job has; 0 until something of it was received."""
+        """Number of the job's items; 0 until the client has received the job's state."""
         return self._reader.item_count
 
     @property
     def queue(self) -> Queue | None:
-        """The last report of the job's position in the server's queue."""
+        """The last received position in the server's queue; None before the first."""
         return self._reader.queue
 
     @property
     def progress(self) -> Progress | None:
-        """The last report of the job's progress."""
+        """The last received progress report; None before the first."""
         return self._reader.progress
 
     @property
     def listener(self) -> Callable[[Queue | Progress], None] | None:
-        """Called with each queue position and each progress report while a call waits for the job.
+        """Callback for queue positions and progress reports, called while a call or a loop waits for the job.
 
-        The blocking client calls it on a thread of its own.
+        The blocking client calls it on its background thread.
         """
         return self._reader.listener
 
@@ -63,27 +63,31 @@ class JobBase(Generic[R]):
         self._reader.listener = listener
 
     async def status(self) -> JobStatus:
-        """Ask the server for the job's status."""
+        """Request the job's status from the server."""
         return (await self._reader.read()).status
 
     async def read(self) -> JobResource:
-        """Ask the server for the whole job: status, state, times, attempt."""
+        """Request the whole job from the server: status, state, timestamps, attempt."""
         return await self._reader.read()
 
     async def wait(self, *, timeout: float | None = None) -> None:
-        """Wait for the job's end, whatever its status is. Delivers nothing: a loop before or after gets every update.
+        """Wait until the job has ended, with any status. Consumes no updates: a later loop still yields all of them.
 
         Args:
-            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
+            timeout: Seconds for this call. None: the client's `timeout`.
 
         Raises:
-            TotalTimeoutError: The timeout passed.
-            TidewireError: The stream is over without the job's end.
+            TotalTimeoutError: The timeout passed. The job continues on the server.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         await self._reader.wait(timeout)
 
     def checkpoint(self) -> Checkpoint:
-        """The position up to which updates were delivered: store it to continue there with `client.job(checkpoint=…)`."""
+        """Return the position after the last delivered update, to continue there with `client.job(checkpoint=…)`.
+
+        Example:
+            path.write_text(job.checkpoint().to_json())
+        """
         return self._reader.checkpoint()
 
     def __repr__(self) -> str:

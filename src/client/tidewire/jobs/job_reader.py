@@ -1,8 +1,8 @@
-"""`JobReader`: reads the stream of one job, and keeps the position up to which its updates were delivered.
+"""`JobReader`: reads the event stream of one job and keeps the position up to which updates were delivered.
 
-The job objects hold a reader: `SingleJobReader` for one input, `BatchJobReader` for many. The caller that waits drives
-the stream: a loop over the job, or a `result()`, or both in turn. Changes that a `result()` receives while no loop
-takes them are merged into one per item, a state before and a state after, so that memory does not grow with their
+Every job object has a reader: `SingleJobReader` for one input, `BatchJobReader` for many. There is no background task.
+The stream is read by the call that waits for the job: a loop, a `result()`, or both in turn. Changes that a `result()`
+receives are kept for the next loop. They are merged into one change per item, so that memory does not grow with their
 number.
 """
 
@@ -37,259 +37,271 @@ if TYPE_CHECKING:
     from tidewire.options import Options
 
 BLOCK: Final = 64
-"""Updates that are handed to a reader, or across threads, at a time."""
+"""Maximum number of updates that the stream delivers at once."""
 
 log: Final = logging.getLogger("tidewire")
 
 
 class ActiveIterator(Protocol):
-    """What a job needs of the reading that is under way."""
+    """The interface through which a job controls the iterator that currently reads it."""
 
     closed: bool
     interrupted: bool
 
     def settle(self) -> None:
-        """Report to the job what the reader has taken."""
+        """Commit the position of the updates that the caller has received."""
 
     def leave(self) -> None:
-        """Return to the job what the reader has not taken."""
+        """Stop iterating and requeue the updates that the caller has not received."""
 
 
 class JobReader(ABC):
-    """See the top of this file.
+    """Reads the event stream of one job for the iterators and waiting calls of a job object.
 
     Attributes:
-        listener: Called with each queue position and each progress report while somebody waits; in the blocking
-            client from a thread of its own.
+        listener: Callback for queue positions and progress reports, called while a call or a loop waits for the job.
+            The blocking client calls it on its background thread.
     """
 
     def __init__(
         self,
-        exchange: "ApiSession",
+        session: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Position | None,
+        delivered: Position | None,
     ) -> None:
         self.listener: Callable[[Queue | Progress], None] | None = None
         self.queue: Queue | None = None
-        """The last that the server told of the job's place in its queue."""
+        """The last received position in the server's queue."""
         self.progress: Progress | None = None
-        """The last that the server told of the job's progress."""
-        self._exchange = exchange
+        """The last received progress report."""
+        self._session = session
         self._options = options
         self._stream = stream
         self._cancel_url = cancel_url
         self._lock: anyio.Lock | None = None
         self._ready: deque[ItemChange[Any]] = deque()
-        self._folded: dict[int, _MergedChange] = {}
-        self._taken = taken
-        self._shown = taken is not None
-        """Whether anything was, or will be, handed over."""
-        self._latest = taken
-        """Where the stream is."""
-        self._reading: weakref.ref[ActiveIterator] | None = None
-        self._texts = TextColumns(taken)
+        self._merged: dict[int, _MergedChange] = {}
+        self._delivered = delivered
+        self._has_updates = delivered is not None
+        """Whether there was a visible update, delivered or waiting for delivery."""
+        self._latest = delivered
+        """Position of the last received event."""
+        self._iterator: weakref.ref[ActiveIterator] | None = None
+        self._texts = TextColumns(delivered)
 
     @property
     def base(self) -> str:
-        """The server's URL."""
-        return self._exchange.base
+        """The server's base URL."""
+        return self._session.base
 
     @property
     def id(self) -> str:
         """The job's id on its server."""
         job_id = self._stream.follower.job_id
         if job_id is None:
-            raise RuntimeError("a job is followed by its id")
+            raise RuntimeError("the follower of a job's stream has no job id")
         return job_id
 
     @property
     def ended(self) -> bool:
-        """Whether the job's end was received: what was handed over until then is all there is."""
+        """Whether the client has received the job's end."""
         return self._stream.ended
 
     @property
     def item_count(self) -> int:
-        """How many items the job has; 0 as long as nothing of it was received."""
+        """Number of the job's items; 0 until the client has received the job's state."""
         document = self._stream.follower.document
         return 0 if document is None else document.array_length("/items")
 
     async def read(self) -> JobResource:
-        """Ask the server for the whole job: status, state, times, attempt."""
+        """Request the whole job from the server: status, state, timestamps, attempt."""
         with self.bounded(self.deadline()):
             return await self._stream.read_job()
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait for the job's end, whatever it is, without delivering anything.
+        """Wait until the job has ended, with any status, without consuming updates.
 
         Args:
-            timeout: Seconds for this call, instead of the client's `timeout`.
+            timeout: Seconds for this call. None: the client's `timeout`.
         """
         check_seconds("timeout", timeout)
         queue_until = self.queue_deadline()
         try:
             with self.bounded(self.deadline(timeout), timeout):
                 while not self.ended:
-                    async with self._turn():
-                        await self._advance(queue_until, fold=True)
+                    async with self._reading_lock():
+                        await self._advance(queue_until, merge=True)
         finally:
             if self._active is None:
                 await self.pause()
 
     def checkpoint(self) -> Checkpoint:
-        """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
-        taken = self.taken
-        if taken is None:
-            return Checkpoint(job=self.id, url=self._exchange.base)
-        state: Any = taken.view.value()
+        """Return the position after the last delivered update as a checkpoint."""
+        delivered = self.delivered
+        if delivered is None:
+            return Checkpoint(job=self.id, url=self._session.base)
+        state: Any = delivered.view.value()
         return Checkpoint(
-            job=self.id, url=self._exchange.base, state=state, columns=taken.columns, cursor=str(taken.cursor)
+            job=self.id,
+            url=self._session.base,
+            state=state,
+            columns=delivered.columns,
+            cursor=str(delivered.cursor),
         )
 
     @property
     def received(self) -> int:
-        """Bytes of the job's stream that were read."""
+        """Number of bytes read from the job's stream, over all connections."""
         return self._stream.received
 
     @property
-    def taken(self) -> Position | None:
-        """Up to where the job was handed over."""
-        reading = self._active
-        if reading is not None:
-            reading.settle()
-        return self._taken
+    def delivered(self) -> Position | None:
+        """Position after the last delivered update; None if there was none."""
+        iterator = self._active
+        if iterator is not None:
+            iterator.settle()
+        return self._delivered
 
     @property
     def _active(self) -> ActiveIterator | None:
-        """The reading that was begun and not left."""
-        reading = None if self._reading is None else self._reading()
-        return None if reading is None or reading.closed else reading
+        """The iterator that has started and is not closed; None if there is none."""
+        iterator = None if self._iterator is None else self._iterator()
+        return None if iterator is None or iterator.closed else iterator
 
     async def cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
-            answer = await self._exchange.ask(
+            response = await self._session.request(
                 "POST", self._cancel_url, self._options, body=body, job_id=self.id
             )
-        return self._exchange.read(JobResource, answer, what="job", job_id=self.id).status
+        return self._session.read(JobResource, response, what="job", job_id=self.id).status
 
-    # ---- for a reading -----------------------------------------------------------------------------------------
+    # ---- called by iterators -----------------------------------------------------------------------------------
 
-    def acquire(self, reading: ActiveIterator) -> None:
-        """Let one reading begin.
+    def acquire(self, iterator: ActiveIterator) -> None:
+        """Register an iterator as the only one that reads this job.
 
         Raises:
-            ConcurrentReadError: Another one is under way.
+            ConcurrentReadError: Another iterator is active.
         """
         other = self._active
-        if other is not None and other is not reading:
+        if other is not None and other is not iterator:
             if not other.interrupted:
-                raise ConcurrentReadError("this job is being read by another loop", where=self.where)
-            # A traceback may hold a loop that a cancellation ended. This one continues on its connection.
+                raise ConcurrentReadError("another loop is reading this job", where=self.where)
+            # A cancelled loop may stay alive because a traceback refers to it. The new iterator takes over its
+            # connection.
             other.leave()
-        self._reading = weakref.ref(reading)
+        self._iterator = weakref.ref(iterator)
 
     async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
-        """Wait for updates and return those that are there, oldest first; none when the job has ended.
+        """Wait for updates and return all that are available, oldest first. An empty list means the job has ended.
 
         Args:
-            queue_until: When the job must have left the server's queue, by the event loop's clock.
-            silent: Whether also those that changed no value.
+            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
+            silent: Whether to include updates that change no value.
 
         Raises:
-            QueueTimeoutError: It has not.
-            TidewireError: The stream is over without the job's end.
+            QueueTimeoutError: The job was still queued at `queue_until`.
+            TidewireError: The client cannot read the stream to the job's end.
         """
-        async with self._turn():
-            while not self._ready and not self._folded and not self.ended:
+        async with self._reading_lock():
+            while not self._ready and not self._merged and not self.ended:
                 await self._advance(queue_until, silent=silent)
-            updates = [*self._ready, *self._unfold()]
+            updates = [*self._ready, *self._take_merged()]
             self._ready.clear()
             return updates
 
-    def commit(self, place: Position) -> None:
-        """The reader has taken what leads up to here: the checkpoint moves."""
-        self._taken = place
+    def commit(self, position: Position) -> None:
+        """Advance the checkpoint: the caller has received all updates up to a position."""
+        self._delivered = position
 
     def requeue(self, updates: Sequence[ItemChange[Any]]) -> None:
-        """Keep what a reading did not take for the next one."""
+        """Keep updates that an iterator did not deliver for the next iterator."""
         self._ready.extendleft(reversed(updates))
 
     async def pause(self) -> None:
-        """Close the connection, unless a `result()` waits on it."""
-        if not self._driven:
+        """Close the connection, unless a `result()` is reading from it."""
+        if not self._stream_in_use:
             await self._stream.aclose()
 
     def pause_soon(self) -> None:
-        """The same, from where nothing can be awaited."""
-        if not self._driven:
+        """Schedule the closing of the connection without awaiting it, for finalizers and other threads."""
+        if not self._stream_in_use:
             self._stream.close_soon()
 
     @abstractmethod
     def raise_outcome(self) -> None:
-        """Raise what the job's end means to a reader that came to it, if it is no success."""
+        """Raise the error of a job that failed or was cancelled. Called when an iterator has delivered everything."""
 
-    # ---- driving -----------------------------------------------------------------------------------------------
+    # ---- reading the stream ------------------------------------------------------------------------------------
 
     @property
-    def _driven(self) -> bool:
+    def _stream_in_use(self) -> bool:
         return self._lock is not None and self._lock.locked()
 
-    def _turn(self) -> anyio.Lock:
-        """Held by the task that reads the stream."""
-        self._exchange.transport.loop.check()
+    def _reading_lock(self) -> anyio.Lock:
+        """Return the lock that the task reading the stream holds."""
+        self._session.transport.loop.check()
         if self._lock is None:
             self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
-    async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
-        """Wait for what comes next, and take with it what can be had without waiting."""
+    async def _advance(self, queue_until: float | None, *, silent: bool = False, merge: bool = False) -> None:
+        """Wait for the next events of the stream and apply all that are available without waiting again.
+
+        Args:
+            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
+            silent: Whether to keep updates that change no value.
+            merge: Whether to merge the updates into one per item, because no iterator is consuming them.
+        """
         if self.ended:
             return
         if queue_until is not None and self._queued:
             block = await self._block_until(queue_until)
         else:
-            block = await self._stream.block(BLOCK)
-        for told in block:
-            self._receive(told, silent=silent, fold=fold)
+            block = await self._stream.next_outcomes(BLOCK)
+        for outcome in block:
+            self._receive(outcome, silent=silent, merge=merge)
         if self.ended:
             await self._stream.aclose()
-            await self._stream.tell_end()
+            await self._stream.notify_end()
 
-    def _receive(self, told: Applied | Notice, *, silent: bool = False, fold: bool = False) -> None:
-        if isinstance(told, Notice):
-            self._tell(told.message)
+    def _receive(self, outcome: Applied | Notice, *, silent: bool = False, merge: bool = False) -> None:
+        if isinstance(outcome, Notice):
+            self._notify(outcome.message)
             return
-        place: Position | None = None
-        for update in self._updates(told):
-            place = update.place
-            if not update.visible and (fold or not silent):
+        position: Position | None = None
+        for update in self._updates(outcome):
+            position = update.position
+            if not update.visible and (merge or not silent):
                 continue
             if update.visible:
-                self._shown = True
-            if fold or self._folded:
-                earlier = self._folded.get(update.index)
+                self._has_updates = True
+            if merge or self._merged:
+                earlier = self._merged.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
-                # How the text changed is found between the two places: the change itself may be as long as the text.
+                # Drop the change of the text, which may be as long as the text itself. `_take_merged` computes it
+                # again from the texts at both positions.
                 update.deleted, update.text = 0, ""
-                self._folded[update.index] = _MergedChange(first_seq, base, update)
+                self._merged[update.index] = _MergedChange(first_seq, base, update)
             else:
                 self._ready.append(update)
-        self._latest = place or self._place(told)
+        self._latest = position or self._position(outcome)
 
-    def _unfold(self) -> list[ItemChange[Any]]:
-        """What was folded, as one update per item."""
-        folds = sorted(self._folded.values(), key=lambda fold: fold.latest.cursor)
-        self._folded.clear()
-        for first_seq, base, update in folds:
+    def _take_merged(self) -> list[ItemChange[Any]]:
+        """Return the merged changes as one update per item, ordered by position, and forget them."""
+        merged = sorted(self._merged.values(), key=lambda each: each.latest.cursor)
+        self._merged.clear()
+        for first_seq, base, update in merged:
             update.first_seq = min(first_seq, update.cursor.seq)
-            update.deleted, update.text = self._texts.between(update.index, base, update.place)
-            # The last one has the latest place: with it, all is handed over up to there.
-            update.settles = update is folds[-1].latest
-        return [fold.latest for fold in folds]
+            update.deleted, update.text = self._texts.between(update.index, base, update.position)
+            # The checkpoint may advance only with the last update, which has the latest position.
+            update.settles = update is merged[-1].latest
+        return [each.latest for each in merged]
 
-    def _tell(self, message: Queue | Progress) -> None:
+    def _notify(self, message: Queue | Progress) -> None:
         if isinstance(message, Queue):
             self.queue = message
         else:
@@ -298,27 +310,27 @@ class JobReader(ABC):
             self.listener(message)
 
     @abstractmethod
-    def _updates(self, advance: Applied) -> Iterable[ItemChange[Any]]:
-        """What an advance of the stream is to the items of this job."""
+    def _updates(self, applied: Applied) -> Iterable[ItemChange[Any]]:
+        """Convert an applied event to changes of this job's items."""
 
     def _items(self) -> list[Any]:
-        """The items as they stand."""
+        """Return the items of the job's current state."""
         document = self._stream.follower.document
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]
 
-    def _place(self, advance: Applied) -> Position:
-        return Position(advance.view, advance.columns, advance.cursor)
+    def _position(self, applied: Applied) -> Position:
+        return Position(applied.view, applied.columns, applied.cursor)
 
-    # ---- time --------------------------------------------------------------------------------------------------
+    # ---- timeouts ----------------------------------------------------------------------------------------------
 
     def deadline(self, timeout: float | None = None) -> float | None:
-        """When a call that begins now must be over, by the event loop's clock; without a timeout, the client's."""
+        """Convert a timeout, by default the client's, to a time on the event loop's clock. None: no limit."""
         timeout = timeout or self._options.timeout
         return None if timeout is None else anyio.current_time() + timeout
 
     def queue_deadline(self) -> float | None:
-        """When a job must have left the server's queue in a call that begins now."""
+        """Convert the client's `queue_timeout` to a time on the event loop's clock. None: no limit."""
         timeout = self._options.queue_timeout
         return None if timeout is None else anyio.current_time() + timeout
 
@@ -329,15 +341,15 @@ class JobReader(ABC):
 
     async def _block_until(self, deadline: float) -> list[Applied | Notice]:
         with anyio.CancelScope(deadline=deadline):
-            return await self._stream.block(BLOCK)
+            return await self._stream.next_outcomes(BLOCK)
         raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
 
     def bounded(self, deadline: float | None, timeout: float | None = None) -> AbstractContextManager[None]:
-        """End what takes longer.
+        """Return a context manager that cancels its body at a deadline.
 
         Args:
-            deadline: By the event loop's clock.
-            timeout: The seconds that led to it, for the error; by default the client's.
+            deadline: Time on the event loop's clock. None: no limit.
+            timeout: The timeout in seconds for the error message, by default the client's.
 
         Raises:
             TotalTimeoutError: The deadline passed.
@@ -352,7 +364,7 @@ class JobReader(ABC):
             raise self.timed_out(f"the timeout of {timeout or self._options.timeout:g} s")
 
     def timed_out(self, which: str) -> TidewireError:
-        """The error for a wait that its caller's timeout ended."""
+        """Create the error for a passed timeout: QueueTimeoutError if the job is still queued, else TotalTimeoutError."""
         queued = self._queued
         kind = QueueTimeoutError if queued else TotalTimeoutError
         what = f"{which} passed"
@@ -360,18 +372,18 @@ class JobReader(ABC):
             what += " while the job waited in the server's queue"
             if self.queue is not None:
                 what += f" at position {self.queue.position}"
-        advice = f"The job goes on: read it later with client.job({self.id!r}), or cancel it."
+        advice = f"The job continues on the server: read it later with client.job({self.id!r}), or cancel it."
         return kind(what, where=self.where, advice=advice)
 
     @property
     def where(self) -> Where:
-        """The job and the cursor, for errors."""
+        """The job's URL, id and cursor, for error messages."""
         cursor = self._stream.follower.cursor
         return Where("GET", self._stream.job_url, self.id, None if cursor is None else str(cursor))
 
 
 class _MergedChange(NamedTuple):
-    """Changes of one item as one: from a place to the latest of them."""
+    """Several changes of one item merged into one, from the position `base` to the latest change."""
 
     first_seq: int
     base: Position | None

@@ -1,4 +1,4 @@
-"""`JobStarter`: submits jobs to a server, and attaches to jobs that run there."""
+"""`JobStarter`: submits jobs to a server and creates the readers of new and existing jobs."""
 
 import secrets
 from collections.abc import Awaitable, Callable
@@ -40,45 +40,44 @@ T = TypeVar("T")
 
 
 class JobStarter:
-    """One server and the options of the calls to it. A client holds one; views of the client share all but the options.
+    """Starts jobs with one set of options. A client and the clients made by `with_options` share everything else.
 
     Attributes:
-        running: Jobs of maps that were neither read to their end nor cancelled. The client cancels them when it is
-            closed.
+        running: Jobs of `map` calls that were neither read to their end nor cancelled. Closing the client cancels them.
     """
 
-    def __init__(self, exchange: ApiSession, options: Options) -> None:
-        self.exchange: ApiSession = exchange
+    def __init__(self, session: ApiSession, options: Options) -> None:
+        self.session: ApiSession = session
         self.options: Options = options
         self.running: set[AsyncBatchJob[Any]] = set()
-        self._vocabularies = Vocabularies(exchange)
+        self._vocabularies = Vocabularies(session)
 
     def with_options(self, options: Options) -> Self:
-        """The same server with other options."""
+        """Return a starter for the same server with other options."""
         view = object.__new__(type(self))
-        view.exchange, view.options = self.exchange, options
+        view.session, view.options = self.session, options
         view.running, view._vocabularies = self.running, self._vocabularies
         return view
 
     def closing(self) -> Callable[[], Awaitable[None]]:
-        """A function that cancels the jobs of maps that were left, and closes all connections.
+        """Return a function that cancels the running jobs of abandoned `map` calls and closes all connections.
 
-        It refers to nothing of the user's, such as hooks: these may refer to the client, which would then never be
-        garbage-collected.
+        The function must not hold references to the user's hooks: a hook may refer to the client, which could then
+        never be garbage-collected.
         """
-        return partial(_close, self.running, self.exchange.transport)
+        return partial(_close, self.running, self.session.transport)
 
     # ---- endpoints ---------------------------------------------------------------------------------------------
 
     async def endpoint(self, name: str | None, since: float | None = None) -> str:
-        """The name of an endpoint; for None that of the server's only one.
+        """Resolve an endpoint name. None resolves to the server's only endpoint.
 
         Raises:
-            EndpointNotFoundError: There is not exactly one.
+            EndpointNotFoundError: No name was passed and the server does not have exactly one endpoint.
         """
         if name is not None:
             return _checked(name, "an endpoint's name")
-        discovery = await self.exchange.discover(self.options, since)
+        discovery = await self.session.discover(self.options, since)
         names = [endpoint.name for endpoint in discovery.endpoints]
         if len(names) == 1:
             return names[0]
@@ -87,17 +86,17 @@ class JobStarter:
             if names
             else "this server has no endpoint"
         )
-        advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
-        raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
+        advice = f"Pass the endpoint's name, such as {names[0]!r}." if names else "Ask the server's operator."
+        raise EndpointNotFoundError(f"no endpoint name was passed, and {what}", advice=advice)
 
     async def describe(self, name: str | None) -> EndpointDescription:
         since = anyio.current_time()
-        return await self.exchange.describe(await self.endpoint(name, since), self.options, since)
+        return await self.session.describe(await self.endpoint(name, since), self.options, since)
 
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
-        """The endpoint's name and description, and the server's limits."""
+        """Return the endpoint's name, the server's limits and the endpoint's description."""
         name = await self.endpoint(endpoint)
-        limits = (await self.exchange.discover(self.options)).limits
+        limits = (await self.session.discover(self.options)).limits
         return name, limits, await self.describe(name)
 
     # ---- starting ----------------------------------------------------------------------------------------------
@@ -105,37 +104,39 @@ class JobStarter:
     async def submit(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[Any]
     ) -> SingleJobReader[Any]:
-        """Submit one input. The response is the job's stream, where its reader finds it, or the job."""
+        """Submit one input. The response is either the job's event stream, which the reader continues, or the job."""
         since = anyio.current_time()
         try:
             name = await self.endpoint(endpoint, since)
         except EndpointNotFoundError as error:
             if isinstance(members["input"], dict) and "endpoint" in members["input"]:
-                error.advice = "Its name is the first argument, without a keyword: submit('…', …)."
+                error.advice = "Pass the endpoint's name as the first positional argument: submit('…', …)."
             raise
         content = encoded(members | options_on_the_wire(self.options))
         try:
-            answer = await self.exchange.submit(
+            response = await self.session.submit(
                 self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(since, but=error.what)
             raise
         except InvalidInputError as error:
-            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
+            error.advice = (
+                error.advice or f"See the schema of its input: client.describe({name!r}).input_schema."
+            )
             raise
-        if isinstance(answer, Connection):
-            stream, begun = await self._streamed(answer), None
+        if isinstance(response, Connection):
+            stream, initial = await self._streamed(response), None
         else:
-            job = self.exchange.read(JobResource, answer, what="submitted job")
+            job = self.session.read(JobResource, response, what="submitted job")
             name = job.endpoint
-            stream, begun = self._stream(job, answer.url)
-        return self._single(stream, None, shape, begun=begun, endpoint=name)
+            stream, initial = self._stream(job, response.url)
+        return self._single(stream, None, shape, initial=initial, endpoint=name)
 
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
     ) -> AsyncBatchJob[T]:
-        """Submit many inputs; the response is the job."""
+        """Submit many inputs as one job."""
         since = anyio.current_time()
         name = await self.endpoint(endpoint, since)
         body = encoded(members | options_on_the_wire(self.options))
@@ -144,14 +145,14 @@ class JobStarter:
     async def start(
         self, name: str, body: bytes, key: str | None, shape: ResultType[T], since: float | None = None
     ) -> AsyncBatchJob[T]:
-        """Submit a body of many inputs."""
+        """Submit the serialized body of a job with many inputs."""
         since = anyio.current_time() if since is None else since
         try:
-            answer = await self.exchange.ask(
+            response = await self.session.request(
                 "POST",
                 self._jobs_url(name),
                 self.options,
-                asked=RequestKind.SUBMIT,
+                kind=RequestKind.SUBMIT,
                 headers=_key_header(key),
                 body=body,
                 since=since,
@@ -160,34 +161,40 @@ class JobStarter:
             error.advice = await self._names(since, but=error.what)
             raise
         except InvalidInputError as error:
-            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
+            error.advice = (
+                error.advice or f"See the schema of its input: client.describe({name!r}).input_schema."
+            )
             raise
-        job = self.exchange.read(JobResource, answer, what="submitted job")
-        stream, begun = self._stream(job, answer.url)
-        return AsyncBatchJob(self._batch(stream, None, shape, begun=begun))
+        job = self.session.read(JobResource, response, what="submitted job")
+        stream, initial = self._stream(job, response.url)
+        return AsyncBatchJob(self._batch(stream, None, shape, initial=initial))
 
     def map_work(
         self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
     ) -> MapWork[Any]:
-        """The work of a `map`, which starts its jobs here."""
+        """Create the `MapWork` of one `map` call. It starts its jobs through this object."""
         return MapWork(
             self,
             endpoint,
             shape,
             shared,
             options=self.options,
-            sleep=self.exchange.timing.sleep,
+            sleep=self.session.timing.sleep,
             **settings,
         )
 
     async def _streamed(self, connection: Connection) -> JobStream:
-        """The stream that answered a submit."""
+        """Continue the event stream that the server sent in response to a submit.
+
+        Raises:
+            ProtocolError: The response does not name the job.
+        """
         headers = connection.headers
         job_id = last_segment(headers.get("location", ""))
         if not job_id:
             await connection.aclose()
-            what = "the stream that answers a submit names no job in Location"
-            advice = "The job may run: see client.jobs(), where the server has that."
+            what = "the event stream in response to a submit has no Location header that names the job"
+            advice = "The job may be running: look for it in client.jobs(), if the server can list jobs."
             raise ProtocolError(what, where=connection.where(), advice=advice)
         link = headers.get("content-location")
         try:
@@ -195,13 +202,13 @@ class JobStarter:
         except ProtocolError:
             await connection.aclose()
             raise
-        await stream.take_over(connection)
+        await stream.adopt_response(connection)
         return stream
 
     async def _names(self, since: float, *, but: str) -> str:
-        """Advice that lists the server's endpoints, unless the error lists them already."""
+        """Write the advice that lists the server's endpoints; empty if the error message `but` lists them already."""
         try:
-            discovery = await self.exchange.discover(self.options, since)
+            discovery = await self.session.discover(self.options, since)
             names = [endpoint.name for endpoint in discovery.endpoints]
         except TidewireError:
             return ""
@@ -210,20 +217,20 @@ class JobStarter:
         return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
 
     def _jobs_url(self, endpoint: str) -> str:
-        return f"{self.exchange.endpoint_url(endpoint)}/jobs"
+        return f"{self.session.endpoint_url(endpoint)}/jobs"
 
     # ---- attaching ---------------------------------------------------------------------------------------------
 
     def attach(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
     ) -> SingleJobReader[T]:
-        """The reader of a job that exists. Sends nothing."""
+        """Create the reader of an existing job with one input. Sends nothing."""
         return self._single(*self._attached(job_id, checkpoint), shape)
 
     def attach_batch(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
     ) -> BatchJobReader[T]:
-        """The reader of a job of many inputs that exists. Sends nothing."""
+        """Create the reader of an existing job with many inputs. Sends nothing."""
         return self._batch(*self._attached(job_id, checkpoint), shape)
 
     def _attached(
@@ -233,18 +240,18 @@ class JobStarter:
             _checked(job_id, "a job's id")
         if checkpoint is None:
             if job_id is None:
-                raise TypeError("give the job's id, or a checkpoint of it")
+                raise TypeError("pass the job's id or a checkpoint")
             return self._stream_of(job_id), None
         if not isinstance(checkpoint, Checkpoint):
             raise TypeError(
-                f"checkpoint is a Checkpoint, not {type(checkpoint).__name__}: read it with Checkpoint.from_json(text)"
+                f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}: use Checkpoint.from_json(text)"
             )
         if job_id is not None and checkpoint.job != job_id:
-            raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
-        if checkpoint.url is not None and checkpoint.url != self.exchange.base:
-            advice = "If it is the same server, pass dataclasses.replace(checkpoint, url=None)."
+            raise CheckpointError(f"the checkpoint belongs to job {checkpoint.job}, not to {job_id}")
+        if checkpoint.url is not None and checkpoint.url != self.session.base:
+            advice = "If both URLs lead to the same server, pass dataclasses.replace(checkpoint, url=None)."
             raise CheckpointError(
-                f"the checkpoint is of {checkpoint.url}, not of {self.exchange.base}", advice=advice
+                f"the checkpoint belongs to {checkpoint.url}, not to {self.session.base}", advice=advice
             )
         stream = self._stream_of(checkpoint.job)
         if checkpoint.cursor is None or checkpoint.state is None:
@@ -253,7 +260,7 @@ class JobStarter:
         try:
             view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
         except DiffError as error:
-            raise CheckpointError(f"this is not a checkpoint: {error}", advice=NO_CHECKPOINT) from None
+            raise CheckpointError(f"the checkpoint is not valid: {error}", advice=NO_CHECKPOINT) from None
         return stream, Position(view, checkpoint.columns, cursor)
 
     # ---- readers and their streams -----------------------------------------------------------------------------
@@ -261,19 +268,19 @@ class JobStarter:
     def _single(
         self,
         stream: JobStream,
-        taken: Position | None,
+        delivered: Position | None,
         shape: ResultType[T],
         *,
-        begun: Applied | None = None,
+        initial: Applied | None = None,
         endpoint: str | None = None,
     ) -> SingleJobReader[T]:
         return SingleJobReader(
-            self.exchange,
+            self.session,
             self.options,
             stream,
             cancel_url=f"{stream.job_url}/cancel",
-            taken=taken,
-            begun=begun,
+            delivered=delivered,
+            initial=initial,
             vocabularies=self._vocabularies,
             endpoint=endpoint,
             shape=shape,
@@ -282,38 +289,40 @@ class JobStarter:
     def _batch(
         self,
         stream: JobStream,
-        taken: Position | None,
+        delivered: Position | None,
         shape: ResultType[T],
         *,
-        begun: Applied | None = None,
+        initial: Applied | None = None,
     ) -> BatchJobReader[T]:
         return BatchJobReader(
-            self.exchange,
+            self.session,
             self.options,
             stream,
             cancel_url=f"{stream.job_url}/cancel",
-            taken=taken,
-            begun=begun,
+            delivered=delivered,
+            initial=initial,
             shape=shape,
         )
 
     def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
-        """The stream of a job that was just submitted, from the state that came with the response."""
+        """Create the stream of a job that was just submitted, starting from the state in the response."""
         stream = self._stream_of(job.id, events=(base, job.links.events))
-        begun = stream.follower.adopt(job)
-        return stream, begun if isinstance(begun, Applied) else None
+        initial = stream.follower.adopt(job)
+        return stream, initial if isinstance(initial, Applied) else None
 
     def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
-        """The stream of a job; `events` is the URL of a response, and the link to the stream in it."""
-        exchange = self.exchange
-        job_url = exchange.job_url(job_id)
+        """Create the stream of a job. `events` is the URL of a response and the relative link to the stream in it."""
+        session = self.session
+        job_url = session.job_url(job_id)
         follower = Follower(
-            backoff=Backoff(self.options.retry, exchange.timing.rng),
+            backoff=Backoff(self.options.retry, session.timing.rng),
             job_id=job_id,
             max_state_bytes=self.options.max_state_bytes,
         )
-        events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
-        return JobStream(exchange, follower, self.options, job_url=job_url, events_url=events_url)
+        events_url = (
+            f"{job_url}/events" if events is None else session.same_origin_link(*events, f"{job_url}/events")
+        )
+        return JobStream(session, follower, self.options, job_url=job_url, events_url=events_url)
 
 
 async def _close(running: set[AsyncBatchJob[Any]], transport: Transport) -> None:
@@ -328,9 +337,9 @@ def _key_header(key: str | None) -> dict[str, str]:
 
 
 def _checked(name: Any, what: str) -> str:
-    """Refuse a name that cannot be a segment of a URL's path."""
+    """Check a name that becomes a segment of a URL path."""
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a text, not {name!r}")
+        raise TypeError(f"{what} must be a string, not {name!r}")
     if not name:
-        raise ValueError(f"{what} is empty")
+        raise ValueError(f"{what} must not be empty")
     return name

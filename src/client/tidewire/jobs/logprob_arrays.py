@@ -1,4 +1,4 @@
-"""Log-probabilities of a whole generation as numpy arrays."""
+"""Log-probabilities of a complete generation as numpy arrays."""
 
 import math
 from collections.abc import Sequence
@@ -6,38 +6,45 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
-from tidewire.jobs.tokens import ASK, misfit
+from tidewire.jobs.tokens import ASK, invalid_columns
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 NO_TOKEN: Final = -1
-"""The id where a place has fewer candidates than another."""
+"""Fill value of `top_ids` in rows that have fewer candidates than the longest one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Logprobs:
-    """The columns of one generation. n generated tokens, m tokens of the prompt, k candidates at most, s scored ids.
+    """Token columns of one generation, as numpy arrays.
 
-    Log-probabilities are natural logarithms (nats), float64. What JSON writes as null is a probability of 0, and is
-    minus infinity here: its exponential is 0, and it sorts last, where NaN would spoil every sum. NaN stands only for
-    what is not defined: the log-probability of the prompt's first token, which nothing precedes. A place with fewer
-    than k candidates is filled with the id -1 and minus infinity. A column that was not asked for is None.
+    The shapes use n for generated tokens, m for prompt tokens, k for the largest number of candidates in a row and s
+    for scored token ids. Columns that the submit did not request are None.
+
+    Log-probabilities are natural logarithms as float64. A JSON null means probability 0 and becomes minus infinity,
+    which exponentiates to 0 and sorts last. NaN occurs only for the first token of the prompt, whose log-probability is
+    undefined. Rows with fewer than k candidates are padded with id -1 and log-probability minus infinity.
 
     Attributes:
-        token_ids: int64, shape (n,); empty where only the prompt was asked about.
-        logprobs: float64, (n,).
-        ranks: int64, (n,): 1 is the most probable token.
-        top_ids: int64, (n, k), most probable first.
-        top_logprobs: float64, (n, k).
-        tie_counts: int64, (n,).
-        scored_logprobs: float64, (n, s), in the order of `logprob_token_ids`.
-        prompt_token_ids: int64, (m,).
-        prompt_logprobs: float64, (m,); the first is NaN.
-        prompt_top_ids: int64, (m, k); the first row has no candidates.
-        prompt_top_logprobs: float64, (m, k).
-        mode: `raw` or `processed`: of which distribution they are; None where there are none.
+        token_ids: int64 (n,). Empty if the submit requested only prompt columns.
+        logprobs: float64 (n,).
+        ranks: int64 (n,). The most probable token has rank 1.
+        top_ids: int64 (n, k), most probable candidate first.
+        top_logprobs: float64 (n, k).
+        tie_counts: int64 (n,).
+        scored_logprobs: float64 (n, s), in the order of `logprob_token_ids` in the submit.
+        prompt_token_ids: int64 (m,).
+        prompt_logprobs: float64 (m,). The first element is NaN.
+        prompt_top_ids: int64 (m, k). The first row has no candidates.
+        prompt_top_logprobs: float64 (m, k).
+        mode: Distribution that the log-probabilities describe: `raw` or `processed`. None if there are none.
+
+    Example:
+        job = await client.submit("generate", prompt="def fib(", max_tokens=64, logprobs=True)
+        arrays = await job.logprobs()
+        print(arrays.logprobs.mean())
     """
 
     token_ids: "NDArray[np.int64]"
@@ -55,20 +62,20 @@ class Logprobs:
 
 
 def logprobs_of(value: Any, where: Where) -> Logprobs:
-    """The arrays of a generation's value.
+    """Convert the token columns of a generation's value to arrays.
 
     Raises:
-        TidewireError: The value has no columns of tokens.
-        ProtocolError: They are not those of a generation.
+        TidewireError: The value has no token columns.
+        ProtocolError: The columns are inconsistent or have elements of the wrong type.
         ImportError: numpy is not installed.
     """
     if not isinstance(value, dict) or not ({"token_ids", "prompt_token_ids"} & value.keys()):
-        raise TidewireError("this job's value has no columns of tokens", where=where, advice=ASK)
+        raise TidewireError("this job's value has no token columns", where=where, advice=ASK)
     numpy = _numpy()
     try:
         return _arrays(value, numpy)
     except (TypeError, ValueError) as error:
-        raise misfit(error, where) from error
+        raise invalid_columns(error, where) from error
 
 
 def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
@@ -76,7 +83,7 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
         found = value.get(name)
         of = "prompt_token_ids" if name.startswith("prompt_") else "token_ids"
         if found is not None and len(found) != len(value.get(of) or ()):
-            raise ValueError(f"{name} and {of} have not as many elements")
+            raise ValueError(f"{name} and {of} differ in length")
         return found
 
     def whole(name: str) -> Any:
@@ -124,7 +131,7 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
 
 def _whole(number: Any) -> int:
     if type(number) is not int:
-        raise TypeError(f"{number!r} is no whole number")
+        raise TypeError(f"{number!r} is not an integer")
     return number
 
 
@@ -134,9 +141,9 @@ def _nats(logprob: float | None) -> float:
 
 def _numpy() -> Any:
     try:
-        import numpy  # noqa: PLC0415, ICN001 - optional: only who asks for arrays needs it
+        import numpy  # noqa: PLC0415, ICN001 - optional dependency, needed only for arrays
     except ImportError as error:
         raise ImportError(
-            "job.logprobs() gives numpy arrays and numpy is not installed: pip install numpy, or take job.tokens()"
+            "job.logprobs() needs numpy, which is not installed: run `pip install numpy`, or use job.tokens()"
         ) from error
     return numpy

@@ -1,4 +1,4 @@
-"""`AsyncMap`: a `map` as an async iterator."""
+"""`AsyncMap`: the async iterator that `AsyncClient.map` returns."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from types import TracebackType
@@ -11,10 +11,15 @@ X = TypeVar("X")
 
 
 class AsyncMap(AsyncIterator[X], Generic[X]):
-    """The values of a `map`, as an async iterator. `async with` cancels what runs when it is left.
+    """Async iterator over the values of a `map`. `async with` cancels its running jobs when the block is left.
 
-    A loop that is left by `break` or an error without it closes its connection; what runs is cancelled when the client
-    is closed.
+    Without `async with`, the jobs of a loop that is left early are cancelled when the client is closed.
+
+    Example:
+        async with client.map("generate", inputs) as values:
+            async for value in values:
+                if value == "enough":
+                    break
     """
 
     def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
@@ -27,7 +32,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
         return await self._reader.next()
 
     async def aclose(self) -> None:
-        """Leave: close the connection, and cancel what runs."""
+        """Stop iterating: close the connection and cancel the running jobs."""
         await self._reader.aclose()
 
     async def __aenter__(self) -> Self:
@@ -40,7 +45,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
 
 
 class _MapReader(Generic[X]):
-    """Feeds the work of a map with inputs, and takes its values."""
+    """Passes inputs to a `MapWork` and takes values from it."""
 
     def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._work = work
@@ -48,21 +53,21 @@ class _MapReader(Generic[X]):
             aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)
         )
         self._busy = False
-        self._broken_off = False
+        self._inputs_failed = False
 
     async def next(self) -> X:
         if self._busy:
-            raise ConcurrentReadError("this map is being read by another loop", advice="Begin another.")
-        if self._broken_off:
-            what = "the inputs of this map were broken off, by an error or a wait that was cancelled"
-            raise ConcurrentReadError(what, advice="Begin another with the inputs that are left.")
+            raise ConcurrentReadError("another loop is reading this map", advice="Call map() again.")
+        if self._inputs_failed:
+            what = "the inputs of this map ended early, by an error or a cancelled wait"
+            raise ConcurrentReadError(what, advice="Call map() again with the remaining inputs.")
         work = self._work
         self._busy = True
         try:
             while not work.ready():
                 if work.finished:
                     raise StopAsyncIteration
-                while work.hungry:
+                while work.accepts_input:
                     await self._feed()
                 await work.fill()
             value: X = work.take()
@@ -81,8 +86,9 @@ class _MapReader(Generic[X]):
         except (StopIteration, StopAsyncIteration):
             self._work.end()
         except BaseException:
-            # A generator that was broken off has no more to give: going on would take that for the end of the inputs.
-            self._broken_off = True
+            # A generator that raised or was cancelled is exhausted. Another `next` on it would look like the normal
+            # end of the inputs and lose the remaining ones.
+            self._inputs_failed = True
             await self.aclose()
             raise
         else:

@@ -1,20 +1,21 @@
-"""`map`: any number of inputs through one endpoint, the values in the order of the inputs.
+"""The scheduling of `map`: submits inputs in batch jobs and collects the values in the order of the inputs.
 
-Jobs run on the server whether anybody reads them or not. So nothing runs here beside the loop that asks for values:
-up to `concurrency` jobs are under way, and of these the first in order is read.
+Jobs run on the server whether or not anyone reads them, so the client needs no background tasks between two requests
+for a value. Up to `concurrency` jobs run at the same time, and the client reads the first of them.
 
-  situation                                    | what is done
-  ---------------------------------------------+---------------------------------------------------------------------
-  fewer than `concurrency` jobs are under way  | inputs are taken until a body is full (`batch_size` inputs, the
-                                               |   server's `max_inputs`, its `max_body_bytes`), and submitted
-  else                                         | the first job is read; values leave in order as soon as they are there
-  the others, every `visit` seconds            | those that have ended are read, before the server forgets them
-  an input is refused (422)                    | it has failed; the others of its body are submitted without it
-  the loop is left early                       | what runs is cancelled by `aclose`, or by the client's if that was not
-                                               |   called; with an `idempotency_key` of the user's it is left to run, for
-                                               |   the next attempt to find
-  a connection breaks                          | a submit is repeated with its key, which names the body: no input runs
-                                               |   twice
+  situation                                   | action
+  --------------------------------------------+----------------------------------------------------------------------
+  fewer than `concurrency` jobs are running   | consume inputs until a job is full (`batch_size`, the server's
+                                              |   `max_inputs` or its `max_body_bytes`) and submit it
+  `concurrency` jobs are running              | read the first job and yield its values in order
+  `_poll_interval` seconds have passed        | check the other jobs, and read those that have ended before the server
+                                              |   deletes them
+  the server refuses an input (422)           | record it as failed and submit the other inputs of its job
+  the loop is left early                      | `aclose` of the map or of the client cancels the running jobs, except
+                                              |   if the user passed an `idempotency_key`: then another map can reuse
+                                              |   them
+  a connection breaks                         | retry the submit with its idempotency key, which is derived from the
+                                              |   body: no input runs twice
 """
 
 import re
@@ -37,22 +38,22 @@ from tidewire.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.types import ResultType
 
 CONCURRENCY: Final = 4
-"""Jobs that are under way at the same time, by default."""
+"""Default number of jobs running at the same time."""
 BATCH_SIZE: Final = 256
-"""Inputs of one job, by default and where the server allows that many.
+"""Default number of inputs in one job, if the server allows that many.
 
-`concurrency` times this is the look-ahead: inputs that were taken and whose values were not handed over yet."""
-VISIT_EVERY: Final = 60.0
-"""Seconds after which jobs that are not being read are looked at; a quarter of the time that the server keeps an ended
-job, if that is less."""
-LEAST_VISIT: Final = 0.25
-"""Seconds; a server that keeps ended jobs for less than four of these is not asked more often."""
+At most `concurrency` × `batch_size` inputs are consumed ahead of the yielded values."""
+POLL_INTERVAL: Final = 60.0
+"""Seconds between checks of the jobs that are not being read. A server that keeps ended jobs for less than four times as
+long is polled more often: every quarter of its `state_ttl_s`."""
+MIN_POLL_INTERVAL: Final = 0.25
+"""Shortest interval in seconds between checks of the jobs that are not being read."""
 
 CANCEL_TIMEOUT: Final = 2.0
-"""Seconds that cancelling the jobs of a `map` may take in all."""
+"""Seconds that cancelling all jobs of a `map` may take in total."""
 
-_ROOM: Final = 1024
-"""Bytes of a body beside its inputs, the shared members and the options: names and brackets."""
+_BODY_OVERHEAD: Final = 1024
+"""Bytes reserved in a request body for member names, brackets and options."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
 
 T = TypeVar("T")
@@ -60,14 +61,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MapProgress:
-    """How far a `map` is.
+    """Progress of a `map`, passed to its `progress` callback.
 
     Attributes:
-        taken: Inputs that were taken.
-        ended: Inputs whose value, or failure, has arrived.
-        failed: Those among them that failed.
-        jobs: Jobs under way.
-        total: How many inputs there are in all, where the iterable can tell.
+        taken: Number of inputs consumed so far.
+        ended: Number of inputs that have succeeded or failed.
+        failed: Number of inputs that have failed.
+        jobs: Number of running jobs.
+        total: Number of inputs, or None if the iterable has no length.
+
+    Example:
+        def show(progress):
+            print(f"{progress.ended} of {progress.total}")
+
+        values = list(client.map("generate", inputs, progress=show))
     """
 
     taken: int
@@ -79,18 +86,18 @@ class MapProgress:
 
 @dataclass(slots=True)
 class _Part:
-    """Some inputs that go in one job, and what became of them."""
+    """The inputs of one job and their outcomes. Inputs are numbered over the whole map."""
 
     first: int
-    """Number of its first input."""
+    """Number of the first input."""
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """Number of the input → its JSON; those that the server refused are taken out."""
+    """JSON of each input, by the input's number. Inputs that the server refused are removed."""
     size: int = 0
-    """Bytes of them."""
+    """Total size of the inputs in bytes."""
     outcomes: dict[int, Any] = field(default_factory=dict)
     count: int = 0
-    """How many of them there were."""
-    handed: int = 0
+    """Number of inputs, including refused ones."""
+    delivered: int = 0
     job: AsyncBatchJob[Any] | None = None
     reading: UpdateIterator[tuple[int, Any]] | None = None
 
@@ -105,28 +112,31 @@ class _Part:
 
     @property
     def over(self) -> bool:
-        return self.handed == self.count
+        return self.delivered == self.count
 
 
 class BatchStarter(Protocol):
-    """What `map` needs of a client."""
+    """The part of `JobStarter` that `map` uses."""
 
     running: set[AsyncBatchJob[Any]]
-    """Jobs of maps that were neither read to their end nor cancelled. The client cancels them when it is closed."""
+    """Jobs of `map` calls that were neither read to their end nor cancelled. Closing the client cancels them."""
 
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
-        """The endpoint's name and description, and the server's limits."""
+        """Return the endpoint's name, the server's limits and the endpoint's description."""
 
     async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Submit a body under an idempotency key."""
+        """Submit a request body under an idempotency key."""
 
 
 class MapWork(Generic[T]):
-    """The work of one `map`, whoever takes its inputs and values: see the table at the top of this file.
+    """The state of one `map`, shared by the async and the blocking client.
+
+    The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
+    from `take` while `ready()` is true. The table in the module's docstring lists what `fill` does.
 
     Attributes:
-        finished: Whether all was handed over.
-        closed: Whether it was left.
+        finished: Whether all values were delivered or the map failed.
+        closed: Whether the map was closed.
     """
 
     def __init__(
@@ -147,7 +157,7 @@ class MapWork(Generic[T]):
     ) -> None:
         for name, value in (("concurrency", concurrency), ("batch_size", batch_size)):
             if type(value) is not int or value < 1:
-                raise ValueError(f"{name} is a number of at least 1, not {value!r}")
+                raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
         check_key(key)
         self.finished: bool = False
         self.closed: bool = False
@@ -162,37 +172,37 @@ class MapWork(Generic[T]):
         self._return_exceptions = return_exceptions
         self._progress = progress
         self._total = total
-        self._told: MapProgress | None = None
-        self._name: str | None = None
+        self._reported: MapProgress | None = None
+        self._endpoint_name: str | None = None
         self._batches = True
         self._max_body = 0
-        self._visit = VISIT_EVERY
+        self._poll_interval = POLL_INTERVAL
         self._leaves_running = key is not None
         self._key = key or secrets.token_urlsafe(16)
         self._taken = self._ended = self._failed = 0
         self._exhausted = False
         self._part = _Part(0)
-        """What is being filled."""
+        """The inputs of the next job to submit."""
         self._full = False
         self._next: tuple[int, bytes] | None = None
-        """An input that did not fit into it any more."""
+        """Number and JSON of an input that did not fit into the next job, and starts the one after it."""
         self._under_way: deque[_Part] = deque()
         self._values: deque[Any] = deque()
 
     # ---- inputs ------------------------------------------------------------------------------------------------
 
     @property
-    def hungry(self) -> bool:
-        """Whether it takes an input now."""
+    def accepts_input(self) -> bool:
+        """Whether the next call should be `feed` or `end`."""
         return (
-            self._name is not None
+            self._endpoint_name is not None
             and not self._exhausted
             and not self._full
             and len(self._under_way) < self._concurrency
         )
 
     def feed(self, value: Any) -> None:
-        """Take one input."""
+        """Add one input. An input that is not valid JSON becomes a failed item."""
         number, self._taken = self._taken, self._taken + 1
         try:
             content = encoded(self._merged(jsonable(value, f"/inputs/{number}")))
@@ -208,7 +218,7 @@ class MapWork(Generic[T]):
         self._full = self._part.count >= self._batch_size
 
     def end(self) -> None:
-        """There are no more inputs."""
+        """Record that there are no more inputs."""
         self._exhausted = True
         self._full = self._part.count > 0
 
@@ -216,26 +226,26 @@ class MapWork(Generic[T]):
         if self._batches or not self._shared:
             return value
         if not isinstance(value, dict):
-            raise InvalidInputError("shared members need inputs that are objects")
+            raise InvalidInputError("shared members require inputs that are JSON objects")
         return {**self._shared, **value}
 
     # ---- values ------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether a value can be handed over without waiting. Reports progress."""
+        """Whether `take` can return a value without waiting. Calls the `progress` callback if something changed."""
         if self._progress is not None:
-            told = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
-            if told != self._told:
-                self._told = told
-                self._progress(told)
+            progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
+            if progress != self._reported:
+                self._reported = progress
+                self._progress(progress)
         return bool(self._values)
 
     def take(self) -> Any:
-        """The next value.
+        """Return the next value.
 
         Raises:
-            ItemFailedError: The item failed, and `return_exceptions` is not set.
-            InvalidInputError: Likewise: the server refused the input.
+            ItemFailedError: The item failed and `return_exceptions` is False.
+            InvalidInputError: The input was refused and `return_exceptions` is False.
         """
         value = self._values.popleft()
         if isinstance(value, ItemFailedError) and not self._return_exceptions:
@@ -244,18 +254,18 @@ class MapWork(Generic[T]):
             raise cause if isinstance(cause, InvalidInputError) else value
         return value
 
-    def _hand_over(self, part: _Part) -> None:
-        while (number := part.first + part.handed) in part.outcomes:
+    def _deliver(self, part: _Part) -> None:
+        while (number := part.first + part.delivered) in part.outcomes:
             self._values.append(part.outcomes.pop(number))
-            part.handed += 1
+            part.delivered += 1
 
     def _count(self, *, failed: bool) -> None:
         self._ended += 1
         self._failed += failed
 
     def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
-        """That an input was refused, as the failure of its item."""
-        # The server counts within a body, the reader over all inputs.
+        """Create the failure of an item whose input was refused."""
+        # The server's message counts the inputs within one job. Replace its index by the number over all inputs.
         why = _OF_INPUT.sub(r"the input\2", error.what, count=1)
         what = f"input {number} was refused: {why}"
         refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
@@ -264,22 +274,25 @@ class MapWork(Generic[T]):
         failed.__cause__ = refused
         return failed
 
-    # ---- one step after another --------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        """Do what comes next; afterwards look whether it is `hungry`, `ready`, or `finished`.
+        """Make progress by one step: discover the endpoint, submit a job or read the first running job.
+
+        Afterwards check `accepts_input`, `ready()` and `finished`.
 
         Raises:
-            TidewireError: A submit was refused, or a job cannot be read.
+            ConcurrentReadError: The map was closed.
+            TidewireError: The server refused a submit, or a job could not be read.
         """
         if self.closed:
-            raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+            raise ConcurrentReadError("this map was closed and cannot continue", advice="Call map() again.")
         try:
-            if self._name is None:
+            if self._endpoint_name is None:
                 await self._prepare()
             elif self._full:
                 await self._submit()
-            elif self.hungry:
+            elif self.accepts_input:
                 return
             elif self._under_way:
                 await self._read()
@@ -296,9 +309,9 @@ class MapWork(Generic[T]):
         most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
         self._batch_size = min(self._batch_size, most)
         shared = encoded(self._shared) if self._batches else b""
-        self._max_body = limits.max_body_bytes - len(shared) - _ROOM
-        self._visit = min(VISIT_EVERY, max(LEAST_VISIT, limits.state_ttl_s / 4))
-        self._name = name
+        self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
+        self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
+        self._endpoint_name = name
 
     async def _submit(self) -> None:
         part = self._part
@@ -306,9 +319,9 @@ class MapWork(Generic[T]):
             body = self._body(part)
             key = sha256(self._key.encode() + b"\0" + str(part.first).encode() + b"\0" + body).hexdigest()
             try:
-                part.job = await self._starter.start(self._name or "", body, key, self._shape)
+                part.job = await self._starter.start(self._endpoint_name or "", body, key, self._shape)
             except InvalidInputError as error:
-                if not self._take_out(part, error):
+                if not self._remove_refused(part, error):
                     raise
                 continue
             part.reading = part.job.as_completed()
@@ -331,8 +344,8 @@ class MapWork(Generic[T]):
             b'{"inputs":[' + inputs + b"]" + _tail(more | ({"shared": self._shared} if self._shared else {}))
         )
 
-    def _take_out(self, part: _Part, error: InvalidInputError) -> bool:
-        """Take the input that the server refused out of a part; False where it named none."""
+    def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
+        """Remove the input that the server refused from a job's inputs. Returns False if the error names no input."""
         place = _OF_INPUT.match(error.pointer or "")
         if place is not None and int(place[1]) < len(part.inputs):
             number = [*part.inputs][int(place[1])]
@@ -344,7 +357,7 @@ class MapWork(Generic[T]):
         part.outcomes[number] = self._refused(number, error)
         self._count(failed=True)
         if not self._return_exceptions:
-            # The loop ends at this one: nothing after it needs to run.
+            # The caller's loop will raise at this input, so later inputs need not run.
             self._exhausted = True
             self._next = None
             part.inputs = {other: content for other, content in part.inputs.items() if other < number}
@@ -357,19 +370,21 @@ class MapWork(Generic[T]):
             others = [other for other in self._under_way if other is not part]
             numbers = [*part.inputs]
             with suppress(StopAsyncIteration):
-                self._note(
-                    part, numbers, await (self._read_beside(reading, others) if others else anext(reading))
+                self._record(
+                    part,
+                    numbers,
+                    await (self._read_and_poll_others(reading, others) if others else anext(reading)),
                 )
-                # What has come with it is there without waiting.
+                # Read all items of the block, which are available without waiting.
                 while reading.block.at < len(reading.block.items):
-                    self._note(part, numbers, await anext(reading))
-        self._hand_over(part)
+                    self._record(part, numbers, await anext(reading))
+        self._deliver(part)
         if reading is None or reading.finished:
             self._under_way.popleft()
             if part.job is not None:
                 self._starter.running.discard(part.job)
 
-    def _note(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
+    def _record(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
         index, outcome = ended
         failed = isinstance(outcome, ItemFailedError)
         if failed:
@@ -377,40 +392,40 @@ class MapWork(Generic[T]):
         part.outcomes[numbers[index]] = outcome
         self._count(failed=failed)
 
-    async def _read_beside(
+    async def _read_and_poll_others(
         self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_Part]
     ) -> tuple[int, Any]:
-        """Read the first job, and look after the others meanwhile."""
+        """Read an item of the first job, and poll the other jobs at the same time."""
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._look_after, others)
+            tasks.start_soon(self._poll_others, others)
             try:
                 ended = await anext(reading)
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the group that would wrap it
+            except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
                 fault = error
             tasks.cancel_scope.cancel()
         if fault is not None:
             raise fault
         return ended
 
-    async def _look_after(self, others: Iterable[_Part]) -> None:
+    async def _poll_others(self, others: Iterable[_Part]) -> None:
         while True:
-            await self._sleep(self._visit)
+            await self._sleep(self._poll_interval)
             for job in [other.job for other in others if other.job is not None]:
-                # What is wrong with it is told when its turn comes.
+                # Ignore errors here. They are raised when the job is read in its turn.
                 with suppress(TidewireError):
                     if not job.ended and (await job.read()).done is not None:
                         await job.wait()
 
-    # ---- leaving -----------------------------------------------------------------------------------------------
+    # ---- closing -----------------------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> bool:
-        """Whether there are jobs that were not read to their end."""
+        """Whether there are submitted jobs that were not read to their end."""
         return bool(self._under_way)
 
     async def aclose(self) -> None:
-        """Leave: close the connection, and cancel what runs."""
+        """Close the connection and cancel the running jobs."""
         self.closed = self.finished = True
         self._values.clear()
         if self._under_way and (reading := self._under_way[0].reading) is not None:
@@ -422,11 +437,11 @@ class MapWork(Generic[T]):
 async def cancel_all(
     running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any] | None] | None = None
 ) -> None:
-    """Cancel running jobs, as far as that can be done in `CANCEL_TIMEOUT` seconds.
+    """Cancel running jobs, for at most `CANCEL_TIMEOUT` seconds.
 
     Args:
-        running: Those that were cancelled are taken out.
-        jobs: Some of them; None: all.
+        running: The running jobs. Cancelled jobs are removed from the set.
+        jobs: The jobs to cancel, if not all of `running`.
     """
     with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
         for job in [*(running if jobs is None else jobs)]:
@@ -438,10 +453,10 @@ async def cancel_all(
 
 
 def total_of(inputs: Any) -> int | None:
-    """How many inputs there are, where that can be told."""
+    """Return the number of inputs, or None if the iterable has no length."""
     return len(inputs) if isinstance(inputs, Sized) else None
 
 
 def _tail(members: dict[str, Any]) -> bytes:
-    """Further members of a body, and its end."""
+    """Serialize further members of a JSON object, with its closing brace."""
     return b"," + encoded(members)[1:] if members else b"}"

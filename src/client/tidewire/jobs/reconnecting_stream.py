@@ -1,9 +1,9 @@
-"""Drives one job's event stream: opens it, reads it, watches over it, opens it again.
+"""`JobStream`: reads a job's event stream, detects silent connections and reconnects.
 
-What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
-bytes and spends the time. It pulls: nothing is read unless somebody asks for it, so a reader that is slow slows the
-server's sends and no task is left behind. When the wait is cancelled, the connection stays open for the next pull; the
-caller closes it if there is none.
+The protocol's logic is in `tidewire.protocol.follower`, which decides what each event and each broken connection means.
+This module does the I/O and the waiting. It reads only while a caller waits, so a slow caller exerts backpressure on
+the server, and no background task exists. When a wait is cancelled, the connection stays open for the next read, and
+the caller must close it if there is none.
 """
 
 import logging
@@ -48,40 +48,40 @@ from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 
 LEAST_EVENT_BYTES: Final = 2**20
-"""Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
+"""Lower bound in bytes of the maximum event size, which is otherwise `max_state_bytes`. [TW-FRM-078]"""
 
 log: Final = logging.getLogger("tidewire")
 
 
 class JobStream:
-    """One job's stream. One task at a time may read it.
+    """The event stream of one job, over any number of connections. Only one task at a time may read it.
 
     Attributes:
-        follower: What is known of the job.
-        events_url: Where the stream is.
-        job_url: Where the job is.
-        received: Bytes that were read, of all connections.
+        follower: Protocol state of the job: document, cursor, retries.
+        events_url: URL of the event stream.
+        job_url: URL of the job.
+        received: Number of bytes read, over all connections.
     """
 
     def __init__(
-        self, exchange: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
+        self, session: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
     ) -> None:
         self.follower = follower
         self.job_url = job_url
         self.events_url = events_url
         self.received: int = 0
-        self._exchange = exchange
+        self._session = session
         self._options = options
         self._connection: Connection | None = None
         self._decoder = Decoder()
         self._events: deque[Event] = deque()
         self._oversized: str | None = None
-        self._due: Reconnect | Fatal | None = None
+        self._pending: Reconnect | Fatal | None = None
         self._waited_for_hello = self._silence = 0.0
-        """Seconds spent in reads of this connection before its `hello`; and since its last byte."""
+        """Seconds spent waiting on this connection for its `hello` event, and since its last byte."""
         self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
-        self._answered_at: str | None = None
-        """URL of the answer that was the last stream: links in it are relative to that."""
+        self._stream_url: str | None = None
+        """URL of the last event stream's response, which resolves relative links in its events."""
         self._last_fault: TidewireError | None = None
 
     @property
@@ -89,31 +89,34 @@ class JobStream:
         """Whether `done` was applied."""
         return self.follower.done is not None
 
-    async def block(self, most: int) -> list[Applied | Notice]:
-        """Go on until something can be told, and tell with it what can be told without waiting.
+    async def next_outcomes(self, limit: int) -> list[Applied | Notice]:
+        """Wait for events and return their outcomes: changes of the job's state, and notices such as queue positions.
+
+        Reconnects as often as necessary and allowed.
 
         Args:
-            most: How much at a time.
+            limit: Maximum number of outcomes to return.
 
         Raises:
-            TidewireError: The stream is over without the job's end, or cannot be read.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         try:
             while True:
-                # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.
-                told = self._told(most)
-                if told:
-                    return told
-                match outcome := self._due or await self._next():
+                # Do not await between applying events and returning: a cancellation would lose the outcomes.
+                outcomes = self._apply_events(limit)
+                if outcomes:
+                    return outcomes
+                match outcome := self._pending or await self._next():
                     case Applied() | Notice():
                         return [outcome]
                     case Reconnect():
-                        # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
-                        self._due = outcome
+                        # Keep the pending reconnect while waiting: a caller that cancels the wait and calls again
+                        # must wait again, or quick retries would flood the server.
+                        self._pending = outcome
                         await self._reconnect(outcome)
-                        self._due = None
+                        self._pending = None
                     case Fatal():
-                        self._due = None
+                        self._pending = None
                         raise self._error(outcome)
         except Exception:
             await self.aclose()
@@ -123,24 +126,24 @@ class JobStream:
                 await self.aclose()
             raise
 
-    def _told(self, most: int) -> list[Applied | Notice]:
-        """What the events that have come tell; one that ends the connection is what is due after them."""
-        told: list[Applied | Notice] = []
+    def _apply_events(self, limit: int) -> list[Applied | Notice]:
+        """Apply received events and return their outcomes. An event that ends the connection sets `_pending`."""
+        outcomes: list[Applied | Notice] = []
         events, follower = self._events, self.follower
-        # Nothing follows an end, whatever came with it.
-        while events and len(told) < most and self._due is None and follower.done is None:
+        # Ignore events after the job's end and after an event that ends the connection.
+        while events and len(outcomes) < limit and self._pending is None and follower.done is None:
             outcome = follower.receive(events.popleft())
             if type(outcome) is Applied or type(outcome) is Notice:
-                told.append(outcome)
+                outcomes.append(outcome)
             elif type(outcome) is Ignored:
-                log.debug("%s: %s", self._name, outcome.why)
+                log.debug("%s: %s", self._label, outcome.why)
             else:
-                self._due = outcome  # type: ignore[assignment]
-        return told
+                self._pending = outcome  # type: ignore[assignment]
+        return outcomes
 
-    async def take_over(self, connection: Connection) -> None:
-        """Go on with the stream that answered the submit, if it can be read; else another one is opened."""
-        self._exchange.contacted = True
+    async def adopt_response(self, connection: Connection) -> None:
+        """Continue with the event stream in the response to a submit. If it is not usable, the next read opens another."""
+        self._session.contacted = True
         if not _is_stream(connection):
             await connection.aclose()
             return
@@ -156,15 +159,15 @@ class JobStream:
             await connection.aclose()
 
     def close_soon(self) -> None:
-        """Close the connection from where nothing can be awaited."""
+        """Schedule the closing of the connection without awaiting it, for finalizers and other threads."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close_soon()
 
-    # ---- one thing after another -------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------
 
     async def _next(self) -> Outcome | None:
-        """Bring in events, or what is due without any."""
+        """Open a connection or read from it. Returns an outcome if one results without an event."""
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
             return self.follower.oversized(why)
@@ -176,21 +179,21 @@ class JobStream:
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
         greeted = follower.greeted
-        # Only time in which somebody reads counts, and a read that was cancelled counts, too: a caller that waits
-        # again and again for a moment would otherwise never see that a connection is silent.
-        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._exchange.timing.hello_timeout
+        # The silence timeout counts only time spent in reads, including cancelled reads: otherwise a caller that
+        # polls with short timeouts would never notice a dead connection.
+        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._session.timing.hello_timeout
         limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
-        begun = anyio.current_time()
+        started = anyio.current_time()
         try:
             segment = await connection.read(limit)
         except SilenceTimeoutError as error:
             if not greeted:
-                error.what = "no hello in time"
+                error.what = "the server sent no hello event in time"
             return self._cut(error, spent=allowed)
         except TransportError as error:
             return self._cut(error)
         finally:
-            waited = anyio.current_time() - begun
+            waited = anyio.current_time() - started
             if greeted:
                 self._silence += waited
             else:
@@ -212,98 +215,114 @@ class JobStream:
         self._last_fault = fault
         return self.follower.lost(fault.what, spent=spent)
 
-    async def _reconnect(self, again: Reconnect) -> None:
+    async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
-        level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(again.cause, logging.INFO)
-        log.log(level, "%s: %s (%s); again in %.2f s", self._name, again.why, again.cause.value, again.wait)
-        hooks, job_id = self._exchange.hooks, self.follower.job_id
-        if again.cause is Cause.RESYNC:
-            await tell(hooks.on_resync, ResyncEvent(job_id, again.why))
-        event = ReconnectEvent(job_id, again.cause.value, again.why, again.wait, self._last_event_id)
+        level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(
+            reconnect.cause, logging.INFO
+        )
+        log.log(
+            level,
+            "%s: %s (%s); reconnecting in %.2f s",
+            self._label,
+            reconnect.why,
+            reconnect.cause.value,
+            reconnect.wait,
+        )
+        hooks, job_id = self._session.hooks, self.follower.job_id
+        if reconnect.cause is Cause.RESYNC:
+            await tell(hooks.on_resync, ResyncEvent(job_id, reconnect.why))
+        event = ReconnectEvent(
+            job_id, reconnect.cause.value, reconnect.why, reconnect.wait, self._last_event_id
+        )
         await tell(hooks.on_reconnect, event)
-        await self._exchange.timing.sleep(again.wait)
+        await self._session.timing.sleep(reconnect.wait)
 
-    async def tell_end(self) -> None:
-        """Tell that the job's end was received."""
+    async def notify_end(self) -> None:
+        """Log the job's end and call the `on_end` hook."""
         done = self.follower.done
         if done is not None:
-            log.debug("%s: %s", self._name, done.status)
+            log.debug("%s: %s", self._label, done.status)
             event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
-            await tell(self._exchange.hooks.on_end, event)
+            await tell(self._session.hooks.on_end, event)
 
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
-        """GET the stream with the cursor, and do what the policy says of the response."""
+        """Request the event stream from the current cursor and handle the response as the request policy decides."""
         follower, policy = self.follower, self._policy
         follower.connected()
         policy.begin()
         cursor = "" if follower.cursor is None else str(follower.cursor)
         url = self._next_url()
         while True:
-            headers = await self._exchange.headers(self._options)
-            credentials = self._exchange.credentials.now
+            headers = await self._session.headers(self._options)
+            credentials = self._session.credentials.current
             headers.pop("Accept")
             if cursor:
                 headers["Last-Event-ID"] = cursor
             try:
-                opening = self._exchange.transport.open_stream(
+                opening = self._session.transport.open_stream(
                     url,
                     headers=headers,
                     connect_timeout=self._options.connect_timeout,
-                    answer_timeout=self._exchange.timing.hello_timeout,
+                    answer_timeout=self._session.timing.hello_timeout,
                 )
-                connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
+                connection = await watched(self._session.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
-                return await self._no_answer(error)
+                return await self._handle_fault(error)
             what = policy.action(connection.status, has_cursor=bool(cursor), usable=_is_stream(connection))
             if what is Action.USE:
-                log.debug("%s: connected, after %s", self._name, cursor or "nothing")
+                log.debug("%s: connected, after %s", self._label, cursor or "nothing")
                 self._connect(connection, cursor, url)
                 return None
             try:
-                answer = await connection.answer()
+                response = await connection.read_response()
             except TransportError as error:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if what is Action.REFRESH and await self._exchange.credentials.renew(credentials):
+            if what is Action.REFRESH and await self._session.credentials.renew(credentials):
                 continue
             if what is not Action.REDIRECT:
-                return await self._judge(what, answer)
-            url = self._exchange.redirected(answer)
+                return await self._handle_response(what, response)
+            url = self._session.redirected(response)
 
     def _next_url(self) -> str:
-        """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
+        """Return the stream's URL from the last `hello` event, if it is on the server's origin.
+
+        Credentials must not leave the server's origin.
+        """
         link = self.follower.events_url
-        if link is not None and self._answered_at is not None:
-            place = resolve(self._answered_at, link)
-            if same_origin(place, self._exchange.base):
+        if link is not None and self._stream_url is not None:
+            place = resolve(self._stream_url, link)
+            if same_origin(place, self._session.base):
                 return place
-            log.info("%s: the link %r in hello leads to another origin; it is not followed", self._name, link)
+            log.info(
+                "%s: ignored the link %r in a hello event, which leads to another origin", self._label, link
+            )
         return self.events_url
 
     def _connect(self, connection: Connection, cursor: str, url: str) -> None:
         self._connection = connection
-        self._answered_at = url
-        self._exchange.contacted = True
+        self._stream_url = url
+        self._session.contacted = True
         self._policy.connected()
-        most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
-        self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
+        limit = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
+        self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
         self._waited_for_hello = self._silence = 0.0
 
-    async def _no_answer(self, error: TransportError | NotATidewireServerError) -> Outcome:
-        contacted = self._exchange.contacted
+    async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
+        contacted = self._session.contacted
         if self._policy.fault(fault_of(error), contacted=contacted) is Action.FATAL:
             error.placed(job_id=self.follower.job_id)
-            await self._exchange.raise_fault(error)
+            await self._session.raise_fault(error)
         return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
 
-    async def _judge(self, what: Action, answer: Response) -> Outcome:
-        """What follows a response that is not a stream."""
+    async def _handle_response(self, what: Action, response: Response) -> Outcome:
+        """Handle a response that is not an event stream."""
         if self._policy.redirects > MAX_REDIRECTS:
-            raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
-        refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
+            raise ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=self._where)
+        refused = self._session.refused(response, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
@@ -312,11 +331,11 @@ class JobStream:
                 return self.follower.malformed(refused.what)
             case Action.WAIT:
                 return self.follower.lost(
-                    refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
+                    refused.what, at_least=retry_after(response.headers.get("retry-after")) or 0.0
                 )
             case Action.CUT:
-                if answer.status == HTTPStatus.OK and not self._exchange.contacted:
-                    raise self._exchange.not_tidewire(answer)
+                if response.status == HTTPStatus.OK and not self._session.contacted:
+                    raise self._session.not_tidewire(response)
                 if isinstance(refused, NotATidewireServerError):
                     raise refused
                 return self.follower.lost(refused.what)
@@ -326,18 +345,20 @@ class JobStream:
                 raise refused
 
     async def read_job(self) -> JobResource:
-        """GET the job."""
+        """Request the job."""
         job_id = self.follower.job_id
-        answer = await self._exchange.ask("GET", self.job_url, self._options, job_id=job_id)
-        job = self._exchange.read(JobResource, answer, what="job", job_id=job_id)
+        response = await self._session.request("GET", self.job_url, self._options, job_id=job_id)
+        job = self._session.read(JobResource, response, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
-            raise ProtocolError(f"asked for job {job_id}, the answer is job {job.id}", where=answer.where())
+            raise ProtocolError(
+                f"requested job {job_id}, but the response is job {job.id}", where=response.where()
+            )
         return job
 
-    # ---- words -------------------------------------------------------------------------------------------------
+    # ---- messages and errors -----------------------------------------------------------------------------------
 
     @property
-    def _name(self) -> str:
+    def _label(self) -> str:
         return f"job {self.follower.job_id}"
 
     @property
@@ -358,14 +379,14 @@ class JobStream:
             case FatalKind.TOO_LARGE:
                 return StateTooLargeError(fatal.why, where=where)
             case FatalKind.EXHAUSTED:
-                # The next call starts with fresh attempts: who asks again has a reason to.
+                # Reset the retry counters: a caller that tries again after this error gets all attempts again.
                 self.follower.backoff.progress()
                 return _exhausted(fatal.why, self._last_fault, where)
             case _:
                 return ProtocolError(fatal.why, where=where)
 
 
-_FORGOTTEN: Final = "The server knew it before: one whose jobs live in its memory forgets them when it restarts. Submit it again."
+_FORGOTTEN: Final = "The job existed earlier. A server that keeps jobs in memory loses them when it restarts. Submit the job again."
 
 
 def _is_stream(connection: Connection) -> bool:
@@ -374,7 +395,7 @@ def _is_stream(connection: Connection) -> bool:
 
 
 def _exhausted(why: str, fault: TidewireError | None, where: Where) -> TidewireError:
-    advice = "The job may still run: read on later with client.job(checkpoint=job.checkpoint())."
+    advice = "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
     error.__cause__ = fault

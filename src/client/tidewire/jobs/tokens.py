@@ -1,10 +1,10 @@
-"""The tokens of a generation, and their log-probabilities: rows of the columns of a job's value.
+"""Tokens of a generation with their log-probabilities, read from the token columns of a job's value.
 
-A token is handed over once, when it can no longer become void: at once where the endpoint has no rollback; elsewhere
-when text that follows it has become stable, and the rest at the end.
+Each token is yielded once, when the server can no longer retract it: at once if the endpoint has no rollback, otherwise
+when text after the token is stable or the job has ended.
 
-A token's text is that of its bytes alone, with U+FFFD where these are no whole character. It is for showing: the text
-of a job is what `iter_text` gives, not what the texts of its tokens make when they are joined.
+A token's text is decoded from the token's bytes alone, with U+FFFD for incomplete characters, and is meant for display.
+The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
 import base64
@@ -25,16 +25,16 @@ from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
-ASK = "Ask for them in the submit: logprobs=True, or top_logprobs=n for the n most probable tokens at each place."
+ASK = "Request them in the submit: logprobs=True, or top_logprobs=n for the n most probable tokens at each position."
 
 
 class Alternative(NamedTuple):
-    """A candidate at one place of a text.
+    """One of the most probable candidates for a generated token.
 
     Attributes:
-        text: The text of its bytes alone.
-        id: Its id in the vocabulary.
-        logprob: Natural logarithm of its probability; minus infinity where that is 0.
+        text: Text decoded from the candidate's bytes alone.
+        id: Id of the candidate in the vocabulary.
+        logprob: Natural logarithm of the candidate's probability; minus infinity for probability 0.
     """
 
     text: str
@@ -46,13 +46,13 @@ class Token(NamedTuple):
     """A generated token.
 
     Attributes:
-        text: The text of its bytes alone, for showing.
-        id: Its id in the vocabulary.
-        logprob: Natural logarithm of its probability, in nats; minus infinity where that is 0, None where
-            log-probabilities were not asked for.
-        rank: 1 plus the number of tokens that were more probable; None where `ranks` was not asked for.
-        alternatives: The most probable tokens at its place, most probable first; it need not be among them. Empty
-            where `top_logprobs` was not asked for.
+        text: Text decoded from the token's bytes alone, for display.
+        id: Id of the token in the vocabulary.
+        logprob: Natural logarithm of the token's probability; minus infinity for probability 0, None if the submit did
+            not request log-probabilities.
+        rank: 1 plus the number of more probable tokens; None if the submit did not request `ranks`.
+        alternatives: The most probable candidates, most probable first. They need not include the token itself. Empty
+            if the submit did not request `top_logprobs`.
     """
 
     text: str
@@ -63,14 +63,14 @@ class Token(NamedTuple):
 
 
 class Vocabulary(BaseModel):
-    """What `GET …/vocabulary` answers: id → bytes."""
+    """The bytes of every token id: response of `GET /v1/endpoints/{name}/vocabulary`."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
     hash: str
     tokens: tuple[bytes, ...]
     special: frozenset[int] = Field(default_factory=frozenset)
-    """Ids that add nothing to a text; their bytes are names for showing."""
+    """Ids of special tokens, which add no text. Their bytes are names for display."""
 
     @field_validator("tokens", mode="before")
     @classmethod
@@ -78,23 +78,28 @@ class Vocabulary(BaseModel):
         try:
             return tuple(base64.b64decode(one, validate=True) for one in tokens)
         except (TypeError, binascii.Error) as error:
-            raise ValueError(f"tokens are base64: {error}") from None
+            raise ValueError(f"tokens are not valid base64: {error}") from None
 
     def text(self, token_id: int) -> str:
-        """The text of one token's bytes alone."""
+        """Decode the text of one token, with U+FFFD for incomplete characters.
+
+        Raises:
+            ProtocolError: The vocabulary has no such token.
+        """
         if not 0 <= token_id < len(self.tokens):
-            raise ProtocolError(f"token {token_id} is not in a vocabulary of {len(self.tokens)}")
+            raise ProtocolError(f"token id {token_id} is not in the vocabulary of {len(self.tokens)} tokens")
         return self.tokens[token_id].decode("utf-8", "replace")
 
 
 class TokenRows:
-    """Hands over the tokens of a job's value; see the top of this file.
+    """Projection for `tokens`: yields the tokens of a job's value once they are final.
 
     Args:
-        text: Knows what can no longer become void.
-        handed: Tokens that were handed over before.
-        vocabulary: Asks for the endpoint's vocabulary; None where it has none.
-        where: For errors.
+        text: Decides which updates are final.
+        delivered: Number of tokens that were delivered before.
+        vocabulary: Coroutine function that returns the endpoint's vocabulary, or None if there is none or the job does
+            not need it.
+        where: Context for error messages.
     """
 
     silent = True
@@ -103,13 +108,13 @@ class TokenRows:
         self,
         text: FinalTextReader,
         *,
-        handed: int,
+        delivered: int,
         vocabulary: Callable[[], Awaitable[Vocabulary | None]],
         where: Where,
     ) -> None:
         self._text = text
-        self._handed = handed
-        self._ask = vocabulary
+        self._delivered = delivered
+        self._fetch_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
         self._where = where
 
@@ -118,79 +123,77 @@ class TokenRows:
 
     async def prepare(self) -> None:
         await self._text.prepare()
-        self._vocabulary = await self._ask()
+        self._vocabulary = await self._fetch_vocabulary()
 
-    def give(self, update: ItemChange[Any]) -> Iterable[Token]:
-        self._text.give(update)
-        view = update.place.view
-        if view.length(f"{_VALUE}/token_ids") < self._handed:
-            raise self._text.void("tokens", update)
-        if update.text and not _asked_for(view):
+    def project(self, update: ItemChange[Any]) -> Iterable[Token]:
+        self._text.project(update)
+        view = update.position.view
+        if view.length(f"{_VALUE}/token_ids") < self._delivered:
+            raise self._text.retraction_error("tokens", update)
+        if update.text and not _has_tokens(view):
             raise self._no_tokens()
-        return self._fresh()
+        return self._new_tokens()
 
     def finish(self) -> Iterable[Token]:
         self._text.finish()
         last = self._text.final
-        # A job that failed has its own error, which comes next.
-        if last is not None and last.member("status") == "succeeded" and not _asked_for(last.place.view):
+        # For a job that failed, the iterator raises the job's own error next.
+        if last is not None and last.member("status") == "succeeded" and not _has_tokens(last.position.view):
             raise self._no_tokens()
-        return self._fresh()
+        return self._new_tokens()
 
     def _no_tokens(self) -> TidewireError:
-        return TidewireError("this job's value has no columns of tokens", where=self._where, advice=ASK)
+        return TidewireError("this job's value has no token columns", where=self._where, advice=ASK)
 
-    def rest(self) -> Iterable[ItemChange[Any]]:
-        return self._text.rest()
+    def undelivered(self) -> Iterable[ItemChange[Any]]:
+        return self._text.undelivered()
 
-    def _fresh(self) -> Iterable[Token]:
+    def _new_tokens(self) -> Iterable[Token]:
         final = self._text.final
         if final is None:
             return ()
-        start, view = self._handed, final.place.view
-        self._handed = max(start, view.length(f"{_VALUE}/token_ids"))
+        start, view = self._delivered, final.position.view
+        self._delivered = max(start, view.length(f"{_VALUE}/token_ids"))
         try:
-            return tuple(self._tokens(view, start)) if self._handed > start else ()
+            return tuple(self._tokens(view, start)) if self._delivered > start else ()
         except (TypeError, ValueError) as error:
-            raise misfit(error, self._where) from error
+            raise invalid_columns(error, self._where) from error
 
     def _tokens(self, view: View, start: int) -> Iterator[Token]:
         columns = {name: _column(view, name, start) for name in _COLUMNS}
         for at, token_id in enumerate(columns["token_ids"]):
             if type(token_id) is not int:
-                raise TypeError(f"{token_id!r} is no id of a token")
+                raise TypeError(f"{token_id!r} is not a token id")
             row = {name: column[at] if at < len(column) else None for name, column in columns.items()}
             ids, logprobs = row["top_ids"] or (), row["top_logprobs"] or ()
             texts = row["top_text"] or (None,) * len(ids)
             yield Token(
-                self._name(token_id, row["token_text"]),
+                self._token_text(token_id, row["token_text"]),
                 token_id,
-                # A null in the column is a probability of 0; a column that is not there was not asked for.
+                # A null element means probability 0. A missing column was not requested.
                 _nats(row["logprobs"]) if columns["logprobs"] else None,
                 row["ranks"],
                 tuple(
-                    Alternative(self._name(one, text), one, _nats(logprob))
+                    Alternative(self._token_text(one, text), one, _nats(logprob))
                     for one, text, logprob in zip(ids, texts, logprobs, strict=True)
                 ),
             )
 
-    def _name(self, token_id: int, told: str | None) -> str:
-        if told is not None:
-            if not isinstance(told, str):
-                raise TypeError(f"{told!r} is no text of a token")
-            return told
+    def _token_text(self, token_id: int, text: str | None) -> str:
+        if text is not None:
+            if not isinstance(text, str):
+                raise TypeError(f"{text!r} is not a token text")
+            return text
         if self._vocabulary is None:
-            advice = "Ask for token_text=True in the submit."
-            what = "this endpoint has no vocabulary, and the job no texts of its tokens"
+            advice = "Request token_text=True in the submit."
+            what = "the texts of this job's tokens are unknown: the endpoint has no vocabulary"
             raise TidewireError(what, where=self._where, advice=advice)
         return self._vocabulary.text(token_id)
 
 
-def misfit(error: Exception, where: Where) -> ProtocolError:
-    """The error for columns whose elements are not what they are said to be, or do not belong together."""
-    return ProtocolError(
-        f"the columns of this job's tokens are not those of a generation: {error}", where=where
-    )
+def invalid_columns(error: Exception, where: Where) -> ProtocolError:
+    """Create the error for token columns that are inconsistent or have elements of the wrong type."""
+    return ProtocolError(f"the token columns of this job are not valid: {error}", where=where)
 
 
 _COLUMNS = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text")
@@ -200,7 +203,7 @@ def _column(view: View, name: str, start: int) -> list[Any]:
     return view.elements(f"{_VALUE}/{name}", start)
 
 
-def _asked_for(view: View) -> bool:
+def _has_tokens(view: View) -> bool:
     try:
         view.value(f"{_VALUE}/token_ids")
     except LookupError:
@@ -212,46 +215,48 @@ def _nats(logprob: float | None) -> float:
     return -math.inf if logprob is None else float(logprob)
 
 
-def texts_told(view: View) -> bool:
-    """Whether a job's value carries the texts of its tokens itself, so that no vocabulary is needed."""
-    value: Any = view.value(_VALUE) if _asked_for(view) else {}
+def has_token_texts(view: View) -> bool:
+    """Whether a job's value contains the texts of its tokens, so that no vocabulary is needed."""
+    value: Any = view.value(_VALUE) if _has_tokens(view) else {}
     return "token_text" in value and ("top_ids" not in value or "top_text" in value)
 
 
 def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
-    """Read a vocabulary as a server answers it.
+    """Parse the body of a vocabulary response.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The body is not a valid vocabulary.
     """
     try:
         return Vocabulary.model_validate_json(body)
     except ValidationError as error:
-        raise ProtocolError(f"not a vocabulary: {error}", where=where) from None
+        raise ProtocolError(f"the response is not a valid vocabulary: {error}", where=where) from None
 
 
 class Vocabularies:
-    """The vocabularies of one server's endpoints, each read once; shared by all views of a client."""
+    """Cache of the vocabularies of a server's endpoints, shared by a client and its `with_options` copies."""
 
-    def __init__(self, exchange: ApiSession) -> None:
-        self._exchange = exchange
+    def __init__(self, session: ApiSession) -> None:
+        self._session = session
         self._read: dict[str, Vocabulary] = {}
 
-    async def of(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
-        """An endpoint's vocabulary, None where it has none. A known one is revalidated by its hash, not sent again.
+    async def get(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
+        """Return an endpoint's vocabulary, or None if it has none.
+
+        A cached vocabulary is revalidated with `If-None-Match`, so the server does not send it again.
 
         Raises:
-            TidewireError: The server refused it, or cannot be reached.
+            TidewireError: The server refused the request or could not be reached.
         """
-        exchange = self._exchange
+        session = self._session
         link = endpoint.links.get("vocabulary")
         if link is None:
             return None
-        at = exchange.endpoint_url(endpoint.name)
-        url = exchange.here(at, link, f"{at}/vocabulary")
+        at = session.endpoint_url(endpoint.name)
+        url = session.same_origin_link(at, link, f"{at}/vocabulary")
         known = self._read.get(endpoint.name)
         headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
-        answer = await exchange.ask("GET", url, options, headers=headers)
-        if known is None or answer.status != HTTPStatus.NOT_MODIFIED:
-            known = self._read[endpoint.name] = read_vocabulary(answer.body, answer.where())
+        response = await session.request("GET", url, options, headers=headers)
+        if known is None or response.status != HTTPStatus.NOT_MODIFIED:
+            known = self._read[endpoint.name] = read_vocabulary(response.body, response.where())
         return known

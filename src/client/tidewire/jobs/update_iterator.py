@@ -1,7 +1,11 @@
-"""One pass over what a job hands over: an async iterator, which is also read block by block from another thread.
+"""`UpdateIterator`: the async iterator over a job's updates, text or tokens.
 
-A job has one place up to which it was handed over. It moves when the reader takes a thing, not when the thing
-arrives; what a reader leaves behind goes back to the job, and the next reading begins with it.
+A job has one delivered position, from which checkpoints are made. The position advances when the caller receives an
+item, not when its event arrives. An iterator that is left early requeues the updates that it has not delivered, and the
+next iterator starts with them.
+
+The async client iterates item by item. The blocking client fetches whole blocks of items on its event loop's thread and
+delivers them on the caller's thread; see `tidewire.blocking.read_ahead`.
 """
 
 import sys
@@ -22,29 +26,33 @@ X_co = TypeVar("X_co", covariant=True)
 
 
 class Projection(Protocol[X_co]):
-    """What one kind of reader gets for the updates of a job."""
+    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens."""
 
     silent: bool
-    """Whether it needs also the updates in which no value changed."""
+    """Whether the projection needs updates in which no value changed."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
-        """The updates of which nothing is held back any more, since `update` was given, or (None) since the end."""
+        """Return the updates that are now delivered completely.
+
+        Args:
+            update: The update that was just passed to `project`; None after `finish`.
+        """
 
     async def prepare(self) -> None:
-        """Ask what must be known before the first update."""
+        """Request information from the server that is needed before the first update."""
 
-    def give(self, update: Change) -> Iterable[X_co]:
-        """What the reader gets for an update."""
+    def project(self, update: Change) -> Iterable[X_co]:
+        """Return the items to yield for an update. The projection may hold back a part of the update."""
 
     def finish(self) -> Iterable[X_co]:
-        """What the reader gets when the job has ended, whatever way."""
+        """Return the items to yield when the job has ended with any status."""
 
-    def rest(self) -> Iterable[Change]:
-        """What was given and not handed over, as updates for the next reading."""
+    def undelivered(self) -> Iterable[Change]:
+        """Return the parts that the projection holds back, as updates for the next iterator."""
 
 
 class WholeUpdates(Generic[U]):
-    """Delivers every visible change, as the class of update that the job yields."""
+    """Projection that yields an `Update` or `ItemUpdate` for every visible change."""
 
     silent = False
 
@@ -52,50 +60,50 @@ class WholeUpdates(Generic[U]):
         self.show: Callable[[Change], U] = show
 
     async def prepare(self) -> None:
-        """Nothing to ask."""
+        """Do nothing: this projection needs no information from the server."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
 
-    def give(self, update: Change) -> Iterable[U]:
+    def project(self, update: Change) -> Iterable[U]:
         return (self.show(update),) if update.visible else ()
 
     def finish(self) -> Iterable[U]:
         return ()
 
-    def rest(self) -> Iterable[Change]:
+    def undelivered(self) -> Iterable[Change]:
         return ()
 
 
 class TextDeltas:
-    """Hands over how the text changes, at once."""
+    """Projection for `iter_text_deltas`: yields every change of the text at once."""
 
     silent = False
 
     async def prepare(self) -> None:
-        """Nothing to ask."""
+        """Do nothing: this projection needs no information from the server."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
 
-    def give(self, update: Change) -> Iterable[TextDelta]:
+    def project(self, update: Change) -> Iterable[TextDelta]:
         text = update.text
         return (TextDelta(update.deleted, text),) if text or update.deleted else ()
 
     def finish(self) -> Iterable[TextDelta]:
         return ()
 
-    def rest(self) -> Iterable[Change]:
+    def undelivered(self) -> Iterable[Change]:
         return ()
 
 
 class UpdateBatch(Generic[X]):
-    """What is handed over at a time, and how much of it was.
+    """A block of items that were fetched together, with a counter of those already delivered.
 
     Attributes:
-        items: What the reader gets.
-        at: How many of them it has got.
-        received: Bytes of the stream that had been read when it was made, where somebody counts them.
+        items: The items to yield.
+        at: Number of items that the caller has received.
+        received: Number of stream bytes read before the block was built. Set by `ReadAhead`, otherwise 0.
     """
 
     __slots__ = ("_changes", "_covered", "at", "items", "received")
@@ -107,12 +115,13 @@ class UpdateBatch(Generic[X]):
         *,
         changes: Sequence[Change] = (),
     ) -> None:
-        """Make a block.
+        """Create a block of items that are delivered one after the other.
 
         Args:
-            items: What the reader gets.
-            covered: The changes that are delivered before the first item, and with each; None: one with each.
-            changes: The change of each item, where `covered` is None.
+            items: The items to yield.
+            covered: Changes that are delivered completely before the first item (index 0) and with each item (index 1
+                and up). None if each item delivers exactly one change.
+            changes: The change that each item delivers, if `covered` is None.
         """
         self.items: Sequence[X] = items
         self.at: int = 0
@@ -120,20 +129,20 @@ class UpdateBatch(Generic[X]):
         self._covered = covered
         self._changes = changes
 
-    def place(self) -> Position | None:
-        """Up to where the job was handed over with what the reader has got; None: as far as before this block."""
+    def position(self) -> Position | None:
+        """Return the position that the delivered items reach; None if they do not advance it."""
         for at in range(self.at, -1, -1):
             covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
                 if update.settles:
-                    return update.place
+                    return update.position
         return None
 
-    def rest(self, *, entered: bool) -> list[Change]:
-        """The updates of which the reader has not got everything.
+    def undelivered(self, *, entered: bool) -> list[Change]:
+        """Return the updates of this block that are not delivered completely.
 
         Args:
-            entered: Whether the reader has got all before this block.
+            entered: Whether delivery of this block has started, which covers the changes before its first item.
         """
         if self._covered is None:
             return [*self._changes[self.at :]]
@@ -141,35 +150,37 @@ class UpdateBatch(Generic[X]):
 
 
 class UpdateIterator(AsyncIterator[X], Generic[X]):
-    """See the top of this file. Leaving it early closes the connection, not the job.
+    """Async iterator over a job's updates, text or tokens. `async with` closes its connection when the block is left.
 
-    It is read by `async for`; or block by block: `fetch`, `made_of`, `acquire`, which may run on two threads.
+    Leaving the iterator early does not end the job; a later iterator continues after the last delivered item. After a
+    cancelled wait, the iterator continues on the same connection, unless another iterator has started in between.
+
+    The blocking client uses `fetch`, `build_batch` and `acquire` instead of `__anext__`, on two threads.
 
     Attributes:
-        block: What is being handed over.
-        finished: Whether all was handed over.
-        closed: Whether it was left.
-        interrupted: Whether its last wait was cancelled: it continues on the same connection, unless another reading
-            begins before.
+        block: The block of items that is being delivered.
+        finished: Whether all items were delivered or the iterator failed.
+        closed: Whether the iterator has stopped reading the job.
+        interrupted: Whether the last wait was cancelled.
     """
 
-    def __init__(self, job: "JobReader", hand: Projection[X]) -> None:
+    def __init__(self, job: "JobReader", projection: Projection[X]) -> None:
         self.block: UpdateBatch[X] = UpdateBatch(())
         self.finished: bool = False
         self.closed: bool = False
         self.interrupted: bool = False
         self._job = job
-        self._hand = hand
-        self._behind_fault: list[Change] = []
-        """Updates behind one that could not be given."""
+        self._projection = projection
+        self._after_fault: list[Change] = []
+        """Updates that follow an update for which the projection raised an error."""
         self._fault: TidewireError | None = None
         self._prepared = False
         self._ended = False
-        self._last_made = False
+        self._final_batch_built = False
         self._deadline: float | None = None
         self._queue_until: float | None = None
 
-    # ---- one by one --------------------------------------------------------------------------------------------
+    # ---- item by item ------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
@@ -180,49 +191,53 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             at = block.at
             if at < len(block.items):
                 item = block.items[at]
-                # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
+                # Keep anything that Python can interrupt, such as a call or a loop, out of the next two lines: an
+                # exception between them would deliver the item twice.
                 block.at = at + 1
                 return item
             if self.finished:
                 raise StopAsyncIteration
             await self.fill()
 
-    # ---- many at once ------------------------------------------------------------------------------------------
+    # ---- several items at once ---------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        """Wait for more to hand over, or the end, after what is ready was taken.
+        """Wait for the next block or the job's end. Returns at once while items are ready.
 
         Raises:
-            TidewireError: The stream is over without the job's end, or the job's end was no success.
+            TidewireError: The client cannot read the stream to the job's end, or the job failed or was cancelled.
         """
         if self.finished or self.ready():
             return
         try:
-            following = self.made_of(await self.fetch())
+            following = self.build_batch(await self.fetch())
         except TidewireError:
             self.fail()
             raise
         self.acquire(following)
 
     def ready(self) -> bool:
-        """Whether something can be handed over without waiting."""
+        """Whether `take` can return an item without waiting."""
         return self.block.at < len(self.block.items)
 
     def take(self) -> X:
-        """What is ready."""
+        """Return the next item that is ready."""
         self.block.at += 1
         return self.block.items[self.block.at - 1]
 
     # ---- block by block ----------------------------------------------------------------------------------------
 
     async def fetch(self) -> list[Change]:
-        """Wait for updates; none when the job has ended.
+        """Wait for updates. An empty list means that the job has ended.
 
         Raises:
-            TidewireError: The stream is over without the job's end, or another reading is under way.
+            ConcurrentReadError: Another iterator is reading the job, or this one was closed.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         if self.closed:
-            raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+            raise ConcurrentReadError(
+                "this iterator was closed and cannot continue", advice="Start a new loop."
+            )
         if self._fault is not None:
             raise self._fault
         if self._ended:
@@ -232,7 +247,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
-                updates = await self._job.take(self._queue_until, silent=self._hand.silent)
+                updates = await self._job.take(self._queue_until, silent=self._projection.silent)
         except TidewireError:
             raise
         except BaseException:
@@ -243,7 +258,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     @property
     def received(self) -> int:
-        """Bytes of the job's stream that were read."""
+        """Number of bytes read from the job's stream, over all connections."""
         return self._job.received
 
     async def _begin(self) -> None:
@@ -251,39 +266,39 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
         self._prepared = True
         with self._job.bounded(self._deadline):
-            await self._hand.prepare()
+            await self._projection.prepare()
 
-    def made_of(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
-        """What the reader gets for updates that were fetched; for none, what is left at the end, and then None.
+    def build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
+        """Build the block of items for fetched updates.
 
-        Raises:
-            TidewireError: There is nothing more to get, and why.
+        At the job's end, `updates` is empty: the first such call returns the items that the projection still held back,
+        the next one returns None.
         """
-        if isinstance(self._hand, WholeUpdates):
+        if isinstance(self._projection, WholeUpdates):
             visible = [update for update in updates if update.visible]
-            return UpdateBatch([*map(self._hand.show, visible)], changes=visible) if updates else None
+            return UpdateBatch([*map(self._projection.show, visible)], changes=visible) if updates else None
         items: list[X] = []
         covered: list[Sequence[Change]] = [()]
         for at, update in enumerate(updates):
             try:
-                items += self._hand.give(update)
+                items += self._projection.project(update)
             except TidewireError as fault:
-                self._fault, self._behind_fault = fault, [*updates[at + 1 :]]
+                self._fault, self._after_fault = fault, [*updates[at + 1 :]]
                 break
-            _cover(items, covered, self._hand.settled(update))
+            _cover(items, covered, self._projection.settled(update))
         if not updates:
-            if self._last_made:
+            if self._final_batch_built:
                 return None
-            self._last_made = True
-            items += self._hand.finish()
-            _cover(items, covered, self._hand.settled(None))
+            self._final_batch_built = True
+            items += self._projection.finish()
+            _cover(items, covered, self._projection.settled(None))
         return UpdateBatch(items, covered)
 
     def acquire(self, block: UpdateBatch[X] | None) -> None:
-        """Go on with the next block; None ends the reading.
+        """Start delivering the next block. None ends the iteration.
 
         Raises:
-            TidewireError: All was handed over, and the job's end was no success.
+            TidewireError: All items were delivered and the job failed or was cancelled.
         """
         self.settle()
         if block is None:
@@ -293,53 +308,53 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self.block = block
 
     def settle(self) -> None:
-        """Tell the job up to where it was handed over."""
-        place = self.block.place()
-        if place is not None:
-            self._job.commit(place)
+        """Advance the job's delivered position to that of the items that the caller has received."""
+        position = self.block.position()
+        if position is not None:
+            self._job.commit(position)
 
-    # ---- leaving -----------------------------------------------------------------------------------------------
+    # ---- closing -----------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Leave: what was not taken stays with the job, and the connection is closed."""
+        """Stop iterating: requeue undelivered updates for the next iterator and close the connection."""
         if not self.closed:
             self.leave()
             await self.release()
 
     async def release(self) -> None:
-        """Close the connection, unless another call reads from it."""
+        """Close the connection, unless another call is reading from it."""
         await self._job.pause()
 
     def fail(self) -> None:
-        """Leave it for good: it ended otherwise than the job. Callable in any thread, and in finalizers."""
+        """Close the iterator after an error or in a finalizer. May be called on any thread."""
         self.finished = True
         if not self.closed:
             self.leave()
             self._job.pause_soon()
 
     def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
-        """Give back to the job what was not taken.
+        """Stop reading the job and requeue the updates that were not delivered.
 
         Args:
-            ahead: Blocks that were made, and not entered.
+            ahead: Blocks that were built in advance and whose delivery has not started.
         """
         self.settle()
-        rest = self.block.rest(entered=True)
+        undelivered = self.block.undelivered(entered=True)
         for block in ahead:
             if block is not self.block:
-                rest += block.rest(entered=False)
-        self.requeue([*rest, *self._hand.rest(), *self._behind_fault])
-        self._behind_fault = []
+                undelivered += block.undelivered(entered=False)
+        self.requeue([*undelivered, *self._projection.undelivered(), *self._after_fault])
+        self._after_fault = []
         self.block = UpdateBatch(())
-        # Last: from here on another reading may begin, in another thread, too.
+        # Set this last: from here on another iterator may start, even on another thread.
         self.closed = True
 
     def requeue(self, updates: Sequence[Change]) -> None:
-        """Keep what was not taken for the next reading."""
+        """Return undelivered updates to the job, for the next iterator."""
         self._job.requeue(updates)
 
     def __del__(self) -> None:
-        # `async for` only drops its iterator when it is left early.
+        # `async for` does not close its iterator when the loop is left early. It only drops the reference.
         if self._prepared and not sys.is_finalizing():
             self.fail()
 
@@ -353,7 +368,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
 
 def _cover(items: Sequence[Any], covered: list[Sequence[Change]], settled: Sequence[Change]) -> None:
-    """Note the updates that are handed over with the last of the items."""
+    """Record that the last of the items completes the delivery of the `settled` updates."""
     covered += [()] * (len(items) + 1 - len(covered))
     if settled:
         covered[-1] = (*covered[-1], *settled)

@@ -1,8 +1,8 @@
-"""What the models of events and bodies have in common.
+"""Base class and field types of the pydantic models for events and HTTP bodies.
 
-- Members that a reader does not know are ignored, so that a minor version can add some.
-- An integer is written as one, and a boolean is true or false: `"3"`, `true` and `3.0` are no integers.
-- A member that may be left out may be null as well, which says the same.
+- Models ignore unknown members, so that a minor version of the protocol can add members.
+- Numbers and booleans are strict: `"3"`, `true` and `3.0` are not valid integers.
+- An optional member may be null, which means the same as omitting it.
 """
 
 from functools import cache
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import VERSION, BaseModel, ConfigDict, Field, model_validator
 
-# Strict member by member: a model that is strict as a whole takes no JSON object for a model inside it.
+# Strictness is set per field: a model with `strict=True` would reject JSON objects as values of nested models.
 Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -18,27 +18,27 @@ Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True
 
 
 DEFERRED: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
-"""Whether a model's validator is built when it is first used: to build all of them takes a twentieth of the CPU up to the
-first response (`bench/start.py`). Before 2.14, pydantic let two threads build a model at once, and one of them could then
-validate as the base class."""
+"""Whether pydantic builds a model's validator on first use. Building all of them at import takes a twentieth of the CPU
+time up to the first response (`bench/start.py`). Before pydantic 2.14, two threads could build the same model at once,
+and one of them could then validate as the base class."""
 
 
 class WireModel(BaseModel):
-    """A JSON object of the protocol."""
+    """Base class for the JSON objects of the protocol: immutable, ignores unknown members, null means absent."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_absence(cls, given: Any) -> Any:
-        if type(given) is not dict or None not in given.values():
-            return given
+    def _drop_nulls(cls, members: Any) -> Any:
+        if type(members) is not dict or None not in members.values():
+            return members
         optional = _optional(cls)
-        return {name: value for name, value in given.items() if value is not None or name not in optional}
+        return {name: value for name, value in members.items() if value is not None or name not in optional}
 
 
 @cache
 def _optional(model: type[BaseModel]) -> frozenset[str]:
-    """The members of a model that may be left out, as JSON names them."""
+    """Return the JSON names of a model's optional members."""
     members = model.model_fields.items()
     return frozenset(field.alias or name for name, field in members if not field.is_required())

@@ -1,6 +1,7 @@
-"""What the events of a stream carry, as models, and their wire form.
+"""Pydantic models of the events of a job's stream, and functions that encode them.
 
-Diffs have no model: they are JSON that `tidewire.protocol.diff` judges, one per token on the hot path.
+Diffs have no model because they are on the hot path, one per token: `tidewire.protocol.diff` validates them as plain
+JSON.
 """
 
 from typing import Any, Final, Literal, get_args
@@ -26,11 +27,11 @@ ENDED: Final = frozenset({"succeeded", "partially_failed", "failed", "cancelled"
 ITEM_STATUSES: Final = frozenset(get_args(ItemStatus))
 
 LOGGED: Final = frozenset({"snapshot", "message", "done"})
-"""The types of the events that carry an id; `message` is a diff, which SSE's default type names."""
+"""Types of the events that carry an id. `message`, the default event type of SSE, is a diff."""
 
 
 class MessageError(ValueError):
-    """An event or a body is not what its type demands; says which, where, and what is wrong."""
+    """An event or request body violates the schema of its type. The message names the body, the member and the error."""
 
 
 class BatchPlace(WireModel):
@@ -42,25 +43,26 @@ class BatchPlace(WireModel):
 
 
 class Item(WireModel):
-    """One input's part of a job's state."""
+    """One item of a job's state: the status and value for one input."""
 
     status: ItemStatus
     value: Any = None
     error: Problem | None = None
     stable: dict[str, Count] = Field(default_factory=dict)
-    """JSON Pointer within `value` → code points at its start that are never truncated within an epoch."""
+    """JSON Pointer of a text within `value` → number of its first code points that a diff never truncates within an
+    epoch."""
     batch: BatchPlace | None = None
 
 
 class Note(WireModel):
-    """What a function wants its user to read."""
+    """A message from the endpoint's function to the user, such as a warning."""
 
     level: str
     text: str
 
 
 class State(WireModel):
-    """The whole JSON of a job: what a snapshot carries and what diffs change."""
+    """The whole state of a job: the JSON document that snapshots contain and diffs change."""
 
     status: JobStatus
     items: list[Item] = Field(min_length=1)
@@ -70,7 +72,7 @@ class State(WireModel):
 
 
 class Snapshot(WireModel):
-    """Data of a `snapshot` event. `state` stays the JSON that came: a model per item would cost more than it tells."""
+    """Data of a `snapshot` event. `state` is kept as plain JSON, because building a model for every item is expensive."""
 
     state: dict[str, JsonValue]
     columns: list[str]
@@ -78,19 +80,19 @@ class Snapshot(WireModel):
 
 
 class Done(WireModel):
-    """Data of `done`, the only terminal event. It sets the state's `/status`, `/usage` and `/error`."""
+    """Data of a `done` event, the only terminal event. It sets the state's `/status`, `/usage` and `/error`."""
 
     status: Literal["succeeded", "partially_failed", "failed", "cancelled"]
     usage: dict[str, Any] = Field(default_factory=dict)
     error: Problem | None = None
     check_: list[Any] = Field(default_factory=list, alias="check")
     digest: str
-    """First 16 hex digits of SHA-256 over the RFC 8785 form of the final `items`."""
+    """First 16 hex digits of the SHA-256 hash of the final `items` in their RFC 8785 form."""
     expires_at: str | None = None
 
 
 class Hello(WireModel):
-    """Data of `hello`, first on every connection that has a job."""
+    """Data of a `hello` event, the first event of every connection to a job's stream."""
 
     protocol: str
     job: str
@@ -100,14 +102,14 @@ class Hello(WireModel):
 
 
 class Queue(WireModel):
-    """Data of `queue`: `position` 1 is next."""
+    """Data of a `queue` event. The job at `position` 1 starts next."""
 
     position: Positive
     eta_ms: Count | None = None
 
 
 class Progress(WireModel):
-    """Data of `progress`; `item` tells which item of a batch it is about."""
+    """Data of a `progress` event. `item` is the index of the item in a batch."""
 
     current: Number | None = None
     total: Number | None = None
@@ -117,13 +119,13 @@ class Progress(WireModel):
 
 
 class Ping(WireModel):
-    """Data of `ping`: `head` is what this server will send or has sent on this connection, never more."""
+    """Data of a `ping` event. `head` is the id of the newest event that this connection has sent or will send."""
 
     head: str
 
 
 class Goaway(WireModel):
-    """Data of `goaway`, a planned close: come back after `retry_ms`."""
+    """Data of a `goaway` event: the server closes the connection, and the client should reconnect after `retry_ms`."""
 
     reason: str
     retry_ms: Count
@@ -137,19 +139,19 @@ EPHEMERAL: Final[dict[str, type[BaseModel]]] = {
     "goaway": Goaway,
     "problem": Problem,
 }
-"""The events without an id, which may be lost, and their models."""
+"""Models of the events without an id, which may be lost."""
 
 
 def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
-    """Read the JSON of one event or body as its model.
+    """Parse the JSON of an event or body and validate it as a model.
 
     Args:
         model: One of the models of this package.
         data: The JSON text.
-        what: Names the event or body in the error.
+        what: Name of the event or body, for error messages.
 
     Raises:
-        MessageError: It is not JSON as the protocol takes it, or not of this shape.
+        MessageError: The text is not valid JSON under the protocol's rules, or does not match the model.
     """
     try:
         return model.model_validate(strict_json.loads(data))
@@ -160,10 +162,10 @@ def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
 
 
 def check_state(state: JsonValue, *, what: str) -> State:
-    """Judge a state's shape.
+    """Validate the whole state of a job.
 
     Raises:
-        MessageError: The state has not the shape that the protocol gives it.
+        MessageError: The state does not match the protocol's schema.
     """
     try:
         return State.model_validate(state)
@@ -172,29 +174,29 @@ def check_state(state: JsonValue, *, what: str) -> State:
 
 
 def describe(error: ValidationError) -> str:
-    """One line for the first breach: where it is and what is wrong, and how many more there are."""
+    """Summarize a validation error in one line: the first invalid member, its error, and the number of other errors."""
     first, *more = error.errors(include_url=False, include_context=False)
     where = "/" + "/".join(str(part) for part in first["loc"]) if first["loc"] else "the whole"
     rest = f" (and {len(more)} more)" if more else ""
     return f"{where}: {first['msg']}{rest}"
 
 
-# ---- wire form -------------------------------------------------------------------------------------------------
+# ---- encoding --------------------------------------------------------------------------------------------------
 
 
 def snapshot_frame(cursor: Cursor, state: JsonValue, columns: list[str], reason: SnapshotReason) -> bytes:
-    """A `snapshot` event in its wire form."""
+    """Encode a `snapshot` event as a server-sent event."""
     data = strict_json.dumps({"state": state, "columns": list[str](columns), "reason": reason})  # type: ignore[dict-item]
     return encode(data, id=str(cursor), event="snapshot")
 
 
 def diff_frame(cursor: Cursor, diff: JsonValue) -> bytes:
-    """A diff in its wire form: two short lines for the commonest one."""
+    """Encode a diff as a server-sent event. The event type is omitted because `message` is the default."""
     return encode(strict_json.dumps(diff), id=str(cursor))
 
 
 def done_frame(cursor: Cursor, done: Done) -> bytes:
-    """The `done` event in its wire form."""
+    """Encode a `done` event as a server-sent event."""
     return encode(to_text(done), id=str(cursor), event="done")
 
 
@@ -205,15 +207,22 @@ def ephemeral_frame(
     id: str | None = None,  # noqa: A002 - the name that SSE gives the field
     retry_ms: int | None = None,
 ) -> bytes:
-    """An event without an id (but for a fatal `problem`), with a `retry:` field where one is due."""
+    """Encode an ephemeral event as a server-sent event.
+
+    Args:
+        event: The event type.
+        message: The event's data.
+        id: Id of a fatal `problem` event. All other ephemeral events have none.
+        retry_ms: Value of the `retry:` field, if the event has one.
+    """
     return encode(to_text(message), event=event, id=id, retry_ms=retry_ms)
 
 
 def to_json(message: BaseModel) -> dict[str, Any]:
-    """A message as JSON members; what is not known (None) is left out."""
+    """Convert a model to a JSON object, without members that are None."""
     return message.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def to_text(message: BaseModel) -> str:
-    """A message as compact JSON text."""
+    """Serialize a model as compact JSON text, without members that are None."""
     return message.model_dump_json(by_alias=True, exclude_none=True)

@@ -1,8 +1,8 @@
-"""What the client does after a response or a fault: two tables, and the limits that depend on earlier attempts.
+"""Retry policy of requests: decides the action after each response or fault, with limits that depend on earlier attempts.
 
-Submits, reads and event streams share one `RequestPolicy` each. It is pure and has no clock: the caller reports a status
-or a fault, performs the action that it gets, and sleeps for as long as `wait` says. `status_table` maps a status to an
-action and `FAULT_TABLE` a fault. The policy limits how often an action is repeated:
+Every submit, read and event stream has its own `RequestPolicy`. The class does no I/O and has no clock: the caller
+reports a status or fault, performs the returned action, and sleeps for as long as `wait` says. `status_table` maps
+statuses to actions, and `FAULT_TABLE` maps faults. The policy limits how often an action is repeated:
 
   action       | request      | repeated                                         | then
   -------------+--------------+--------------------------------------------------+------------------------------------
@@ -15,8 +15,8 @@ action and `FAULT_TABLE` a fault. The policy limits how often an action is repea
   CUT, WAIT    | submit, read | `RetryPolicy.submit_attempts` attempts in all    | `wait` returns None: raise the last
                |              |                                                  | fault
 
-First contact lasts until a response proves that the server is a Tidewire server. For the retries of an event stream
-after first contact see `Follower.lost`: they also depend on the progress of the job.
+First contact lasts until a response proves that the server is a Tidewire server. The retries of an event stream after
+first contact also depend on the progress of the job; see `Follower.lost`.
 """
 
 from enum import Enum
@@ -27,26 +27,26 @@ from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.status_table import MAX_SERVER_FAULTS, Action, RequestKind, action_for
 
 MAX_REDIRECTS: Final = 5
-"""Redirects that one request follows."""
+"""Maximum number of redirects that one request follows."""
 FIRST_ATTEMPTS: Final = 3
-"""Attempts to reach a server at first contact."""
+"""Maximum number of attempts to reach a server at first contact."""
 FIRST_WAIT: Final = 0.25
-"""Seconds before the second of these attempts; doubled before the third."""
+"""Seconds between the first and second attempt at first contact. The wait doubles before each further attempt."""
 
 
 class RequestFault(Enum):
-    """Why a request has no response that can be used."""
+    """Reason why a request has no usable response."""
 
     NO_CONNECTION = "no_connection"
     """The connection could not be opened, or broke before the response was complete."""
     TIMEOUT = "timeout"
     """The connection or the response took too long."""
     NOT_TIDEWIRE = "not_tidewire"
-    """The response is one that no Tidewire server sends."""
+    """The response does not come from a Tidewire server."""
 
 
 class FaultRow(NamedTuple):
-    """What follows one kind of fault."""
+    """The actions for one kind of fault, at first contact and later."""
 
     first_contact: Action
     later: Action
@@ -55,50 +55,50 @@ class FaultRow(NamedTuple):
 FAULT_TABLE: Final = MappingProxyType(
     {
         RequestFault.NO_CONNECTION: FaultRow(Action.CUT, Action.CUT),
-        # A server that accepts connections and says nothing is most often another kind of server.
+        # A server that accepts connections but sends nothing usually speaks another protocol.
         RequestFault.TIMEOUT: FaultRow(Action.FATAL, Action.CUT),
-        # Once the server has answered, such a response comes from a proxy in between.
+        # After first contact, such a response comes from a proxy in front of the server.
         RequestFault.NOT_TIDEWIRE: FaultRow(Action.FATAL, Action.CUT),
     }
 )
 
 
 class RequestPolicy:
-    """The actions that follow the responses and faults of one request, or of one event stream.
+    """Decides the actions after the responses and faults of one request or one event stream.
 
     Attributes:
-        redirects: Redirects in response to this request.
+        redirects: Number of redirects in response to the current request.
     """
 
-    def __init__(self, asked: RequestKind, backoff: Backoff, *, is_get: bool = True) -> None:
+    def __init__(self, kind: RequestKind, backoff: Backoff, *, is_get: bool = True) -> None:
         self.redirects: int = 0
-        self._asked = asked
+        self._kind = kind
         self._backoff = backoff
         self._is_get = is_get
         self._refreshed = False
         self._server_faults = 0
         self._first_contact = False
-        """Whether the last attempt failed by a fault at first contact."""
+        """Whether the last attempt failed during first contact."""
 
     def begin(self) -> None:
-        """Start a new request of the same stream."""
+        """Start a new request for the same stream."""
         self._refreshed = False
         self.redirects = 0
 
     def connected(self) -> None:
-        """Count server faults from zero: a stream was opened."""
+        """Reset the count of server faults after a stream was opened."""
         self._server_faults = 0
 
     def action(self, status: int, *, has_cursor: bool = False, usable: bool = True) -> Action:
-        """Decide what follows a response.
+        """Decide the action after a response.
 
         Args:
-            status: Its HTTP status.
-            has_cursor: Whether a stream was requested with a cursor.
-            usable: Whether a body that could be used is what was asked for; one that is not counts as a CUT.
+            status: HTTP status of the response.
+            has_cursor: Whether the request for a stream carried a cursor.
+            usable: Whether a successful response has the requested content type. If not, the action is CUT.
         """
         self._first_contact = False
-        found = action_for(status, self._asked, has_cursor=has_cursor)
+        found = action_for(status, self._kind, has_cursor=has_cursor)
         match found:
             case Action.REFRESH:
                 refreshed, self._refreshed = self._refreshed, True
@@ -107,7 +107,7 @@ class RequestPolicy:
                 self.redirects += 1
                 return found if self._is_get and self.redirects <= MAX_REDIRECTS else Action.FATAL
             case Action.CUT | Action.USE if found is Action.CUT or not usable:
-                if self._asked is RequestKind.STREAM:
+                if self._kind is RequestKind.STREAM:
                     self._server_faults += 1
                     if self._server_faults > MAX_SERVER_FAULTS:
                         return Action.FATAL
@@ -116,11 +116,11 @@ class RequestPolicy:
                 return found
 
     def fault(self, fault: RequestFault, *, contacted: bool) -> Action:
-        """Decide what follows a fault: CUT or FATAL.
+        """Decide the action after a fault: CUT or FATAL.
 
         Args:
-            fault: What happened instead of a response.
-            contacted: Whether the server has answered an earlier request as a Tidewire server.
+            fault: The fault.
+            contacted: Whether an earlier response proved that the server is a Tidewire server.
         """
         self._first_contact = not contacted
         if contacted:
@@ -129,16 +129,19 @@ class RequestPolicy:
         return Action.FATAL if last else FAULT_TABLE[fault].first_contact
 
     def first_wait(self) -> float:
-        """Count a failed attempt at first contact; return the seconds before the next one."""
+        """Count a failed attempt at first contact and return the seconds to wait before the next one."""
         pause = FIRST_WAIT * 2.0**self._backoff.failures
         self._backoff.failures += 1
         return pause
 
     def wait(self, *, at_least: float | None = None) -> float | None:
-        """Count a failed attempt of a submit or a read; return the seconds before the next one, None if there is none.
+        """Count a failed attempt of a submit or read and return the seconds to wait before the next one.
 
         Args:
-            at_least: Seconds that the server asked the client to wait.
+            at_least: Seconds to wait that the server requested, such as by Retry-After.
+
+        Returns:
+            Seconds to wait, or None if the policy allows no further attempt.
         """
         backoff = self._backoff
         last = backoff.failures + 1 >= backoff.policy.submit_attempts or backoff.exhausted

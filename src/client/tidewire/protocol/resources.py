@@ -1,4 +1,4 @@
-"""The bodies of the HTTP surface: discovery, endpoints, submits, jobs, cancels, stream tokens."""
+"""Pydantic models of HTTP request and response bodies: discovery, endpoints, submits, jobs, cancels, stream tokens."""
 
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ API_ROOT = "/v1"
 
 
 class Limits(WireModel):
-    """Every limit of a server, by name. Sizes are bytes, times as their suffix says."""
+    """The limits of a server. Sizes are in bytes; the suffix of a time names its unit."""
 
     max_body_bytes: Positive = 8 * 2**20
     max_inputs: Positive = 1024
@@ -20,56 +20,57 @@ class Limits(WireModel):
     max_state_bytes: Positive = 16 * 2**20
     max_event_bytes: Positive = 2**20
     max_log_bytes: Positive = 8 * 2**20
-    """Of one job's log; past it the oldest events are trimmed."""
+    """Maximum size of one job's event log. Beyond it, the server trims the oldest events."""
     max_depth: Positive = 64
     log_ttl_s: Count = 600
-    """How long an ended job's events can be replayed."""
+    """Time after a job's end for which its events can be replayed."""
     state_ttl_s: Count = 3600
-    """How long an ended job's state is kept."""
+    """Time after a job's end for which its state is kept."""
     tombstone_ttl_s: Count = 86_400
-    """How long a purged or expired job is answered with 410."""
+    """Time for which the server answers requests for a purged or expired job with 410."""
     max_retained_jobs: Positive | None = None
-    """How many jobs that have ended are kept; past it the oldest go early. None: no bound by number."""
+    """Maximum number of ended jobs that are kept. Beyond it, the server deletes the oldest ones early. None: no limit."""
     max_tombstones: Positive | None = None
-    """How many tombstones, and how many idempotency keys, are kept; likewise."""
+    """Maximum number of tombstones, and of idempotency keys, that are kept. Beyond it, the server deletes the oldest
+    ones early. None: no limit."""
 
 
 class Batch(WireModel):
-    """That an endpoint takes many inputs in one job, and how many."""
+    """The batch capability of an endpoint: a job may have many inputs."""
 
     max_items: Positive
 
 
 class LogprobsCapability(WireModel):
-    """That an endpoint gives log-probabilities, and of how many candidates a token."""
+    """The log-probabilities capability of an endpoint. `max_top` limits the candidates per token."""
 
     max_top: Count
 
 
 class EndpointCapabilities(WireModel):
-    """What one endpoint can do."""
+    """The capabilities of one endpoint."""
 
     streams: Flag = False
-    """Its value grows while it runs."""
+    """Whether the value changes while the job runs."""
     batch: Batch | None = None
     logprobs: LogprobsCapability | None = None
     cancel: Flag = True
     rollback: Flag = False
-    """Text that was sent may be truncated later."""
+    """Whether text may be truncated after it was sent."""
 
 
 class EndpointSummary(WireModel):
-    """An endpoint in discovery."""
+    """Entry of an endpoint in the discovery document."""
 
     name: str
     summary: str = ""
     href: str
     defaults: Flag = False
-    """Whether an empty input is valid, so that a submit without members runs."""
+    """Whether an empty input is valid, so that a submit needs no members."""
 
 
 class EndpointDescription(WireModel):
-    """One endpoint: schemas (JSON Schema 2020-12) of one input and of its value, and examples of valid input."""
+    """Description of an endpoint: JSON Schemas (2020-12) of its input and value, examples, capabilities."""
 
     name: str
     summary: str = ""
@@ -79,41 +80,41 @@ class EndpointDescription(WireModel):
     examples: list[JsonValue] = Field(default_factory=list)
     capabilities: EndpointCapabilities
     links: dict[str, str] = Field(default_factory=dict)
-    """`self` and `jobs` (where to submit); further ones by name."""
+    """Links by name: `self`, `jobs` (to submit to), and optional ones such as `vocabulary`."""
 
 
 class Discovery(WireModel):
-    """What `GET /v1` answers."""
+    """The discovery document: response of `GET /v1`."""
 
     protocol: str = PROTOCOL
     server: str
     durability: Literal["process", "host", "replicated"]
     capabilities: list[str]
-    """Of `list`, `delete`, `stream_tokens`, `snapshots_only`, `batches`, `logprobs`, `inband_problems`,
-    `idempotency`; unknown ones are ignored."""
+    """Names of the server's optional features: `list`, `delete`, `stream_tokens`, `snapshots_only`, `batches`,
+    `logprobs`, `inband_problems`, `idempotency`. Clients ignore unknown names."""
     limits: Limits
     heartbeat_ms: Positive
     min_interval_ms: Count | None = None
-    """The least time between two snapshots of a stream without diffs; with the capability `snapshots_only`."""
+    """Shortest interval between two snapshots of a snapshots-only stream. Requires the capability `snapshots_only`."""
     endpoints: list[EndpointSummary]
 
 
 class SubmitBody(BaseModel):
-    """The body of a submit. Exactly one of `input` and `inputs`."""
+    """Request body of a submit. It has exactly one of `input` and `inputs`."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
     input: JsonValue = None
     inputs: list[JsonValue] | None = Field(default=None, min_length=1)
     shared: dict[str, JsonValue] = Field(default_factory=dict)
-    """Members that every object input gets unless it has its own."""
+    """Members added to every input object that does not have them."""
     on_disconnect: Literal["continue", "cancel"] = "continue"
     grace_ms: Count = 60_000
     deadline_ms: Positive | None = None
 
 
 class JobLinks(WireModel):
-    """URI references, resolved against the URL of the answer that carries them."""
+    """Links of a job: URI references relative to the URL of the response that contains them."""
 
     self: str
     events: str
@@ -121,7 +122,7 @@ class JobLinks(WireModel):
 
 
 class JobResource(WireModel):
-    """What `GET /v1/jobs/{id}` answers. `state`, `columns` and `cursor` are one atomic read; a list leaves `state` out."""
+    """Response of `GET /v1/jobs/{id}`. `state`, `columns` and `cursor` are read atomically. Lists omit `state`."""
 
     id: str
     endpoint: str
@@ -130,35 +131,35 @@ class JobResource(WireModel):
     state: dict[str, Any] | None = None
     columns: list[str] = Field(default_factory=list)
     cursor: str
-    """The id up to which `state` is; of an ended job the id of its `done`."""
+    """Id of the last event that `state` includes. For an ended job, the id of its `done` event."""
     attempt: Positive = 1
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
     expires_at: str | None = None
     done: Done | None = None
-    """Null while the job runs, else the data of its `done` event."""
+    """Data of the job's `done` event; None while the job runs."""
     links: JobLinks
 
 
 class JobList(WireModel):
-    """What `GET /v1/jobs` answers: one page, newest first. Its entries leave `state` out."""
+    """Response of `GET /v1/jobs`: one page of jobs, newest first. The entries omit `state`."""
 
     jobs: list[JobResource]
     next: str | None = None
-    """URI reference of the next page; absent on the last one."""
+    """URI reference of the next page; None on the last page."""
 
 
 class Cancel(WireModel):
-    """The body of a cancel, which may be absent."""
+    """Optional request body of a cancel."""
 
     items: list[Count] | None = None
-    """Indices of the items; an empty list is none of them. None: all."""
+    """Indices of the items to cancel. None: all items. An empty list cancels no item."""
 
 
 class StreamToken(WireModel):
-    """What `POST /v1/jobs/{id}/stream-token` answers."""
+    """Response of `POST /v1/jobs/{id}/stream-token`."""
 
     url: str
-    """URI reference of one job's stream that needs no other credentials."""
+    """URI reference of the job's stream with the token, which replaces all other credentials."""
     expires_at: str
