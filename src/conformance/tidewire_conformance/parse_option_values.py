@@ -130,7 +130,7 @@ def address(url: str) -> None:
         raise UsageError("the URL must not contain credentials; pass them with --header 'Authorization: …'")
     if split.query or split.fragment or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(
-            f"the base URL must not contain a query, a fragment or unescaped characters, unlike {url!r}"
+            f"the base URL must not contain a query, a fragment or unescaped characters: {url!r}"
         )
 
 

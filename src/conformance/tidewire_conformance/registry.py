@@ -33,7 +33,7 @@ class Check:
     whole_run: bool
     """Whether the check judges the recorded requests and responses of the whole run. Such a check runs last."""
     slow: bool = False
-    """Whether the check waits for half a second or more. Slow checks start first."""
+    """Whether the check waits for half a second or more. A slow check starts before other concurrent checks."""
 
     @property
     def profiles(self) -> frozenset[str]:

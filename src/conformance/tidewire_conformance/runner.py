@@ -120,7 +120,7 @@ class CheckProgress:
     """
 
     def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
-        """Create the run without sending a request. The arguments are those of `run`."""
+        """Create the test run without sending a request. The arguments are those of the function `run`."""
         self.plan, self.checks = plan, checks
         self.cut_short = ""
         """Reason why the run ended early."""
@@ -148,7 +148,7 @@ class CheckProgress:
             self.cut_short = spent(self.plan)
 
     def run(self) -> SuiteRun:
-        """Return the result so far. Unfinished checks count as untested.
+        """Return the result of the run so far. Unfinished checks count as untested.
 
         Raises:
             ProbeError: The run ended before the server was probed.
@@ -197,7 +197,7 @@ class CheckProgress:
             await take(check)
 
     async def _check_liveness(self, check: Check) -> None:
-        """Probe the server after a missing response. If it does not respond, the remaining checks are skipped."""
+        """Probe the server after a missing response, so that the other checks are skipped if the server is gone."""
         async with self._liveness_lock:
             for attempt in range(0 if self._gone else LIVENESS_TRIES):
                 await asyncio.sleep(LIVENESS_SECONDS * self.plan.patience * bool(attempt))

@@ -30,7 +30,10 @@ class Cut:
     Counting starts at the end of `mark` if `mark` is set, and at the first byte otherwise.
     """
     mark: bytes = b""
-    """Byte string to search for in the server's output. If it is set, counting starts at its end."""
+    """Byte string in the server's output at whose end counting starts.
+
+    If it is empty, counting starts at the first byte of the output.
+    """
     occurrence: int = 1
     """Number of the occurrence of `mark` at which counting starts. The first occurrence is 1."""
     how: Literal["fin", "rst", "stall"] = "fin"

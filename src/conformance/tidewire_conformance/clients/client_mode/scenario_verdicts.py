@@ -52,7 +52,7 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
     verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
     others = {each.requirement for each in verdict.assertions} - {*scenario.requirements}
     verdict.requirements = (*scenario.requirements, *sorted(others))
-    verdict.outcome = Outcome.PASS  # provisional, because the assertions determine the final outcome
+    verdict.outcome = Outcome.PASS  # The assertions determine the final outcome.
     return verdict
 
 
@@ -101,4 +101,4 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
 
 
 DURABLE_AREAS = frozenset({"cuts", "waiting", "ids", "resync"})
-"""Areas of the scenarios about network and server faults."""
+"""Areas whose scenarios are about network and server faults."""

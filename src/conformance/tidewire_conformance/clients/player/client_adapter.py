@@ -12,7 +12,7 @@ cannot be started, or writes no introduction          | `AdapterError`, no verdi
 writes an invalid report, or exceeds a limit          | `AdapterError`, no verdict
 writes a report for an unknown command                | `AdapterError` for all of its running commands
 exits while it runs one command                       | `AdapterDiedError`, so the scenario fails
-exits while it runs several commands                  | `AdapterDiedError` with `shared`, so each command is repeated alone
+exits while it runs several commands                  | `AdapterDiedError` with `shared`, so each command is repeated
 does not report an end in time                        | `AdapterHungError`, and the process is stopped when it is idle
 """
 

@@ -137,7 +137,7 @@ def _event(name: str | None, kind: str | None, retry: int | None, data: str) -> 
 
 
 def hello_data(members: Members) -> dict[str, Any]:
-    """Build the data of a `hello` event. The argument overrides the default members."""
+    """Build the data of a `hello` event. Members in the argument replace the defaults."""
     return {
         "protocol": "tidewire/1",
         "job": "{job}",

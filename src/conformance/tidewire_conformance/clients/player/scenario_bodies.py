@@ -20,8 +20,8 @@ _LIMITS = {
 
 
 def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
-    """Build a job resource. By default, the job is queued and its cursor is 1-1. The argument overrides the default
-    members.
+    """Build a job resource. By default, the job is queued and its cursor is 1-1. Members in the argument replace the
+    defaults.
     """
     queued = {"status": "queued", "items": [{"status": "queued", "value": None}], "usage": {}, "notes": []}
     state = members.get("state", queued)
@@ -47,12 +47,12 @@ def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
 
 
 def problem_body(members: Members, status: int) -> dict[str, Any]:
-    """Build a problem document. The argument overrides the default values of the required members."""
+    """Build a problem document. Members in the argument replace the defaults."""
     return {"title": members["code"], "status": status, "retryable": False, **members}
 
 
 def discovery_body(members: Members) -> dict[str, Any]:
-    """Build the discovery document. The argument overrides the default members."""
+    """Build the discovery document. Members in the argument replace the defaults."""
     return {
         "protocol": "tidewire/1",
         "server": "scenario/1.0",
