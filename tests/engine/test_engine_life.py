@@ -243,7 +243,7 @@ def test_context_is_shortened_to_fit_the_cache_limit(
     per_position = 4 * 2 * 2 * 2 * 8 * torch.float32.itemsize  # slots, k and v, layers, heads, size
     engine = start(random_checkpoint, slots=4, max_cache_bytes=per_position * 65)
     assert engine.caps.context == 64 < CONTEXT
-    assert "from 128 to 64 tokens" in caplog.text
+    assert "limited to 64 instead of 128 tokens" in caplog.text
     last = Generate(prompt="x" * 60, max_tokens=4)
     assert [len(d.text) for d in generate(engine, *[last] * 4)] == [4] * 4
     with pytest.raises(LoadError, match="raise max_cache_bytes, or use fewer slots"):

@@ -83,7 +83,8 @@ def test_missing_weight_is_refused_and_not_initialized(folder: Path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert_refused(
-        folder, r"lacks 1 weights of a llama model, for example model\.layers\.1\.mlp\.up_proj\.weight"
+        folder,
+        r"has no values for 1 weights of a llama model, for example model\.layers\.1\.mlp\.up_proj\.weight",
     )
 
 
@@ -163,7 +164,7 @@ def test_unknown_kind_of_tokenizer_is_refused(folder: Path):
 def test_tokenizer_with_more_tokens_than_the_model_is_refused(folder: Path):
     tokens = byte_level_tokenizer([*byte_alphabet(), *(f"more{i}" for i in range(20))])
     tokens.save(str(folder / "tokenizer.json"))
-    assert_refused(folder, "has a tokenizer with 277 tokens, but a model with only 265")
+    assert_refused(folder, "has a tokenizer with 277 tokens, but a model for only 265 tokens")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x", "meta"])

@@ -88,7 +88,7 @@ def test_corpus_too_short_for_a_batch_is_refused(
         path.write_text("x = 1\n")
     stdlib_corpus.write_manifest(library, "3.11.0", tmp_path / "corpus.json")
     assert run_recipe(library, tmp_path / "model") == 2
-    assert "2 windows of 512 tokens need 1537" in capsys.readouterr().err
+    assert "2 windows of 512 tokens needs 1537" in capsys.readouterr().err
 
 
 def test_allowed_drift_is_recorded(library: Path):
@@ -103,7 +103,7 @@ def test_allowed_drift_is_recorded(library: Path):
 
 
 def test_folder_without_any_listed_file_is_refused(tmp_path: Path):
-    with pytest.raises(stdlib_corpus.CorpusError, match="has too few of the 490 files"):
+    with pytest.raises(stdlib_corpus.CorpusError, match="contains too few of the 490 files"):
         stdlib_corpus.read(tmp_path, allow_drift=True)
 
 

@@ -152,7 +152,7 @@ def test_unserved_member_with_its_default_is_accepted(engine: TorchEngine):
 def test_too_many_alternatives_are_refused_with_the_limit(engine: TorchEngine):
     check_members(Generate(top_logprobs=20), engine.caps)
     with pytest.raises(
-        InputError, match="top_logprobs is 21, but the maximum of this server is 20"
+        InputError, match="top_logprobs is 21, but the maximum on this server is 20"
     ) as refusal:
         check(engine, Generate(top_logprobs=21))
     assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")
@@ -175,7 +175,7 @@ def test_prompt_may_fill_the_context_except_for_one_token(engine: TorchEngine):
 def test_max_tokens_beyond_the_context_is_refused_with_the_remaining_number(engine: TorchEngine):
     check(engine, Generate(prompt="x" * 100, max_tokens=28))
     with pytest.raises(
-        InputError, match=r"max_tokens is 29, but after the 100 tokens.*room for 28"
+        InputError, match=r"max_tokens is 29, but prompt has 100 tokens.*room for only 28"
     ) as refusal:
         check(engine, Generate(prompt="x" * 100, max_tokens=29))
     assert refusal.value.member == "max_tokens"

@@ -128,7 +128,7 @@ def test_describe_shows_endpoints_and_input_schemas(url):
         (["call", "URL", "nope"], 2, "endpoint 'nope' does not exist"),
         (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
-        (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),
+        (["call", "URL", "point", "x"], 2, "'x' does not have the form KEY=VALUE"),
         (["call", "URL", "point", "x=1", "x=2"], 2, "'x' was passed twice"),
         (["call", "URL", "point", "x=1", "--input", "{}"], 2, "use either --input or KEY=VALUE"),
         (["call", "URL", "point", "--input", "{"], 2, "--input: not JSON"),
@@ -173,7 +173,9 @@ def test_an_interrupt_keeps_the_job_and_prints_the_attach_command(url):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    hint = re.search(rf"the job keeps running. Attach to it with: tidewire attach {url} (\S+)", errors)
+    hint = re.search(
+        rf"the job keeps running. To attach to the job, run: tidewire attach {url} (\S+)", errors
+    )
     assert hint is not None, errors
     assert run("cancel", url, hint[1]).exit_code == 0
 

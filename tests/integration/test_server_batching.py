@@ -157,7 +157,7 @@ def test_items_share_a_call_only_with_equal_keys_and_within_max_cost():
         assert answer.json()["pointer"] == "/inputs/1"
         assert (
             answer.json()["detail"]
-            == "/inputs/1: the input's cost 7 exceeds the maximum for a batch, 6 (max_cost)"
+            == "/inputs/1: the input's cost 7 exceeds the maximum cost of a batch, 6 (max_cost)"
         )
         gate.open(9)
         assert peer.ended(job)["status"] == "succeeded"

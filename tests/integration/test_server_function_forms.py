@@ -158,7 +158,7 @@ def not_a_number() -> list[float]:
     [
         (returns_a_generator_without_annotation, "annotate it `-> Iterator[T]`"),
         (returns_an_async_generator_without_annotation, "annotate it `-> AsyncIterator[T]`"),
-        (returns_a_coroutine, "declare it `async def` and await the coroutine"),
+        (returns_a_coroutine, "declare the function `async def`, and await the coroutine"),
         (picture, "pydantic.Base64Bytes"),
         (not_a_number, "/1: nan"),
     ],
@@ -239,7 +239,7 @@ def test_an_annotation_without_a_schema_raises_one_line(function: Callable[..., 
     with pytest.raises(TypeError) as refused:
         Server().endpoint(function)
     assert "numpy.ndarray" in str(refused.value)
-    assert "annotate its JSON form instead: list[float]" in str(refused.value)
+    assert "use an annotation for its JSON form instead, such as list[float]" in str(refused.value)
     assert "arbitrary_types_allowed" not in str(refused.value)
     assert "\n" not in str(refused.value)
 

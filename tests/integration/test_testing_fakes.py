@@ -135,7 +135,7 @@ def test_queued_and_progresses_send_messages(server, client):
 
 def test_an_endpoint_without_a_script_raises(server, client):
     server.endpoint("scripted")
-    with pytest.raises(AssertionError, match="has no answer: add one"):
+    with pytest.raises(AssertionError, match="has no answer; add an answer"):
         client.run("scripted")
 
 
@@ -159,7 +159,7 @@ def test_restarts_after_retracts_earlier_text(server, client):
 
 
 def test_a_fault_without_a_value_raises(server):
-    with pytest.raises(ValueError, match="has only 0 changes, not 1: add its values first"):
+    with pytest.raises(ValueError, match="has only 0 changes, not 1; add its values before the fault"):
         server.endpoint("talk").fails().cuts_after(1)
 
 

@@ -80,7 +80,7 @@ def test_every_vector_has_a_unique_name_and_a_known_outcome():
             "op 1: column 0 ('/t'): only a string can be appended to a text, not a number",
         ),
         ([["s", "/x", {"y": float("nan")}]], 0, "/x", "op 0: at '/x': at '/y': nan is not a JSON number"),
-        ("x", None, None, "a bare string needs exactly one column, but there are 2"),
+        ("x", None, None, "a diff that is a string requires exactly one column, but there are 2"),
     ],
 )
 def test_error_names_the_op_the_path_and_the_fault(ops, op, path, message):

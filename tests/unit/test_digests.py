@@ -50,9 +50,9 @@ def test_empty_list_of_checks_passes():
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        (["/t", 2, 0], "check of '/t' failed: the length in code points is 3, expected 2"),
-        (["/t", 3, 1], "check of '/t' failed: the CRC-32 is 891568578, expected 1"),
-        (["/n", 5], "check of '/n' failed: the number of elements is 2, expected 5"),
+        (["/t", 2, 0], "check of '/t' failed: the length in code points is 3, but 2 was expected"),
+        (["/t", 3, 1], "check of '/t' failed: the CRC-32 is 891568578, but 1 was expected"),
+        (["/n", 5], "check of '/n' failed: the number of elements is 2, but 5 was expected"),
         (["/q", 1, 1], "check of '/q': nothing at '/q': there is no member 'q'"),
         (["/n", 2, 0], "check of '/n': '/n' is an array, not a text"),
         (["/t", 3], "check of '/t': '/t' is a text, not an array"),

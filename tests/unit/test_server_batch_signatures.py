@@ -121,7 +121,7 @@ def test_invalid_batch_signatures_are_refused():
         ({"cost": len, "max_cost": 0}, "a finite number greater than 0"),
         (
             {"batch": False, "key": len, "bisect": True},
-            "key, bisect: only for batched functions; pass batch=True",
+            "key, bisect: these options require batch=True",
         ),
         ({"time_limit": 0}, "time_limit must be .*, not 0"),
         ({"concurrency_group": ""}, "concurrency_group must be .*, not ''"),

@@ -198,7 +198,7 @@ class WithoutSchema:
 
 def test_arguments_of_the_wrong_type_are_refused():
     with pytest.raises(
-        TypeError, match="an endpoint must be a function, not 'count'; pass its name as name="
+        TypeError, match="an endpoint must be a function, not 'count'; use @server.endpoint\\(name="
     ):
         Server().endpoint("count")
     with pytest.raises(TypeError, match="validate must be a function"):

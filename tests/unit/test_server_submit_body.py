@@ -63,7 +63,7 @@ def make_endpoint():
         ),
         (
             {"numbers": ["x"] * 1001},
-            "/input: the input violates the endpoint's schema in 1001 places",
+            "/input: the input has 1001 violations of the endpoint's schema",
             "/input",
         ),
         (

@@ -10,7 +10,7 @@
     │   ├── InvalidInputError           422, 413: the input does not match the schema; `pointer` names the member
     │   ├── QueueFullError              429: the endpoint's queue is full
     │   └── RateLimitError              429: too many requests, jobs or streams
-    ├── JobFailedError                  the job failed; `problem` holds the reason
+    ├── JobFailedError                  the job failed; `problem` contains the reason
     ├── JobCancelledError               the job was cancelled (unrelated to asyncio's CancelledError)
     ├── ItemFailedError                 one input of a batch failed or was cancelled; `index` is its position
     ├── InvalidValueError               a value does not match the type passed as `returns`
@@ -18,18 +18,18 @@
     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
-    ├── EventLoopError                  an async client was used on a second event loop (a RuntimeError)
+    ├── EventLoopError                  an async client was used on another event loop than before (a RuntimeError)
     ├── StateTooLargeError              a job's state exceeds the client's `max_state_bytes`
     ├── ProtocolError                   the server violates the protocol
     │   ├── UnsupportedProtocolError    the server uses a version, an event or an op that this client does not support
     │   └── NotATidewireServerError     the server at this URL is not a Tidewire server
     ├── TransportError                  the network or a proxy failed
-    │   ├── ConnectTimeoutError         no connection within the time limit (a TimeoutError)
-    │   └── SilenceTimeoutError         no response, or no bytes on a stream, within the time limit (a TimeoutError)
-    └── TotalTimeoutError               the `timeout` passed by the caller expired (a TimeoutError)
-        └── QueueTimeoutError           the same, while the job was still in the server's queue
+    │   ├── ConnectTimeoutError         the client could not connect in time (a TimeoutError)
+    │   └── SilenceTimeoutError         the server sent no response, or no bytes on a stream, in time (a TimeoutError)
+    └── TotalTimeoutError               the `timeout` that the caller passed has expired (a TimeoutError)
+        └── QueueTimeoutError           the `timeout` has expired while the job was still in the server's queue
 
-Each message says what happened, where, and what to do. The details are available as attributes.
+Each error message says what happened, where it happened, and what to do. The attributes of the error contain the details.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from tidewire.protocol.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Location of an error: request, job, last event and HTTP status. Unknown members are None."""
+    """The request, the job and the last event to which an error belongs. An attribute is None if it is not known."""
 
     method: str | None = None
     url: str | None = None
@@ -75,8 +75,8 @@ class TidewireError(Exception):
 
     Attributes:
         what: Description of the error, in one sentence.
-        where: Method, URL, job and last event ID, if known.
-        advice: Suggestion for solving the problem. May be empty.
+        where: The request, the job and the last event to which the error belongs, as far as they are known.
+        advice: Suggestion for the user, which may be empty.
         problem: The problem details that the server sent, or None.
         retryable: Whether the same call may succeed later without changes.
     """
@@ -108,7 +108,7 @@ class TidewireError(Exception):
 
     @property
     def status_code(self) -> int | None:
-        """HTTP status of the response, or the status in the problem details. None if neither is known."""
+        """HTTP status of the response, or the status in the problem details. None if there is neither."""
         if self.where.status_code is not None:
             return self.where.status_code
         return None if self.problem is None else self.problem.status
@@ -120,21 +120,21 @@ class TidewireError(Exception):
 
     @property
     def request_id(self) -> str | None:
-        """Id of the request in the server's log (`X-Request-Id`), or None."""
+        """Id of the request in the server's log, from the response header `X-Request-Id`. None if it is not known."""
         return self.where.request_id
 
     @property
     def job_id(self) -> str | None:
-        """Id of the job that the error concerns, or None."""
+        """Id of the job to which the error belongs, or None."""
         return self.where.job_id
 
     @property
     def last_event_id(self) -> str | None:
-        """Id of the last event that the client applied before the error, or None."""
+        """Id of the last event that the client had applied before the error, or None."""
         return self.where.last_event_id
 
     def placed(self, **members: str | int | None) -> "TidewireError":
-        """Set members of `where` that are still None. Returns the error."""
+        """Set attributes of `where` that are still None, and return the error."""
         known = {
             name: value
             for name, value in members.items()
@@ -149,44 +149,47 @@ class RequestError(TidewireError):
 
 
 class AuthenticationError(RequestError):
-    """401: credentials are missing or invalid."""
+    """The server responded with 401, because the credentials are missing or invalid."""
 
     default_advice = "Pass valid credentials: Client(url, headers={'Authorization': …}) or auth=…."
 
 
 class PermissionDeniedError(RequestError):
-    """403: the credentials do not permit the request."""
+    """The server responded with 403, because the credentials do not permit the request."""
 
     default_advice = "Use credentials with this permission, or ask the operator of the server."
 
 
 class EndpointNotFoundError(RequestError):
-    """404: the server has no such endpoint."""
+    """The server responded with 404, because it has no endpoint with this name."""
 
 
 class JobNotFoundError(RequestError):
-    """404: the server has no such job, or the credentials do not permit access to it."""
+    """The server responded with 404, because it has no such job, or the credentials do not permit access to the job."""
 
     default_advice = "Check the id, and use the server and the credentials with which the job was submitted."
 
 
 class JobExpiredError(RequestError):
-    """410: the job was purged or has expired. Data that the client received stays readable but may be incomplete."""
+    """The server responded with 410, because the job was purged or has expired.
+
+    Data that the client has already received can still be read, but may be incomplete.
+    """
 
     default_advice = "Submit the input again."
 
 
 class InvalidInputError(RequestError, ValueError):
-    """The server rejected the input: it is malformed, too large, or does not match the endpoint's schema."""
+    """The server rejected the input, because it is malformed or too large, or does not match the endpoint's schema."""
 
     @property
     def pointer(self) -> str | None:
-        """JSON Pointer to the invalid member in the body of the request, or None."""
+        """JSON Pointer to the invalid member in the body of the request. None if the server did not send a pointer."""
         return None if self.problem is None else self.problem.pointer
 
 
 class QueueFullError(RequestError):
-    """429: the endpoint's queue was still full after all retries that the retry policy allows."""
+    """The server responded with 429, because the endpoint's queue was full, even after all retries that are allowed."""
 
     default_advice = (
         "Submit again later, or allow more attempts: with_options(retry=RetryPolicy(submit_attempts=…))."
@@ -194,13 +197,16 @@ class QueueFullError(RequestError):
 
 
 class RateLimitError(RequestError):
-    """429: the server's limit on requests, unfinished jobs or open streams was exceeded, even after retries."""
+    """The server responded with 429, because there were too many requests, unfinished jobs or open streams.
+
+    The client raises this error after all retries that are allowed.
+    """
 
     default_advice = "Wait, or lower the concurrency."
 
 
 class JobFailedError(TidewireError):
-    """The job failed. `problem` holds the reason.
+    """The job failed. The attribute `problem` contains the reason.
 
     Attributes:
         value: The job's partial value at the time of the failure, as JSON.
@@ -210,7 +216,7 @@ class JobFailedError(TidewireError):
 
 
 class JobCancelledError(TidewireError):
-    """The job was cancelled on the server. Unrelated to the cancellation of asyncio tasks.
+    """The job was cancelled on the server. This error has nothing to do with the cancellation of asyncio tasks.
 
     Attributes:
         value: The job's partial value at the time of the cancellation, as JSON.
@@ -220,7 +226,7 @@ class JobCancelledError(TidewireError):
 
 
 class ItemFailedError(TidewireError):
-    """One input of a batch failed or was cancelled. `problem` holds the reason.
+    """One input of a batch failed or was cancelled. The attribute `problem` contains the reason.
 
     Attributes:
         index: Index of the input in the batch, from 0.
@@ -234,7 +240,7 @@ class ItemFailedError(TidewireError):
 
 
 class InvalidValueError(TidewireError, ValueError):
-    """A value does not match the type passed as `returns`."""
+    """A value does not match the type that the caller passed as `returns`."""
 
 
 class VoidTextError(TidewireError):
@@ -304,7 +310,7 @@ class TransportError(TidewireError):
 
 
 class ConnectTimeoutError(TransportError, TimeoutError):
-    """No connection could be established within the time limit."""
+    """The client could not connect to the server within the time limit."""
 
     sent = False
 
@@ -314,11 +320,11 @@ class SilenceTimeoutError(TransportError, TimeoutError):
 
 
 class TotalTimeoutError(TidewireError, TimeoutError):
-    """The `timeout` passed by the caller expired. The job keeps running on the server."""
+    """The `timeout` that the caller passed has expired. The job keeps running on the server."""
 
 
 class QueueTimeoutError(TotalTimeoutError):
-    """The `timeout` passed by the caller expired while the job was in the server's queue."""
+    """The `timeout` that the caller passed has expired while the job was still in the server's queue."""
 
 
 _BY_CODE: MappingProxyType[str, type[RequestError]] = MappingProxyType(
@@ -355,7 +361,10 @@ _BY_STATUS: MappingProxyType[int, type[RequestError]] = MappingProxyType(
 
 
 def class_of(status: int, code: str | None = None, *, of_job: bool = False) -> type[RequestError]:
-    """Select the error class for a rejected request, by the problem's code if it is known, otherwise by the status."""
+    """Return the error class for a rejected request.
+
+    The class depends on the problem code. If the client does not know the code, it depends on the HTTP status.
+    """
     if status == 404 and of_job:
         return JobNotFoundError
     return _BY_CODE.get(code or "") or _BY_STATUS.get(status, RequestError)

@@ -1,8 +1,9 @@
-"""Hooks and logging for metrics and traces: `Client(url, hooks=Hooks(on_request=…))`.
+"""Hooks for metrics and traces, as in `Client(url, hooks=Hooks(on_request=…))`.
 
-A hook is a function or coroutine function with one event as its argument. The client waits for the hook to return, so
-hooks should be fast. The blocking client calls hooks on its background thread. Exceptions in a hook are logged and
-otherwise ignored, so that a faulty hook does not break a stream. Each event is also logged, at the level that `Hooks` lists.
+A hook is a function or coroutine function that the client calls with one event as the argument. The client waits for the
+hook to return, so a hook should be fast. The blocking client calls hooks in its background thread. The client logs and
+otherwise ignores the exceptions of a hook, so that a faulty hook does not break a stream. The client also logs each event,
+even if there is no hook for it.
 """
 
 import inspect
@@ -19,7 +20,7 @@ log.addHandler(logging.NullHandler())
 
 
 class HasStatus(Protocol):
-    """Response with an HTTP status, either read completely or still open as a stream."""
+    """A response with an HTTP status. Its body was read completely, or is still open as a stream."""
 
     @property
     def status(self) -> int: ...
@@ -34,13 +35,14 @@ Hook = Callable[[E], object | Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
-    """A request was completed or failed.
+    """The client has received the response to a request, or the request has failed.
 
     Attributes:
         method: HTTP method, such as GET or POST.
         url: URL of the request.
         status: HTTP status of the response, or None if there was no response.
-        seconds: Duration of the request until the end of the response, or for a stream until the end of its headers.
+        seconds: Time from the start of the request to the end of the response. For a stream, the time to the end of the
+            headers.
         error: Description of the network error, or None if there was a response.
     """
 
@@ -53,14 +55,15 @@ class RequestEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectEvent:
-    """A stream ended before its job did. The client will reconnect after a wait.
+    """An event stream ended although the job has not ended. The client will reconnect after a wait.
 
     Attributes:
         job_id: Id of the job.
-        cause: `cut` (lost connection), `goaway` (planned close), `busy` (the server asked to wait) or `resync`.
-        why: Human-readable reason.
-        wait: Seconds until the client reconnects.
-        last_event_id: Cursor from which the stream resumes, or None if it restarts from a snapshot.
+        cause: `cut` if the connection was lost, `goaway` if the server closed the connection as planned, `busy` if the
+            server asked the client to wait, or `resync` if an event did not match the client's state.
+        why: Reason for a human reader.
+        wait: Number of seconds until the client reconnects.
+        last_event_id: Id of the event after which the stream will resume, or None if the client will request a snapshot.
     """
 
     job_id: str | None
@@ -72,11 +75,11 @@ class ReconnectEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResyncEvent:
-    """An event did not match the client's state. The client drops its cursor and will reconnect for a new snapshot.
+    """An event did not match the client's state. The client will reconnect and request a snapshot of the job's state.
 
     Attributes:
         job_id: Id of the job.
-        why: Human-readable reason.
+        why: Reason for a human reader.
     """
 
     job_id: str | None
@@ -100,13 +103,14 @@ class EndEvent:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Functions that the client calls when an event occurs. All are optional.
+    """Functions that the client calls when an event occurs. Each function is optional.
 
     Attributes:
-        on_request: Called after each request, including retries. Logged at DEBUG.
-        on_reconnect: Called before the wait that precedes a reconnect. Logged at INFO, or at DEBUG for a planned close.
-        on_resync: Called before the reconnect that requests a new snapshot. Logged at WARNING.
-        on_end: Called when the end of a job was received. Logged at DEBUG.
+        on_request: Called after each request, including retries. The event is logged at the level DEBUG.
+        on_reconnect: Called when a stream was lost, before the wait for the next attempt. The event is logged at the level
+            INFO, or at the level DEBUG if the server closed the connection as planned.
+        on_resync: Called before the client reconnects to request a snapshot. The event is logged at the level WARNING.
+        on_end: Called when the client has received the end of a job. The event is logged at the level DEBUG.
     """
 
     on_request: Hook[RequestEvent] | None = None
@@ -122,7 +126,7 @@ class Hooks:
 
 
 async def tell(hook: Hook[E] | None, event: E) -> None:
-    """Call a hook and log its exceptions."""
+    """Call a hook, wait until it returns, and log an exception that it raises."""
     if hook is None:
         return
     try:
@@ -134,7 +138,7 @@ async def tell(hook: Hook[E] | None, event: E) -> None:
 
 
 async def watched(hook: Hook[RequestEvent] | None, method: str, url: str, work: Awaitable[A]) -> A:
-    """Await a request, then log it and call the `on_request` hook."""
+    """Await a request, then log the request and call the hook `on_request`."""
     begun = time.perf_counter()
     try:
         answer = await work
@@ -146,7 +150,7 @@ async def watched(hook: Hook[RequestEvent] | None, method: str, url: str, work: 
             hook, RequestEvent(method, url, answer.status, time.perf_counter() - begun, None)
         )
     except BaseException:
-        # Cancelled while waiting for the hook. The caller never receives the response, so close it here.
+        # The task was cancelled while it waited for the hook. Close the response here, because the caller never gets it.
         await answer.aclose()
         raise
     return answer

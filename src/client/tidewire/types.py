@@ -1,4 +1,4 @@
-"""Updates that a job yields to its reader, and the validation of values by type."""
+"""Updates that a job yields while it is read, and the validation of values with the type passed as `returns`."""
 
 import json
 import reprlib
@@ -23,11 +23,11 @@ from tidewire.protocol.problems import Problem
 T = TypeVar("T")
 
 Returns = type[T] | TypeAdapter[T]
-"""Type of the argument `returns`: a class, or a pydantic TypeAdapter for other types (a union, an annotated type)."""
+"""Type of the argument `returns`. It is a class, or a pydantic TypeAdapter for other types such as unions."""
 
 
 class Unset(Enum):
-    """Type of the sentinel `UNSET`."""
+    """Type of the sentinel `UNSET`, which marks an argument that was not passed."""
 
     UNSET = "unset"
 
@@ -36,25 +36,25 @@ class Unset(Enum):
 
 
 UNSET: Final[Literal[Unset.UNSET]] = Unset.UNSET
-"""Sentinel for an argument that was not passed. None cannot serve, because it is a JSON value."""
+"""Sentinel for an argument that was not passed. None has another meaning, because it is a JSON value."""
 
 
 class TextDelta(NamedTuple):
-    """Change of a text: its last `deleted` code points were removed, then `text` was appended."""
+    """Change of a text, in which the last `deleted` code points were removed, and then `text` was appended."""
 
     deleted: int
     text: str
 
 
 class Position(NamedTuple):
-    """Position in a job's event stream, with the job's state at that position."""
+    """A position in the event stream of a job, with the state of the job at this position."""
 
     view: View
     columns: tuple[str, ...]
     cursor: Cursor
 
     def text(self, pointer: str) -> str | None:
-        """Return the text at a JSON Pointer, or None if there is no text."""
+        """Return the text at a JSON Pointer, or None if there is no text at the pointer."""
         try:
             value = self.view.value(pointer)
         except LookupError:
@@ -63,7 +63,7 @@ class Position(NamedTuple):
 
 
 class ResultType(Generic[T]):
-    """Validator for the values of a job, created from `returns`. Without `returns`, all JSON values are valid."""
+    """Validator for the values of a job, created from the argument `returns`. Without it, all JSON values are valid."""
 
     def __init__(self, returns: Any = None) -> None:
         self._adapter: TypeAdapter[T] | None
@@ -77,23 +77,23 @@ class ResultType(Generic[T]):
             except (PydanticUserError, PydanticUndefinedAnnotation) as error:
                 what = f"returns must be a type that pydantic can validate, or a TypeAdapter, not {returns!r}"
                 raise TypeError(f"{what}: {str(error).partition(chr(10))[0]}") from error
-        # `list[int].__name__` is just "list", so only plain classes are shown by their name.
+        # Use `__name__` only for plain classes, because `list[int].__name__` is "list".
         self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 
     def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> T:
-        """Validate a value in pydantic's JSON mode, which for example parses dates from strings.
+        """Validate a JSON value with pydantic. If the type has dates, for example, they are parsed from strings.
 
         Args:
             value: The value to validate.
-            where: Location for the error message.
-            running: Whether the job is still running, which changes the error message.
+            where: The job and the event to which the value belongs, for the error message.
+            running: Whether the job is still running. The error message then says that the value may be incomplete.
 
         Raises:
             InvalidValueError: The value does not match the type.
         """
         if self._adapter is None:
             return value  # type: ignore[return-value]
-        # To save memory, drop the value once it is serialized, and serialize a plain text without an extra copy.
+        # To save memory, delete the value after it was serialized, and serialize a text without an additional copy.
         written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else to_json(value)
         del value
         try:
@@ -109,17 +109,19 @@ class ResultType(Generic[T]):
 
 
 class ItemChange(Generic[T]):
-    """An item's value at one event, with its change since the previous one. `Update` is a facade over it.
+    """The value of an item after an event, with the change since the previous `ItemChange`.
+
+    `Update` wraps this class and has only the methods for users.
 
     Attributes:
-        position: The event and the state after it.
-        shape: The type that `parse` validates the value against.
+        position: The event, and the job's state after the event.
+        shape: Validator with which `Update.parse` validates the value.
         first_seq: Seq of the first event that this change covers.
-        deleted: Number of code points removed from the end of the text.
-        text: Text appended after that.
-        index: Index of the item.
-        visible: Whether the item's value or status changed; a loop over a job yields no other changes.
-        settles: Whether the reader has received everything up to `position` with this change.
+        deleted: Number of code points that were removed from the end of the text.
+        text: Text that was then appended.
+        index: Index of the item in the job.
+        visible: Whether the item's value or status changed. A loop over a job yields only such changes.
+        settles: Whether the reader has received all changes up to `position` when it has received this change.
     """
 
     __slots__ = ("deleted", "first_seq", "index", "position", "settles", "shape", "text", "visible")
@@ -151,19 +153,19 @@ class ItemChange(Generic[T]):
         return self.position.cursor
 
     def member(self, name: str) -> JsonValue:
-        """Return a member of the item at this event, or None if the item does not have it."""
+        """Return a member of the item after this event, or None if the item does not have the member."""
         try:
             return self.position.view.value(f"/items/{self.index}/{name}")
         except LookupError:
             return None
 
     def with_text(self, text: str) -> "ItemChange[T]":
-        """Return this change with only a part of its text, and without deletions."""
+        """Return a copy of this change with another text, and without deleted code points."""
         return ItemChange(self.position, self.shape, self.first_seq, text=text, index=self.index)
 
 
 class Update(Generic[T]):
-    """A job's value at one event, with the change of its text since the previous update."""
+    """The value of a job after an event, with the change of its text since the previous update."""
 
     __slots__ = ("_change",)
 
@@ -172,17 +174,20 @@ class Update(Generic[T]):
 
     @property
     def text(self) -> str:
-        """Text appended to the value's first text column, after `deleted` code points were removed from its end."""
+        """Text that was appended to the growing text in the value, after `deleted` code points were removed from its end.
+
+        If the value contains several growing texts, the first text counts.
+        """
         return self._change.text
 
     @property
     def deleted(self) -> int:
-        """Number of code points removed from the end of the text, for example by a rollback or a restart."""
+        """Number of code points that were removed from the end of the text, for example after a restart of the job."""
         return self._change.deleted
 
     @property
     def first_seq(self) -> int:
-        """Seq of the first event that this update covers, directly after the previous update."""
+        """Seq of the first event that this update covers. It follows the last event of the previous update."""
         return self._change.first_seq
 
     @property
@@ -202,16 +207,16 @@ class Update(Generic[T]):
 
     @property
     def status(self) -> str:
-        """Status of the item at this event, such as `running` or `succeeded`."""
+        """Status of the item after this event, such as `running` or `succeeded`."""
         return str(self._change.member("status"))
 
     @property
     def value(self) -> JsonValue:
-        """The complete value at this event. Each access returns a new copy. Later events do not change it."""
+        """The complete value after this event. Each access returns a new copy, which later events do not change."""
         return self._change.member("value")
 
     def parse(self) -> T:
-        """Validate the value at this event against the job's `returns` type.
+        """Validate the value after this event with the type that was passed as `returns`.
 
         Raises:
             InvalidValueError: The value does not match the type. While the job is running, this may only mean that
@@ -228,7 +233,7 @@ class Update(Generic[T]):
 
 
 class ItemUpdate(Update[T]):
-    """The value of one batch item at one event, with the change of its text since the item's previous update."""
+    """The value of one item of a batch after an event, with the change of its text since the item's previous update."""
 
     __slots__ = ()
 
@@ -239,7 +244,7 @@ class ItemUpdate(Update[T]):
 
     @property
     def error(self) -> Problem | None:
-        """Problem details of a failed item, or None."""
+        """Problem details if the item failed, otherwise None."""
         error: Any = self._change.member("error")
         return None if error is None else Problem.model_validate(error)
 

@@ -136,49 +136,53 @@ class Server:
 
         Args:
             function: The function, if this method is used as a decorator without arguments.
-            name: Name of the endpoint. By default the name of the function.
-            concurrency_limit: Maximum number of concurrent calls, or None for no limit. By default the server's
+            name: Name of the endpoint. The default is the name of the function.
+            concurrency_limit: Maximum number of concurrent calls, or None for no limit. The default is the server's
                 `default_concurrency_limit`.
-            concurrency_group: Name of a group of endpoints that share one `concurrency_limit`, which is set on any of
-                them. Use a group for models that share a GPU.
-            max_queue_size: Maximum number of waiting items, which may be 0. By default the server's setting.
-            time_limit: Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None
-                for no limit.
-            on_restart: Treatment of items that were running when the server stopped, if the log is in a file: "rerun"
-                runs them again from the start, and "fail" fails them with `worker_lost`. Use "fail" for functions
-                that must not run twice.
-            columns: JSON Pointers of the growing texts and arrays within the value, or a function that computes them
-                from the input. If the value is a text, the default is the value itself.
-            initial: Value of an item before its function has produced one, or a function that computes it from the
-                input.
-            validate: Function called with each validated input before the input is queued. A `ValueError` or
-                `ItemError` that it raises rejects the submit. The attributes `member` and `code` of a `ValueError`
-                name the invalid member and the error code.
-            capabilities: Capabilities to report in discovery, in addition to those that the server detects:
-                `{"logprobs": {"max_top": 20}}`, `{"rollback": False}`. By default, `rollback` (the function may
-                remove text again) is true for generators, and for functions with a stream whose code mentions
-                `truncate`.
+            concurrency_group: Name of a group of endpoints that share one concurrency limit, for example because
+                their models share a GPU. Set `concurrency_limit` on any endpoint of the group.
+            max_queue_size: Maximum number of items that wait for a call. It may be 0. The default is the server's
+                setting.
+            time_limit: Number of seconds after which an item fails with `deadline_exceeded` and its function is
+                cancelled, or None for no limit.
+            on_restart: Treatment of items that were running when the server stopped, if the log is in a file. With
+                "rerun", the restarted server runs them again from the start. With "fail", they fail with
+                `worker_lost`. Use "fail" for functions that must not run twice.
+            columns: JSON Pointers of the texts and arrays within the value to which the function appends, or a
+                function that computes these pointers from the input. If the value is a text, the default is the value
+                itself.
+            initial: Value of an item until its function produces the first value, or a function that computes this
+                value from the input.
+            validate: Function that is called with each input after its validation against the schema. To reject the
+                client's request, it raises an `ItemError` or a `ValueError`. A `ValueError` can have the attributes
+                `member` and `code`, with the name of the invalid member and an error code.
+            capabilities: Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or
+                `{"rollback": False}`. They take precedence over the capabilities that the server detects. The server
+                assumes `rollback`, which allows the function to remove text again, for generators and for functions
+                with a stream whose code mentions `truncate`.
             examples: Valid inputs, shown in discovery.
-            links: Additional resources under the endpoint's URL, by name: bytes, a JSON value, or a function that
-                returns either.
-            batch: Whether the function processes many inputs per call. It takes a list of a pydantic model, or one
-                list per member of the input, and returns the values in the same order. An `ItemError` or other
-                exception in the returned list fails only its own input. A generator yields `{row: value}`, with
-                `Append` and `Last`. Clients still submit single inputs or batches as usual. All options below require
-                `batch`.
-            max_batch_size: Maximum number of inputs per call. By default 16, or the largest of `sizes`.
-            batch_timeout: Seconds that an idle worker waits for more inputs, counted from the arrival of the oldest
-                waiting input. With 0, batches form only while another call is running.
+            links: Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a
+                JSON value, or a function that returns bytes or a JSON value.
+            batch: Whether each call of the function processes many inputs. The function takes a list of a pydantic
+                model, or one list for each member of the input, and returns the values in the same order. If the
+                returned list contains an `ItemError` or another exception, only the corresponding input fails. A
+                generator yields `{row: value}`, where the value can be an `Append` or a `Last`. Clients submit inputs
+                as usual. All options below require `batch`.
+            max_batch_size: Maximum number of inputs per call. The default is 16, or the largest of `sizes`.
+            batch_timeout: Number of seconds that an idle worker waits for more inputs, counted from the arrival of
+                the oldest waiting input. With 0, the worker does not wait, so that batches form only while another
+                call is running.
             sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded,
                 and the values of the padding rows are discarded.
-            pad: Input used for padding. By default the last input of the batch.
-            cost: Function that returns the cost of an input towards `max_cost`, such as its tokens or pixels. Called
-                when the input is submitted and again when it is queued.
-            max_cost: Maximum total cost of the inputs in one call. A submit with a more expensive input is rejected.
-            key: Function of the input. Only inputs with equal keys are batched together, for example those of the
-                same shape or adapter. Called at the same times as `cost`.
-            bisect: Whether to retry after an exception with each half of the inputs, until only the inputs that cause
-                the exception have failed. The function is then called several times with the same input.
+            pad: Input that is used for padding. The default is the last input of the batch.
+            cost: Function that returns the cost of an input, for example its number of tokens or pixels. It is called
+                when the input is submitted, and again when it is queued.
+            max_cost: Maximum total cost of the inputs in one call. An input with a higher cost is rejected.
+            key: Function that returns the batch key of an input, for example its shape or its adapter. Only inputs
+                with equal keys share a batch. The function is called at the same times as `cost`.
+            bisect: Whether a batch that raised an exception is split into halves, which are retried separately, until
+                only the inputs that cause the exception have failed. The function is then called several times with
+                the same input.
 
         Raises:
             TypeError: The function's signature is not supported.

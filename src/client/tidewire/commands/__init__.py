@@ -1,1 +1,1 @@
-"""The `tidewire` command line."""
+"""The command-line interface `tidewire`."""

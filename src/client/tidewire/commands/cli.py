@@ -1,4 +1,7 @@
-"""The `tidewire` command line: `call`, `map`, `attach`, `cancel`, `jobs`, `describe`, `codegen`, and plugin commands."""
+"""The command-line interface `tidewire`.
+
+It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `describe` and `codegen`, and the commands of plugins.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -31,14 +34,14 @@ from tidewire.types import UNSET
 JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 1, 3, 4, 141
 
 _EPILOG = (
-    "Exit codes: 0 success; 1 the job failed or was cancelled; 2 wrong usage or invalid input; 3 the server is "
-    "unreachable or too busy; 4 the server violates the protocol; 130 interrupted (the job keeps running); 141 the "
-    "output pipe was closed, for example by `head`."
+    "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
+    "unreachable or too busy; 4 the server violates the protocol; 130 the command was interrupted (the job keeps "
+    "running); 141 the output pipe was closed, for example by `head`."
 )
 
 
 def _examples(*lines: str) -> str:
-    """Build the epilog of a command's help: its examples, one per paragraph, and the exit codes."""
+    """Build the text at the end of a command's help, with examples and the exit codes."""
     return "\n\n".join(["Examples:", *(f"tidewire {line}" for line in lines), _EPILOG])
 
 
@@ -66,16 +69,23 @@ Url = Annotated[
     str, typer.Argument(metavar="URL", help="Base URL of the server, such as http://127.0.0.1:8000.")
 ]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print lines of JSON, for use by programs.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the output as lines of JSON, for use by programs.")
+]
 Timeout = Annotated[
     float | None,
     typer.Option(
-        help="Total time to wait, in seconds. The job keeps running on the server after a timeout.", min=0.001
+        help="Maximum time to wait, in seconds. After a timeout, the job keeps running on the server.",
+        min=0.001,
     ),
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option("--header", metavar="NAME: VALUE", help="Header to send with every request. Repeatable."),
+    typer.Option(
+        "--header",
+        metavar="NAME: VALUE",
+        help="HTTP header to send with every request. This option can be repeated.",
+    ),
 ]
 
 
@@ -83,7 +93,7 @@ Headers = Annotated[
 def _client(
     url: str, headers: list[str] | None, timeout: float | None = None
 ) -> Iterator[tuple[Client, display.Screen]]:
-    """Open a client and a screen. Errors are printed to standard error and mapped to the exit code."""
+    """Open a client and a screen. If an error occurs, print it to standard error and exit with the matching exit code."""
     screen = display.Screen()
     try:
         with Client(url, headers=read_headers(headers), timeout=timeout) as client:
@@ -121,7 +131,7 @@ def _exit_code(error: TidewireError) -> int:
 @app.command(
     epilog=_examples(
         f"call {_URL} generate prompt='import ' max_tokens=40",
-        f"call {_URL} generate prompt='import ' top_logprobs=3   (also lists alternatives for each token)",
+        f"call {_URL} generate prompt='import ' top_logprobs=3   (also prints the most probable tokens)",
         f"call {_URL} generate -i @input.json --json | jq .text",
         f"call {_URL} generate prompt=hello --detach   (prints the job's id, for `tidewire attach`)",
     )
@@ -132,8 +142,9 @@ def call(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
-            help="Name of the endpoint, optional if the server has only one, then members of the input. A value that "
-            "is valid JSON is parsed as JSON, any other value is text: max_tokens=64 'stop=[\"\\n\"]' prompt=hello",
+            help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
+            "endpoint. A value that is valid JSON is parsed as JSON. Any other value is a text. Example: max_tokens=64 "
+            "'stop=[\"\\n\"]' prompt=hello",
         ),
     ] = None,
     input_: Annotated[
@@ -142,13 +153,14 @@ def call(
             "--input",
             "-i",
             metavar="JSON|@FILE|-",
-            help="The whole input: JSON text, @ and the name of a JSON file, or - for standard input.",
+            help="The whole input, as JSON text, as @ and the name of a JSON file, or as - for standard input.",
         ),
     ] = None,
     as_json: AsJson = False,
     timeout: Timeout = None,
     deadline: Annotated[
-        float | None, typer.Option(help="Seconds after which the server fails the job.", min=0.001)
+        float | None,
+        typer.Option(help="Number of seconds after which the job fails if it has not ended.", min=0.001),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's id and exit without waiting for the result.")
@@ -156,24 +168,26 @@ def call(
     idempotency_key: Annotated[
         str | None,
         typer.Option(
-            help="Key that identifies this call. Repeating it with the same key starts no second job."
+            help="Key that identifies this call. If the call is repeated with the same key, the server does not start a "
+            "second job."
         ),
     ] = None,
     header: Headers = None,
 ) -> None:
     """Start a job and show its result as it arrives.
 
-    Text is printed to standard output while it arrives, any other value
-    when it is complete. The position in the queue and progress are printed
-    to standard error. Ctrl+C leaves the job running and prints the command
-    to attach to it. On a terminal, a generation with log-probabilities is
-    followed by a table of its tokens and their alternatives.
+    Text is printed to standard output while it arrives. Any other value is
+    printed when it is complete. The position in the queue and the progress
+    are printed to standard error. After Ctrl+C, the job keeps running, and
+    the command that attaches to it is printed. If the result is generated
+    text with log-probabilities, and standard output is a terminal, a table
+    of the tokens is printed after the text.
     """
     with _client(url, header, timeout) as (client, screen):
         endpoint, members = read_words(words or [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
-            raise ValueError("the input was passed twice: use either --input or KEY=VALUE")
+            raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
         job = client.with_options(deadline=deadline).submit(
             endpoint, members if whole is UNSET else whole, idempotency_key=idempotency_key
         )
@@ -188,8 +202,8 @@ def call(
     epilog=_examples(
         f"map {_URL} generate prompts.jsonl max_tokens=20 > results.jsonl",
         f"map {_URL} generate - max_tokens=20 < prompts.jsonl > results.jsonl   (reads standard input)",
-        f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (repeat it after a crash: "
-        "finished inputs are not run again)",
+        f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (can be repeated after a "
+        "crash, without running finished inputs again)",
     ),
 )
 def map_(
@@ -201,27 +215,26 @@ def map_(
     ] = "-",
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]…", help="Default members, added to each input that does not have them."
-        ),
+        typer.Argument(metavar="[KEY=VALUE]…", help="Members to add to each input that does not have them."),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(help="Maximum number of jobs running at the same time.", min=1)
+        int, typer.Option(help="Maximum number of jobs that run at the same time.", min=1)
     ] = CONCURRENCY,
     batch_size: Annotated[int, typer.Option(help="Maximum number of inputs per job.", min=1)] = BATCH_SIZE,
     idempotency_key: Annotated[
         str | None,
         typer.Option(
-            help="Key that identifies this run. Inputs that finished in an earlier run with the same key and the "
-            "same inputs are not run again."
+            help="Key that identifies this run. If the command is repeated with the same key and the same inputs, inputs "
+            "that have finished are not run again."
         ),
     ] = None,
     header: Headers = None,
 ) -> None:
     """Run an endpoint on each line of a file, and print the results in order.
 
-    Each output line is a JSON object with `index` and either `value` or
-    `error`. On a terminal a progress bar is shown.
+    Each output line is a JSON object with the member `index`, and either
+    the member `value` or the member `error`. If standard error is a
+    terminal, a progress bar is shown.
     """
     with (
         _client(url, header) as (client, screen),
@@ -256,36 +269,36 @@ def map_(
                 done += 1
         except KeyboardInterrupt:
             advice = (
-                "running jobs continue on the server: repeat the command with the same key to get their results"
+                "the jobs keep running on the server; repeat the command with the same key to get their results"
                 if idempotency_key
-                else "running jobs were cancelled"
+                else "the running jobs were cancelled"
             )
             screen.note(f"interrupted after {done} inputs; {advice}")
             raise typer.Exit(INTERRUPTED) from None
     if failed:
-        screen.error(f"{failed} of {done} inputs failed: see the member `error` of their output lines.")
+        screen.error(f"{failed} of {done} inputs failed; see the member `error` of their output lines.")
         raise typer.Exit(JOB_FAILED)
 
 
-# A job's id may begin with a dash. `attach` and `cancel` therefore treat unknown options as arguments.
+# `attach` and `cancel` treat unknown options as arguments, because the id of a job may begin with a dash.
 _IDS = {"ignore_unknown_options": True}
 
 
 @app.command(
-    epilog=_examples(f"attach {_URL} 5f1c…   (`call --detach` and `jobs` print ids)"),
+    epilog=_examples(f"attach {_URL} 5f1c…   (`call --detach` and `jobs` print the ids of jobs)"),
     context_settings=_IDS,
 )
 def attach(
     url: Url, job: JobId, as_json: AsJson = False, timeout: Timeout = None, header: Headers = None
 ) -> None:
-    """Show the result of a running or finished job from its beginning."""
+    """Show the result of a running or finished job, from the beginning."""
     with _client(url, header, timeout) as (client, screen):
         follow(client, client.job(job), screen, as_json)
 
 
 @app.command(epilog=_EPILOG, context_settings=_IDS)
 def cancel(url: Url, job: JobId, as_json: AsJson = False, header: Headers = None) -> None:
-    """Cancel a job and print its status. A job that has ended stays as it is."""
+    """Cancel a job, and print its status. If the job has already ended, nothing changes."""
     with _client(url, header) as (client, screen):
         status = client.job(job).cancel()
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
@@ -319,7 +332,9 @@ def describe(
     url: Url,
     endpoint: Annotated[
         str | None,
-        typer.Argument(metavar="ENDPOINT", help="Name of an endpoint. Without it, the server is described."),
+        typer.Argument(
+            metavar="ENDPOINT", help="Name of an endpoint. Without a name, the command describes the server."
+        ),
     ] = None,
     as_json: AsJson = False,
     header: Headers = None,
@@ -355,19 +370,20 @@ def codegen(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write instead of standard output. On errors the file is not changed.",
+            help="File to write to, instead of standard output. If an error occurs, the file is not changed.",
         ),
     ] = None,
     endpoint: Annotated[
-        list[str] | None, typer.Option(help="Endpoint to include. Repeatable. Default: all endpoints.")
+        list[str] | None,
+        typer.Option(help="Endpoint to include. This option can be repeated. The default is all endpoints."),
     ] = None,
     header: Headers = None,
 ) -> None:
     """Generate a typed Python module for the endpoints of a server.
 
-    The module has a pydantic model for the input and the value of each
-    endpoint. Its classes TypedClient and TypedAsyncClient wrap a client with
-    typed methods, for editors and type checkers.
+    The module has pydantic models for the input and the value of each
+    endpoint. Its classes TypedClient and TypedAsyncClient wrap a client.
+    Editors and type checkers know the types of their methods.
     """
     try:
         import_module("datamodel_code_generator")
@@ -391,7 +407,7 @@ def codegen(
 
 
 def _without_generator(error: ImportError) -> typer.Exit:
-    """Print how to install the missing package. Returns the exception to raise."""
+    """Print how to install the missing package, and return the exception that ends the command."""
     display.Screen().error(f"`tidewire codegen` needs {error.name or error}: pip install 'tidewire[codegen]'")
     return typer.Exit(USAGE)
 

@@ -1,8 +1,9 @@
-"""Adapter that lets the conformance suite test this client, with lines of JSON on standard input and output.
+"""Adapter with which the conformance suite tests this client. It reads and writes lines of JSON.
 
-Run it with `tidewire conformance --client "python -m tidewire.under_test"`. The default is to test `AsyncClient` on
-asyncio. `--backend trio` selects trio, and `--blocking` selects `Client`. `spec/scenarios/README.md` defines the format of
-the lines. The adapter uses only public names, so that it can serve as an example for other clients.
+To run the adapter, use `tidewire conformance --client "python -m tidewire.under_test"`. By default, the suite tests
+`AsyncClient` on asyncio. The option `--backend trio` selects trio, and `--blocking` selects `Client`. The document
+`spec/scenarios/README.md` defines the format of the lines. The adapter uses only public names of `tidewire`, so that it can
+serve as an example for other clients.
 """
 
 import argparse
@@ -54,7 +55,7 @@ END_NAMES: Final[Mapping[type[Exception], str]] = {
     TransportError: "connection_error",
     CheckpointError: "usage_error",
 }
-"""The member `end` of a report by the type of error. The first matching entry applies."""
+"""Value of the member `end` of a report, by the type of the error. If several types match, the first entry applies."""
 
 Command = Mapping[str, Any]
 Report = dict[str, Any]
@@ -62,7 +63,7 @@ SendReport = Callable[[Report], None]
 
 
 class _Reporter:
-    """Reports of one command: the updates that the client's user receives, and the outcome."""
+    """Creates and sends the reports of one command. They describe the updates that the client yields, and the outcome."""
 
     def __init__(self, command: Command, send: SendReport) -> None:
         self.command, self.send = command, send
@@ -78,7 +79,7 @@ class _Reporter:
         return options
 
     def saved(self) -> dict[str, Any]:
-        """The command's checkpoint as a keyword argument for `client.job`, or no argument."""
+        """Return keyword arguments for `client.job`, with the command's checkpoint if it has one."""
         if "checkpoint" not in self.command:
             return {}
         return {"checkpoint": tidewire.Checkpoint.from_json(json.dumps(self.command["checkpoint"]))}
@@ -89,7 +90,7 @@ class _Reporter:
         if "inputs" in self.command:
             report["index"] = update.index
         elif update.text or update.deleted or isinstance(update.value, str):
-            # An empty change is reported, too, if the value is a text.
+            # If the value is a text, also report changes in which no text was added or deleted.
             report |= {"deleted": update.deleted, "text": update.text}
         self.send(report)
 
@@ -97,7 +98,7 @@ class _Reporter:
         return name in self.command and update.value == self.command[name]
 
     def end(self, name: str, **members: Any) -> Report:
-        # Read the values of all earlier updates again: later events must not have changed them.
+        # Read the values of all earlier updates again, so that the suite can check that later events did not change them.
         return {
             "id": self.command["id"],
             "kept": [update.value for update in self.kept],
@@ -220,7 +221,7 @@ def _read_blocking(job: Any, reporter: _Reporter) -> Report:
 
 
 def commands() -> Iterator[Command]:
-    """Yield the commands from standard input until `bye` or the end of the input."""
+    """Yield the commands from standard input until the command `bye` or the end of the input."""
     for line in sys.stdin:
         command = json.loads(line)
         if command["op"] == "bye":
@@ -256,7 +257,7 @@ def _serve_blocking(send: SendReport, tls: ssl.SSLContext) -> None:
 
 
 def main() -> None:
-    """Print the client's name and capabilities, then execute commands from standard input."""
+    """Print the client's name and its capabilities, then execute the commands from standard input."""
     parser = argparse.ArgumentParser(prog="python -m tidewire.under_test", description=__doc__)
     parser.add_argument("--blocking", action="store_true", help="test Client instead of AsyncClient")
     parser.add_argument(
@@ -265,7 +266,7 @@ def main() -> None:
     options = parser.parse_args()
     send = _writer()
     tls = ssl.create_default_context()
-    # `tidewire` imports its modules on first use. Import them now, so that they do not slow down a timed scenario.
+    # `tidewire` imports its modules on first use. Import them now, because an import during a scenario takes too long.
     with tidewire.Client("http://127.0.0.1:9", verify=tls):
         pass
     name = "Client" if options.blocking else f"AsyncClient on {options.backend}"

@@ -1,6 +1,7 @@
-"""Terminal output of the commands: results, progress, notes and errors.
+"""Output of the commands to the terminal.
 
-Results go to standard output. Progress, notes and errors go to standard error, so that a pipe carries results only.
+The commands write results to standard output. They write progress, notes and errors to standard error, so that a pipe
+receives only the results.
 """
 
 import io
@@ -25,24 +26,25 @@ from tidewire.jobs.map_work import MapProgress
 from tidewire.protocol.messages import Progress, Queue
 
 PROGRESS_EVERY: Final = 1.0
-"""Minimum seconds between two progress lines if standard error is not a terminal."""
+"""Minimum time between two progress lines if standard error is not a terminal, in seconds."""
 
 UNSHORTENED: Final = 1000
-"""Console width for tables whose cells must not be shortened."""
+"""Width of the console for tables whose cells must not be shortened, in characters."""
 
 
 class _Output(Console):
-    """Console that raises BrokenPipeError on a closed pipe. By default, rich would exit with its own exit code."""
+    """A console that raises BrokenPipeError if the output pipe is closed. The default of rich is to exit the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class Screen:
-    """Standard output and standard error of one command."""
+    """The output of one command, to standard output and standard error."""
 
     def __init__(self) -> None:
-        # Results must not fail on the locale's encoding. Pipes get UTF-8. Terminals get replacement characters.
+        # Printing must not fail because of the locale's encoding. Write UTF-8 to pipes. On a terminal, replace characters
+        # that the terminal's encoding does not have.
         if isinstance(sys.stdout, io.TextIOWrapper):
             if sys.stdout.isatty():
                 sys.stdout.reconfigure(errors="replace")
@@ -62,7 +64,7 @@ class Screen:
 
     @contextmanager
     def waiting(self, for_what: str) -> Iterator[None]:
-        """Show a spinner with a text while the block runs, if standard error is a terminal."""
+        """Show a spinner and a text while the `with` block runs, if standard error is a terminal."""
         if not self.err.is_terminal:
             yield
             return
@@ -74,7 +76,7 @@ class Screen:
                 self._status = None
 
     def show_progress(self, message: Queue | Progress) -> None:
-        """Show a queue position or the progress of a job."""
+        """Show the queue position or the progress of a job."""
         line = _line(message)
         if self._status is not None:
             self._status.update(line)
@@ -87,7 +89,7 @@ class Screen:
             self.note(line)
 
     def write(self, text: str) -> None:
-        """Write text to standard output and flush it."""
+        """Write text to standard output, and flush standard output."""
         if self._status is not None:
             self._status.stop()
         self._open_line = not text.endswith("\n")
@@ -95,17 +97,17 @@ class Screen:
         sys.stdout.flush()
 
     def note_retraction(self, count: int) -> None:
-        """Print a note that the last code points were retracted, because a terminal cannot erase printed text."""
+        """Print a note that the server has retracted printed text, because a command cannot erase what it has printed."""
         self.end_line()
         self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
 
     def show(self, value: JsonValue) -> None:
-        """Show an intermediate value in the status line, if there is one."""
+        """Show an intermediate value next to the spinner, if the spinner is visible."""
         if self._status is not None:
             self._status.update(escape(compact(value)[: max(20, self.err.width - 6)]))
 
     def end_line(self) -> None:
-        """Write a line break unless the output is at the beginning of a line."""
+        """Write a line break if the last line of the output is not complete."""
         if self._open_line:
             self.write("\n")
 
@@ -115,7 +117,7 @@ class Screen:
         sys.stdout.flush()
 
     def value(self, value: JsonValue) -> None:
-        """Write a complete value: a text verbatim, any other value as JSON, which is indented on a terminal."""
+        """Write a complete value. A text is written verbatim. Any other value is written as JSON, indented on a terminal."""
         if isinstance(value, str):
             self.write(value if value.endswith("\n") else value + "\n")
         elif self.live:
@@ -124,12 +126,12 @@ class Screen:
             self.json(value)
 
     def wide(self, table: Table) -> None:
-        """Print a table without shortening its cells, so that ids can be copied from it."""
+        """Print a table without shortening its cells, so that the user can copy ids from the table."""
         _Output(highlight=False, width=UNSHORTENED).print(table)
 
     @contextmanager
     def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
-        """Show a progress bar if standard error is a terminal. Yields the function that updates the bar."""
+        """Show a progress bar if standard error is a terminal. Yields a function that updates the progress bar."""
         with Bar(
             BarColumn(),
             MofNCompleteColumn(),
@@ -151,13 +153,13 @@ class Screen:
         self.err.print(text, style="dim", markup=False)
 
     def error(self, text: str) -> None:
-        """Print an error message to standard error, as one paragraph."""
+        """Print an error message to standard error."""
         self.end_line()
         self.err.print("tidewire: " + text, style="red" if self.err.is_terminal else "", markup=False)
 
 
 def discard_output() -> None:
-    """Redirect standard output to the null device after its pipe was closed, so that flushing at exit does not fail."""
+    """Redirect standard output to the null device, so that flushing it at exit does not fail after its pipe was closed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Follow a job and print its result as it arrives, in a format for a terminal, for a pipe, or as lines of JSON."""
+"""Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
 from typing import Any, Final
 
@@ -29,16 +29,18 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
         job.listener = None
         screen.end_line()
         screen.note(
-            f"interrupted; the job keeps running. Attach to it with: tidewire attach {client.url} {job.id}"
+            f"interrupted; the job keeps running. To attach to the job, run: tidewire attach {client.url} {job.id}"
         )
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = f"The job keeps running. Attach to it with: tidewire attach {client.url} {job.id}"
+        error.advice = (
+            f"The job keeps running. To attach to the job, run: tidewire attach {client.url} {job.id}"
+        )
         raise
 
 
 def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
-    """Print one line per item as soon as the item ends. Raises the first failure after all items have ended."""
+    """Print one line for each item when the item ends. After all items have ended, raise the error of the first failure."""
     batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
     for index, result in batch.as_completed():
@@ -92,7 +94,8 @@ def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
                 "deleted": update.deleted,
                 "text": update.text,
             }
-            # Do not add the value to text updates: repeating the whole text makes the output grow quadratically.
+            # Do not add the value if the update has text. The output would otherwise repeat the whole text in each line, so
+            # that its size would grow quadratically.
             screen.json(line if update.text or update.deleted else line | {"value": update.value})
         screen.json({"type": "result", "job": job.id, "value": job.result()})
     except TidewireError as error:

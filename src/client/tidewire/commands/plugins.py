@@ -1,4 +1,4 @@
-"""Plugin commands of other packages, found through entry points and imported when they are used."""
+"""Commands that other packages add to `tidewire`. They are found through entry points, and imported on first use."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -12,15 +12,16 @@ from rich.markup import escape
 from tidewire.commands import display
 
 COMMANDS: Final = "tidewire.commands"
-"""Entry-point group of plugin commands. An entry is a typer app, or a function that typer can turn into a command."""
+"""Name of the entry-point group for commands of plugins. Each entry point is a typer app, or a function that typer can
+convert to a command."""
 USAGE: Final = 2
-"""Exit code for wrong usage, invalid input, or a command that is not installed."""
+"""Exit code if the usage or the input is invalid, or if a command is not installed."""
 
 _EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "conformance"}
 
 
 class Commands(typer.core.TyperGroup):
-    """Command group with the commands of a typer app and the plugin commands."""
+    """Group of the commands of a typer app and the commands of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *sorted(set(_plugins()) - set(super().list_commands(ctx)))]
@@ -36,7 +37,10 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def _load(point: EntryPoint) -> Any:
-    """Load the command of an entry point. If an import fails, return a command that names the package to install."""
+    """Load the command of an entry point.
+
+    If the import fails, return a command that only prints which package must be installed.
+    """
     try:
         found = point.load()
     except ImportError as error:
@@ -56,7 +60,7 @@ def _missing(point: EntryPoint, error: ImportError) -> Any:
         display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: pip install {wanted}")
         raise typer.Exit(USAGE)
 
-    # Help texts are rich markup. Without escaping, rich would drop the extra's name as an unknown tag.
+    # Help texts are rich markup. If the brackets were not escaped, rich would drop `[server]` as an unknown tag.
     command.__doc__ = escape(f"Not installed: pip install {wanted}")
     return _command(point.name, command, ignore_unknown_options=True, allow_extra_args=True)
 

@@ -1,4 +1,4 @@
-"""Parsers for command-line arguments: KEY=VALUE members, JSON inputs, files of JSON lines, and headers."""
+"""Parse the arguments of the commands: members in the form KEY=VALUE, JSON inputs, files with JSON lines, and headers."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,18 +10,18 @@ from tidewire.protocol.strict_json import StrictJsonError, loads
 
 
 def read_headers(given: list[str] | None) -> dict[str, str]:
-    """Parse headers of the form NAME: VALUE."""
+    """Parse HTTP headers of the form NAME: VALUE."""
     headers = {}
     for header in given or []:
         name, colon, value = header.partition(":")
         if not colon or not name.strip():
-            raise ValueError(f"--header {header!r} is not of the form NAME: VALUE")
+            raise ValueError(f"--header {header!r} does not have the form NAME: VALUE")
         headers[name.strip()] = value.strip()
     return headers
 
 
 def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Parse an optional endpoint name, followed by members of the form KEY=VALUE.
+    """Parse arguments that consist of an optional endpoint name and members of the form KEY=VALUE.
 
     A value that is valid JSON is parsed as JSON. Any other value is a string.
     """
@@ -30,7 +30,7 @@ def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
     for word in words[0 if endpoint is None else 1 :]:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ValueError(f"{word!r} is not of the form KEY=VALUE")
+            raise ValueError(f"{word!r} does not have the form KEY=VALUE")
         if key in members:
             raise ValueError(f"{key!r} was passed twice")
         try:
@@ -42,7 +42,10 @@ def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
 
 @contextmanager
 def read_lines(source: str) -> Iterator[tuple[Iterator[Any], int | None]]:
-    """Open a file of JSON lines. Yields a lazy iterator of inputs, and their number (None for standard input)."""
+    """Open a file with one JSON input per line, or standard input if the source is `-`.
+
+    Yields an iterator of the inputs, and the number of inputs. The number is None for standard input.
+    """
     if source == "-":
         yield _parse(sys.stdin, "standard input"), None
         return
@@ -68,7 +71,7 @@ def _parse(lines: Iterable[str], source: str) -> Iterator[Any]:
 
 
 def read_input(given: str) -> Any:
-    """Parse the value of `--input`: JSON text, @FILE, or - for standard input."""
+    """Parse the value of the option `--input`, which is a JSON text, @FILE, or - for standard input."""
     if given == "-":
         text = sys.stdin.read()
     elif given.startswith("@"):

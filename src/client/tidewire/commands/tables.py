@@ -1,4 +1,4 @@
-"""Terminal tables of jobs, of tokens, of a server's discovery document, and of an endpoint's schemas."""
+"""Tables for the terminal, which show jobs, tokens, the endpoints and limits of a server, or the schemas of an endpoint."""
 
 import json
 import math
@@ -18,7 +18,7 @@ def compact(value: Any) -> str:
 
 
 def jobs(found: Iterable[JobResource]) -> Table:
-    """Table of jobs, in the order in which they are passed."""
+    """Return a table of jobs, in the order of the argument."""
     table = Table(box=None, pad_edge=False)
     for name in ("job", "endpoint", "status", "created", "ended"):
         table.add_column(name, no_wrap=True, overflow="ignore")
@@ -30,7 +30,7 @@ def jobs(found: Iterable[JobResource]) -> Table:
 
 
 def tokens(found: Iterable[Token]) -> Table:
-    """Table of tokens with their probabilities, ranks and alternatives."""
+    """Return a table of tokens, with their probabilities, their ranks, and the most probable other tokens."""
     table = Table(box=None, pad_edge=False)
     for name, justify in (
         ("token", "left"),
@@ -55,7 +55,7 @@ def _time(stamp: str) -> str:
 
 
 def server(discovery: Discovery) -> Iterator[Any]:
-    """Description of a server: its name, its endpoints and its limits."""
+    """Yield the parts of a server's description: its name, its endpoints and its limits."""
     yield f"[bold]{escape(discovery.server)}[/bold], {discovery.protocol}, durability: {discovery.durability}"
     endpoints = Table("endpoint", "description", box=None, pad_edge=False)
     for endpoint in discovery.endpoints:
@@ -69,7 +69,7 @@ def server(discovery: Discovery) -> Iterator[Any]:
 
 
 def endpoint(description: EndpointDescription, url: str) -> Iterator[Any]:
-    """Description of an endpoint: its input members, its value type, its capabilities and example calls."""
+    """Yield the parts of an endpoint's description: its input, the type of its value, its capabilities and examples."""
     yield f"[bold]{escape(description.name)}[/bold]  {escape(description.summary)}"
     if description.description:
         yield escape(description.description)
@@ -95,7 +95,7 @@ def endpoint(description: EndpointDescription, url: str) -> Iterator[Any]:
 
 
 def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
-    """Short text for the type that a JSON Schema describes, such as `array of integer`."""
+    """Return a short name for the type that a JSON Schema describes, such as `array of integer`."""
     if not isinstance(schema, dict) or depth > 3:
         return "any"
     if "$ref" in schema:
@@ -117,7 +117,7 @@ def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
 
 
 def _summary(member: Any) -> str:
-    """A member's description or title, followed by its limits in parentheses."""
+    """Return the description or the title of an input member, followed by its limits in parentheses."""
     bounds = {
         "minimum": "≥ {}",
         "maximum": "≤ {}",

@@ -1,39 +1,41 @@
 """Exponential backoff with jitter between attempts to reconnect, and the limits of `RetryPolicy`.
 
-- The wait after the n-th consecutive failure is `retry` doubled n - 1 times, capped at `maximum`, times a random factor.
-- Only progress resets the count of failures: a logged event that moved the cursor forward and was not the snapshot
-  that opened the connection.
-- A server can ask for a longer wait (`Retry-After`, `goaway`). The client never shortens it. If the wait does not fit
-  into the seconds that the policy has left, the client gives up at once.
+- The wait after the n-th consecutive failure is `retry`, doubled n - 1 times but at most `maximum`, and multiplied by a
+  random factor.
+- Only progress resets the count of failures. The client makes progress when it applies a logged event that it did not
+  have yet. The snapshot at the beginning of a connection does not count as progress.
+- A server can ask for a longer wait, with `Retry-After` or `goaway`. The client never waits less. If the wait would exceed
+  the total time that the policy allows without progress, the client gives up at once.
 """
 
 import random
 from dataclasses import dataclass, field
 
 DEFAULT_RETRY = 1.0
-"""Default wait in seconds before the first attempt to reconnect. The server's `retry:` field overrides it."""
+"""Default wait before the first attempt to reconnect, in seconds. A `retry:` field from the server replaces it."""
 
 MIN_WAIT = 0.1
-"""Lower bound, in seconds, for a wait that a server asks for. Shorter waits are raised to this value."""
+"""Shortest wait, in seconds, if a server asks for a wait. If the server asks for less, the client waits this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits on how often and how long a client retries failed requests and broken streams."""
+    """Limits on the number and the duration of retries after failed requests and broken streams."""
 
     max_attempts: int = 10
-    """Consecutive failures without progress after which the client gives up on a job's stream."""
+    """Number of consecutive failures without progress after which the client gives up on a job's stream."""
     max_seconds: float = 600.0
-    """Seconds of backoff and silence without progress after which the client gives up on a job's stream. Also the longest
-    wait that the client accepts from a server. The running time of a job does not count."""
+    """Time without progress after which the client gives up on a job's stream, in seconds. Only the client's waits between
+    attempts and the silence of lost connections count. The client also gives up if a server asks for a longer wait."""
     submit_attempts: int = 4
-    """Maximum attempts for a request other than a stream, such as a submit, a job read or a cancel."""
+    """Maximum number of attempts for a request that does not open a stream, such as a request to submit, read or cancel a
+    job."""
     initial: float = DEFAULT_RETRY
-    """Seconds before the first retry, unless the server names a wait."""
+    """Wait before the first retry, in seconds, unless the server specifies a wait."""
     maximum: float = 30.0
-    """Upper bound, in seconds, of a doubled wait before the random factor is applied."""
+    """Longest wait between attempts, in seconds, before the random factor is applied."""
     jitter: float = 0.5
-    """Each wait is multiplied by a random factor from 1 - jitter to 1 + jitter."""
+    """Range of the random factor with which each wait is multiplied: from 1 - jitter to 1 + jitter."""
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "submit_attempts", "max_seconds", "initial", "maximum", "jitter"):
@@ -54,38 +56,39 @@ class RetryPolicy:
 
 @dataclass(slots=True)
 class Backoff:
-    """Failure counter and wait times of one job's stream.
+    """Counts the failures of one job's stream, and computes the waits between attempts.
 
-    A `Backoff` has no clock. Its caller reports failures and progress, and sleeps for the seconds that it returns.
+    A `Backoff` has no clock. The caller reports failures and progress, and waits for the number of seconds that `failed`
+    returns.
     """
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     rng: random.Random = field(default_factory=random.Random)
     retry: float | None = None
-    """Base wait in seconds from the stream's latest `retry:` field, or None before the first one."""
+    """Wait before the first retry, in seconds, from the stream's latest `retry:` field. None if the stream had none yet."""
     failures: int = 0
     spent: float = 0.0
-    """Seconds of waiting and of silence since the last progress."""
+    """Time that the client has spent on waits and on silent connections since the last progress, in seconds."""
 
     def progress(self) -> None:
-        """Reset the failure count, because a logged event moved the cursor forward."""
+        """Reset the count of failures, because the client has applied a new event."""
         self.failures = 0
         self.spent = 0.0
 
     @property
     def exhausted(self) -> bool:
-        """Whether the policy's limit on consecutive failures, or on seconds without progress, is reached."""
+        """Whether the client has reached the policy's limit on consecutive failures or on seconds without progress."""
         return self.failures >= self.policy.max_attempts or self.spent >= self.policy.max_seconds
 
     def allows(self, seconds: float | None) -> bool:
-        """Whether a wait that a server asks for fits into the seconds that the policy has left."""
+        """Whether the policy's limit on seconds without progress allows a wait for which the server has asked."""
         return seconds is None or self.spent + seconds <= self.policy.max_seconds
 
     def failed(self, *, at_least: float | None = None) -> float:
-        """Count one failure and return the seconds to wait before the next attempt.
+        """Count one failure, and return the number of seconds to wait before the next attempt.
 
         Args:
-            at_least: Seconds that the server asked for. Jitter only lengthens this wait.
+            at_least: Wait for which the server has asked, in seconds. The result is not shorter.
         """
         base = max(self.policy.initial if self.retry is None else self.retry, 0.001)
         wait = min(self.policy.maximum, base * 2.0 ** min(self.failures, 30))
@@ -97,5 +100,5 @@ class Backoff:
         return wait
 
     def invited(self, seconds: float) -> float:
-        """Return a wait requested by the server (`goaway`, `Retry-After`), lengthened by jitter."""
+        """Return the wait for which the server has asked with `goaway` or `Retry-After`, lengthened by a random factor."""
         return max(seconds, MIN_WAIT) * self.rng.uniform(1, 1 + self.policy.jitter)

@@ -1,9 +1,9 @@
 """Event ids (`Cursor`): their text form and their order.
 
 An id is `epoch "-" seq`, two decimal numbers without leading zeros. Ids are ordered by epoch, then by seq. Within an
-epoch, seq increases by exactly 1 per event. A new epoch does not restart seq. Two reserved ids never belong to a logged
-event: `0-0` requests everything that the log still holds, and `0-1` permanently ends an event stream after a fatal
-in-band problem.
+epoch, seq increases by exactly 1 per event. A new epoch begins when a restarted server continues a job, and does not
+restart seq. Two ids are reserved and never belong to a logged event. With `0-0`, a client requests all events that the log
+still contains. The id `0-1` ends an event stream permanently after a fatal `problem` event.
 """
 
 import re
@@ -15,11 +15,11 @@ MAX_SEQ = 10**15 - 1
 
 
 class CursorError(ValueError):
-    """Malformed event id. The message quotes the text and shows the expected form."""
+    """A text is not a valid event id. The message quotes the text and shows the expected form."""
 
 
 class Cursor(NamedTuple):
-    """Id of an event, which is also a position in the job's log. Compares by epoch, then by seq."""
+    """Id of an event, which is also a position in the job's log. Ids are compared by epoch, then by seq."""
 
     epoch: int
     seq: int
@@ -32,17 +32,20 @@ class Cursor(NamedTuple):
         """Parse the id of an event.
 
         Raises:
-            CursorError: The text is not `epoch "-" seq`, with 1 to 10 and 1 to 15 digits and no leading zero. The
-                reserved ids `0-0` and `0-1` are rejected as well, because no event has them.
+            CursorError: The text is not `epoch "-" seq`, where epoch has 1 to 10 digits, seq has 1 to 15 digits, and neither
+                has a leading zero. The reserved ids `0-0` and `0-1` are rejected, too.
         """
         match = _ID.fullmatch(text)
         if match is None:
-            raise CursorError(f"{text[:40]!r} is not an event id: expected EPOCH-SEQ, such as 1-17")
+            raise CursorError(
+                f"{text[:40]!r} is not an event id; an event id has the form EPOCH-SEQ, such as 1-17"
+            )
         return cls(int(match[1]), int(match[2]))
 
 
 BEGINNING = Cursor(0, 0)
-"""Reserved cursor `0-0`, which requests everything that the log still holds."""
+"""Reserved cursor `0-0`, with which a client requests all events that the log still contains."""
 
 ENDED_BY_PROBLEM = Cursor(0, 1)
-"""Reserved id `0-1` of a fatal in-band problem. The server responds with 204 to a request that has this cursor."""
+"""Reserved id `0-1` of a fatal `problem` event. If a client reconnects with this cursor, the server responds with 204, so
+that a browser stops reconnecting."""

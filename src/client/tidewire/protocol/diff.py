@@ -1,17 +1,18 @@
 """Find the diff between two JSON values, and apply a diff.
 
-`apply(a, diff(a, b))` equals `b` for any two JSON values, including their types: `1`, `1.0` and `true` differ, and so
-do `-0.0` and `0.0`. The order of an object's members is not preserved.
+For any two JSON values a and b, `apply(a, diff(a, b))` equals b. Types are preserved, so that `1`, `1.0` and `true` are
+different values, and so are `-0.0` and `0.0`. The order of an object's members is not preserved.
 
-How `diff` compares:
-- Two references to the same Python object are equal and are not compared further.
-- A text that only grew becomes one `a` op. A text with a new ending becomes `t`, then `a`. A text that shares little
-  with its predecessor becomes `s`.
-- Members of objects are compared by name.
-- In arrays, the common elements at both ends are skipped. If both remainders have the same length and at least half of
-  their elements kept their index, elements are compared index by index. Otherwise `match_list_elements` aligns the two
-  lists. Elements between two matches are paired in order.
-- A nested difference becomes ops on the nested path, unless setting the whole value takes fewer bytes.
+`diff` compares values by these rules:
+
+- If both values are the same Python object, they are equal and are not compared further.
+- If a text only grew, the diff has an append op (`a`). If the end of a text changed, it has a truncate op (`t`) and an
+  append op. If the texts have little in common, it has a set op (`s`).
+- Objects are compared member by member.
+- For arrays, the elements that both arrays have in common at the beginning and at the end are skipped. If the remaining
+  parts have the same length, and at least half of their elements are equal at the same index, they are compared index by
+  index. Otherwise `match_list_elements` aligns the two parts, and the elements between two matches are paired in order.
+- If nested values differ, the diff has ops for the nested paths, unless an op that sets the whole value is shorter.
 """
 
 import json
@@ -32,13 +33,13 @@ from tidewire.protocol.strict_json import StrictJsonError, check
 __all__ = ["DiffError", "IntegrityError", "JsonValue", "Op", "StableError", "UnknownOpError", "apply", "diff"]
 
 _OP_BYTES: Final = 10
-"""Bytes of an op apart from its path and its value: `["s","",],`."""
+"""Size of an op without its path and its value (`["s","",],`), in bytes."""
 
 
 def diff(old: JsonValue, new: JsonValue) -> list[Op]:
-    """Find ops that turn one JSON value into another.
+    """Compute the ops that change one JSON value to another.
 
-    Neither value is modified, and the ops share no objects with them.
+    The function does not modify the values, and the ops share no objects with the values.
 
     Raises:
         DiffError: A value is nested too deep, or is not valid I-JSON (see `strict_json`).
@@ -50,7 +51,7 @@ def diff(old: JsonValue, new: JsonValue) -> list[Op]:
 
 
 class _Change:
-    """A list of ops in order, with an estimate of their size on the wire in bytes."""
+    """A list of ops, with an estimate of their size as JSON in bytes."""
 
     __slots__ = ("ops", "size")
 
@@ -68,7 +69,7 @@ class _Change:
 
 
 def _between(old: Any, new: Any, path: str, max_depth: int) -> _Change:
-    """Return the change from `old` to `new` at `path`. The new value may be nested at most `max_depth` levels deep."""
+    """Compute the ops that change `old` to `new` at a path. The new value may be nested at most `max_depth` levels deep."""
     change = _Change()
     kind = type(new)
     if old is new:
@@ -82,7 +83,7 @@ def _between(old: Any, new: Any, path: str, max_depth: int) -> _Change:
             _text(change, old, new, path)
         elif not same(old, new):
             change.add("s", path, admit(new))
-        # Bytes that a single `s` op may spend on its value and still be smaller than the ops found.
+        # A single `s` op is smaller than these ops if its value is smaller than this limit.
         limit = change.size - _OP_BYTES - len(path)
         if _size(new, limit) >= limit:
             return change
@@ -114,7 +115,8 @@ def _elements(change: _Change, old: list[Any], new: list[Any], path: str, max_de
     head, tail = _common_ends(old, new)
     old, new = old[head : len(old) - tail], new[head : len(new) - tail]
     at, i, j = head, 0, 0
-    # Each match ends a gap between matches. The extra match past both ends closes the last gap.
+    # Each iteration handles the elements before a match. The additional pair is after the ends of both lists, so that the
+    # elements after the last match are handled, too.
     for i_match, j_match in [*_matches(old, new, max_depth), (len(old), len(new))]:
         while i < i_match and j < j_match:
             change.include(_between(old[i], new[j], f"{path}/{at}", max_depth))
@@ -134,7 +136,7 @@ def _elements(change: _Change, old: list[Any], new: list[Any], path: str, max_de
 
 
 def _common_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
-    """Lengths of the common prefix and of the common suffix of two lists. The two never overlap."""
+    """Return the lengths of the common prefix and of the common suffix of two lists, which never overlap."""
     shorter = min(len(old), len(new))
     head = 0
     for one, other in zip(old, new, strict=False):
@@ -158,7 +160,7 @@ def _matches(old: list[Any], new: list[Any], max_depth: int) -> Matches:
 
 
 def _key(element: Any, max_depth: int) -> Hashable:
-    """Hashable key of an element. Two elements have equal keys exactly if they are the same JSON value."""
+    """Return a hashable key for an element. Two elements have equal keys if and only if they are the same JSON value."""
     if type(element) is str:
         return element
     check(element, max_depth=max_depth)
@@ -168,13 +170,13 @@ def _key(element: Any, max_depth: int) -> Hashable:
 def _token(name: str) -> str:
     if type(name) is not str or not is_text(name):
         raise DiffError(
-            f"{name!r:.80} is not a valid member name: it must be a string without lone surrogates"
+            f"{name!r:.80} is not a valid member name; a name must be a string without lone surrogates"
         )
     return escape(name)
 
 
 def _size(value: Any, limit: float = math.inf) -> int:
-    """Estimate the bytes of a value as JSON. Counting stops once the estimate exceeds `limit`."""
+    """Estimate the size of a value as JSON, in bytes. The function stops when the estimate exceeds `limit`."""
     kind = type(value)
     if kind is str:
         return len(value) + 2

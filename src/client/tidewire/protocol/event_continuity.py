@@ -1,4 +1,7 @@
-"""Classification of a logged event against the reader's cursor: next event, repeat, or break in the sequence."""
+"""Decide from the id of a logged event whether it is the next event for a reader, a repeat, or a break in the sequence.
+
+A reader's cursor is the id of the last event that the reader has applied.
+"""
 
 from enum import Enum
 
@@ -6,17 +9,18 @@ from tidewire.protocol.cursor import Cursor
 
 
 class Continuity(Enum):
-    """Relation of an event to the state that the reader holds."""
+    """Relation of a logged event to the state that a reader has."""
 
     NEXT = "next"
-    """The event directly follows the reader's cursor. The reader applies it."""
+    """The event applies to the reader's current state. The reader applies the event."""
     REPEAT = "repeat"
-    """The reader's state already includes the event. The reader drops it and counts it."""
+    """The reader's state already includes the event. The reader drops the event and counts it as a repeat."""
     BROKEN = "broken"
-    """The event does not follow the reader's cursor. The reader must not use it and requests a snapshot."""
+    """The event does not apply to the reader's current state. The reader discards the event and requests a snapshot."""
 
 
-# Decision table. `mine` is the reader's cursor, None if the reader holds no state.
+# Decision table. `mine` is the reader's cursor, or None if the reader has no state. The base of an event is the seq of the
+# state to which it applies: its member `on` if it has one, otherwise its seq - 1.
 #
 #   event                          | mine is None | id <= mine        | id > mine
 #   -------------------------------+--------------+-------------------+--------------------------------------------
@@ -24,12 +28,13 @@ class Continuity(Enum):
 #   snapshot, any other reason     | NEXT         | REPEAT            | NEXT
 #   diff, done                     | BROKEN       | REPEAT            | NEXT if epoch is mine and its base is my seq,
 #                                  |              |                   | else BROKEN
-#
-# The base of an event is its `on`, else its seq - 1.
 
 
 def continuity_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Continuity:
-    """Classify a snapshot by its id. A snapshot with the reason `rewound` is always `NEXT`, even below the cursor."""
+    """Classify a snapshot by its id.
+
+    A snapshot with the reason `rewound` is always `NEXT`, even if its id is less than the cursor.
+    """
     if mine is None or rewound or event > mine:
         return Continuity.NEXT
     return Continuity.REPEAT
@@ -39,9 +44,10 @@ def continuity_of_change(mine: Cursor | None, event: Cursor, *, on: int | None =
     """Classify a diff or a `done` event by its id and its base.
 
     Args:
-        mine: The reader's cursor, or None if the reader holds no state.
+        mine: The reader's cursor, or None if the reader has no state.
         event: The id of the event.
-        on: The event's `on` member, which is the seq that the event applies to. None means the seq before `event`.
+        on: The event's member `on`, that is the seq of the state to which the event applies. None means the seq before the
+            event.
     """
     if mine is None:
         return Continuity.BROKEN

@@ -1,21 +1,23 @@
 """The client's state machine for one job's event stream, without sockets, clock or logging.
 
-A `Follower` holds the document (the job's state), its columns and the cursor, and updates them together, one event at a
-time. The caller reads bytes, decodes events, passes each event to `receive`, and performs the outcome that it returns.
-`cursor` describes event ids, `status_table` HTTP responses. The table of events:
+A `Follower` has the job's state (`document`) and the id of the last event that was applied to this state (`cursor`), and
+always updates both together. The caller reads bytes from the network, decodes the events, passes each event to `receive`,
+and carries out the outcome that `receive` returns. The module `cursor` describes event ids, and the module `status_table`
+describes HTTP responses. This table shows the outcome of each event:
 
   event                                                     | outcome
   ----------------------------------------------------------+--------------------------------------------------------
   a logged event that continues from the cursor             | Applied
-  a logged event at or before the cursor                    | Ignored and counted; a snapshot with reason `rewound`
+  a logged event at or before the cursor                    | Ignored and counted; but a snapshot with reason `rewound`
                                                             |   is Applied and moves the cursor back
   a logged event that does not continue from the cursor,    | Reconnect(RESYNC): the event is discarded, and the next
-    that is malformed, unknown, or received before `hello`; |   request has no cursor. After more than `MAX_RESYNCS`,
-    an unknown op; a failed check or digest; an event that  |   with fewer than `RESYNC_HEALED` applied events since
-    changes a stable prefix                                 |   the first of them: Fatal
+    that is malformed, unknown, or received before `hello`; |   request has no cursor. If this happens more than
+    an unknown op; a failed check or digest; an event that  |   `MAX_RESYNCS` times, without `RESYNC_HEALED` applied
+    changes a stable prefix                                 |   events in a row in between, the outcome is Fatal
   an event that would make the state larger than            | Fatal; the event is not applied
     `max_state_bytes`                                       |
-  `done`                                                    | Applied with `done`: close, and never reconnect
+  `done`                                                    | Applied with `done`: the caller closes the connection and
+                                                            |   never reconnects
   `hello` of another protocol version or another job        | Fatal
   `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; counted as a
                                                             |   failure only if this connection made no progress
@@ -24,12 +26,13 @@ time. The caller reads bytes, decodes events, passes each event to `receive`, an
   `problem`, retryable or not                               | Reconnect(BUSY) or Fatal
   `queue`, `progress`                                       | Notice
   an unknown event without a new id                         | Ignored
-  end of file, reset, silence, no `hello`: call `lost`      | Reconnect(CUT) with the cursor; never a success
-  204, then a read of the job: call `read_job`              | Applied with `done` if the job has ended, otherwise
-                                                            |   Reconnect(CUT) without a cursor
+  the connection ends, is reset or is silent, or `hello`    | Reconnect(CUT) with the cursor, even if the server closed
+    does not arrive: the caller calls `lost`                |   the connection properly
+  the response is 204: the caller reads the job and         | Applied with `done` if the job has ended, otherwise
+    calls `read_job`                                        |   Reconnect(CUT) without a cursor
 
-Too many failures in a row without progress are Fatal. Progress means that a logged event moved the cursor forward; the
-snapshot that opens a connection does not count.
+The outcome is also Fatal after too many failures in a row without progress. The client makes progress when a logged event
+moves the cursor forward. The snapshot at the beginning of a connection does not count as progress.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,33 +85,33 @@ __all__ = [
 
 Advance = Applied
 Told = Notice
-"""Former names of `Applied` and `Notice`, kept for programs that import them."""
+"""Former names of `Applied` and `Notice`, which existing programs may import."""
 
 MAX_RESYNCS = 3
-"""Resyncs before the next one is fatal."""
+"""Maximum number of resyncs, in which the client requests a new snapshot. A further resync ends the stream with an error."""
 RESYNC_HEALED = 256
-"""Applied events after which the count of resyncs starts at zero again."""
+"""Number of events applied without a resync after which the count of resyncs is reset to zero."""
 SILENT_HEARTBEATS = 2.5
-"""Silence after which a connection counts as lost, in heartbeat intervals."""
+"""Duration of silence after which a connection counts as lost, as a multiple of the heartbeat interval."""
 HELLO_TIMEOUT = 10.0
-"""Seconds to wait for the status line, and then for `hello`, before a connection counts as lost."""
+"""Timeout for the status line of a response, and then for the event `hello`, in seconds."""
 DEFAULT_HEARTBEAT = 15.0
-"""Heartbeat interval in seconds before `hello` has named one."""
+"""Heartbeat interval that the client assumes until `hello` has arrived, in seconds."""
 
 
 @dataclass(slots=True)
 class _Connection:
-    """State of one connection."""
+    """State of the current connection. It is reset when the client reconnects."""
 
     hello: bool = False
     opening: bool = True
-    """Whether no logged event has arrived yet."""
+    """Whether no logged event has arrived on this connection yet."""
     progress: bool = False
     pings_above: int = 0
     last_id: str = ""
 
 
-# Like `Applied._make`, without its Python-level call for each event.
+# Equivalent to `Applied._make`, but without a call of a Python function for each event.
 _advance_from: Callable[[tuple[Any, ...]], Applied] = partial(tuple.__new__, Applied)
 
 
@@ -120,26 +123,26 @@ class _Broken(Exception):  # noqa: N818 - never leaves this file
 
 @dataclass(slots=True)
 class Follower:
-    """The reader's state of one job's event stream; see the table at the top of this module."""
+    """The client's state machine for one job's event stream; see the table at the top of this module."""
 
     backoff: Backoff = field(default_factory=Backoff)
     job_id: str | None = None
     cursor: Cursor | None = None
-    """Id of the last event applied to `document`; None if the next request must ask for a snapshot."""
+    """Id of the last event that was applied to `document`. None if the next request must ask for a snapshot."""
     document: Document | None = None
     done: Done | None = None
     heartbeat: float = DEFAULT_HEARTBEAT
-    """Heartbeat interval in seconds, from the last `hello`."""
+    """Heartbeat interval in seconds, from the last `hello` event."""
     events_url: str | None = None
-    """URI reference of the event stream, from the last `hello`."""
+    """URI reference of the event stream, from the last `hello` event."""
     repeats: int = 0
-    """Number of logged events that were ignored because they had been applied before."""
+    """Number of logged events that were ignored because they had already been applied."""
     resyncs: int = 0
-    """Number of resyncs since `RESYNC_HEALED` events were last applied without one."""
+    """Number of resyncs. It is reset to zero after `RESYNC_HEALED` events were applied without a resync."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """Limit of the size of the state as JSON; see `document.state_size`."""
+    """Maximum size of the state as JSON, in bytes; see `document.state_size`."""
     _room: int = 0
-    """Bytes that may still arrive before the state must be measured."""
+    """Number of bytes that may arrive before the size of the state must be measured again."""
     _healing: int = 0
     _delivered: Cursor | None = None
     _connection: _Connection = field(default_factory=_Connection)
@@ -149,7 +152,7 @@ class Follower:
     def restore(
         self, state: JsonValue, columns: Sequence[str], cursor: Cursor, done: Done | None = None
     ) -> View:
-        """Continue from the state of a checkpoint, or of a job that was read.
+        """Continue from the state in a checkpoint, or from the state of a job that was requested with GET.
 
         Raises:
             MessageError: The state does not have the members that the protocol requires.
@@ -162,18 +165,18 @@ class Follower:
         return self.document.view()
 
     def connected(self) -> None:
-        """Reset the state of the connection, because a new one begins."""
+        """Report that a new connection begins. This resets the state of the connection."""
         self._connection = _Connection(last_id="" if self.cursor is None else str(self.cursor))
 
     @property
     def greeted(self) -> bool:
-        """Whether `hello` has arrived on this connection."""
+        """Whether the event `hello` has arrived on the current connection."""
         return self._connection.hello
 
     # ---- events and losses -----------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> Outcome:
-        """Apply one event if it continues from the cursor; return the outcome by the table at the top."""
+        """Process one event, and return its outcome; see the table at the top of this module."""
         here = self._connection
         if event[0] == "message" and event[1][:1] == '"' and here.hello and (grown := self._grown(event)):
             return grown
@@ -182,7 +185,7 @@ class Follower:
         try:
             if event.type == "snapshot":
                 cursor, snapshot, size = self._logged_id(event), _snapshot_in(event), cost(event.data)
-                # Release the event's data before the document is built: both can be as large as the state limit.
+                # Free the event's data before the document is created, because both can be as large as `max_state_bytes`.
                 event = event._replace(data="")
                 return self._snapshot(event, snapshot, cursor, size, fresh_id=fresh_id)
             if event.type in messages.LOGGED:
@@ -200,30 +203,36 @@ class Follower:
         """Report that the connection ended without `done` or `goaway`, or could not be opened.
 
         Args:
-            why: Description of the failure, for logs and errors.
-            at_least: Seconds that the server asked the client to wait (Retry-After).
-            spent: Seconds that it took to detect the failure, such as a silence.
+            why: Description of the failure for logs and errors.
+            at_least: Wait for which the server asked with `Retry-After`, in seconds.
+            spent: Time until the client detected the failure, such as a duration of silence, in seconds.
         """
         self.backoff.spent += spent
         return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
 
     def malformed(self, why: str) -> Outcome:
-        """Report that the server rejected the cursor (400)."""
+        """Report that the server rejected the cursor with the status 400. The client then requests a snapshot."""
         return self._resync(why)
 
     def oversized(self, why: str) -> Outcome:
-        """Report an event that exceeds the size limit. A snapshot of the same state may be smaller."""
+        """Report an event that exceeds the size limit. The client then requests a snapshot, which may be smaller."""
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
-        """Take the job that was read because the stream had no events after this cursor (204)."""
+        """Report the job that the caller has requested with GET after the response to a stream request was 204.
+
+        The status 204 means that there are no events after the cursor.
+        """
         if job.done is None:
             self.cursor = None
             return self._reconnect(Cause.CUT, "204 for a job that still runs")
         return self.adopt(job)
 
     def adopt(self, job: JobResource) -> Outcome:
-        """Take the state of a job that was read, as from a snapshot. If the job has ended, so does the stream."""
+        """Replace the state by the state of a job that the caller has requested with GET, as after a snapshot.
+
+        If the job has ended, the stream ends.
+        """
         try:
             cursor = Cursor.parse(job.cursor)
             messages.check_state(job.state, what="job")
@@ -252,11 +261,11 @@ class Follower:
         try:
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
-                raise _Broken("a snapshot of a job that has ended; only done may end a job")
+                raise _Broken("the status in a snapshot is final, but only a done event may end a job")
             rewound = snapshot.reason == "rewound"
-            # Without a new id it carries the id of the previous event, and would replace the state of that id.
+            # A snapshot without an `id` line has the id of the previous event. It must not replace the state with that id.
             if rewound and not fresh_id:
-                raise _Broken("a snapshot with reason rewound, but without a new id")
+                raise _Broken("a snapshot has the reason rewound, but no new id")
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if continuity is Continuity.REPEAT:
                 return self._repeat(event)
@@ -298,7 +307,11 @@ class Follower:
         return self._moved(cursor, document, document.text_changes, visible=changes_value(diff), diff=diff)
 
     def _grown(self, event: Event) -> Applied | None:
-        """Fast path for the most frequent event, a diff that is only a string. None if `receive` must take the slow path."""
+        """Apply a diff that is only a string. This is a fast path for the most frequent event.
+
+        Returns:
+            None if the event was not applied, and `receive` must take the slow path.
+        """
         _, data, id_ = event
         document, mine = self.document, self.cursor
         if document is None or mine is None or "\\" in data:
@@ -313,7 +326,7 @@ class Follower:
                 return None
             document.apply(text)
         except (ValueError, DiffError, IntegrityError):
-            # Nothing was applied. The slow path reports the error.
+            # The document did not change. The slow path reports the error.
             return None
         self._room -= size
         self._connection.last_id = id_
@@ -369,7 +382,7 @@ class Follower:
 
     def _hello(self, hello: Hello) -> Outcome:
         if hello.protocol != messages.PROTOCOL:
-            why = f"the server uses protocol {hello.protocol!r}, this client {messages.PROTOCOL!r}"
+            why = f"the server uses protocol {hello.protocol!r}, but this client uses {messages.PROTOCOL!r}"
             return Fatal(FatalKind.UNSUPPORTED, why)
         if self.job_id is not None and hello.job != self.job_id:
             return Fatal(
@@ -390,7 +403,8 @@ class Follower:
         here.pings_above = here.pings_above + 1 if above else 0
         if here.pings_above >= 2:
             return self._reconnect(
-                Cause.CUT, f"the server's head is {ping.head}, but no event after {self._place()} arrives"
+                Cause.CUT,
+                f"the log of the server ends at event {ping.head}, but no event after {self._place()} has arrived",
             )
         return Ignored("ping")
 
@@ -407,7 +421,7 @@ class Follower:
             old, new = _values(before), _values(document)
             visible = len(old) != len(new) or not all(map(holds, old, new))
         else:
-            # The value of a queued item is its initial value, not output of its function.
+            # While the job is queued, the values are the initial values of the items, not output of a function.
             visible = document.value("/status") != "queued" and any(
                 value is not None for value in _values(document)
             )
@@ -448,7 +462,13 @@ class Follower:
         return Ignored(f"{event.type} {event.id} was applied before")
 
     def _fits(self, document: Document, size: int, *, room: int) -> bool:
-        """Whether a document is within the size limit, after it grew by at most `size` bytes of the `room` it had."""
+        """Whether a document is within the size limit.
+
+        Args:
+            document: The document, after an event was applied.
+            size: Upper bound of the bytes that the event added.
+            room: Number of bytes that could be added before the event without measuring the document.
+        """
         self._room = room - size
         if self._room < 0:
             measured = document.json_bytes()
@@ -474,7 +494,9 @@ class Follower:
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({self.backoff.failures} attempts without progress)")
         if not self.backoff.allows(at_least):
             most = self.backoff.policy.max_seconds
-            asked = f"asked to wait {at_least:g} s; the retry policy allows {most:g} s in total"
+            asked = (
+                f"the server asked to wait {at_least:g} s, but the retry policy allows {most:g} s in total"
+            )
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({asked})")
         return Reconnect(self.backoff.failed(at_least=at_least), cause, why)
 
@@ -501,10 +523,12 @@ def _end(done: Done) -> list[JsonValue]:
 def _verify_digest(state: Any, done: Done) -> None:
     found = digest(state["items"])
     if found != done.digest:
-        raise IntegrityError(f"the digest of the final items is {found}, done says {done.digest}")
+        raise IntegrityError(
+            f"the digest of the final items is {found}, but the digest in done is {done.digest}"
+        )
 
 
 def _values(document: Document) -> list[Any]:
-    """The values of all items, as nodes of the tree, without copying them."""
+    """Return the values of all items as nodes of the document's tree, without copying them."""
     items = document.view().node(("items",))
     return [item.get("value") for item in (items if type(items) is list else items.items_at(LATEST))]

@@ -1,6 +1,6 @@
-"""Outcomes of the follower's table: what its caller must do after an event.
+"""Outcomes that a `Follower` returns for an event. An outcome says what the caller must do next.
 
-The caller performs an outcome as it is and makes no decisions.
+The caller only carries out the outcome. All decisions are made by the `Follower`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tidewire.protocol.problems import Problem
 
 
 class Cause(Enum):
-    """Why the client closes a connection and opens another."""
+    """Reason why the client closes a connection and opens a new connection."""
 
     CUT = "cut"
     RESYNC = "resync"
@@ -26,7 +26,7 @@ class Cause(Enum):
 
 
 class FatalKind(Enum):
-    """Why a stream ends before its job does."""
+    """Reason why the client stops reading a stream although the job has not ended."""
 
     PROTOCOL = "protocol"
     UNSUPPORTED = "unsupported"
@@ -36,49 +36,56 @@ class FatalKind(Enum):
 
 
 class Applied(NamedTuple):
-    """An event was applied. No other visible outcome covers the seqs from `first_seq` to `cursor.seq`."""
+    """The follower applied an event.
+
+    `first_seq` is the seq after the previous `Applied` whose `visible` was true. An application that handles only visible
+    changes has thus received all changes from `first_seq` to `cursor.seq` with this outcome.
+    """
 
     first_seq: int
     cursor: Cursor
     view: View
     texts: tuple[TextChange, ...]
     visible: bool
-    """Whether the value of an item changed. If not, the next visible outcome covers these seqs, too."""
+    """Whether the event changed the value of an item."""
     snapshot: str | None = None
-    """The reason, if the event was a snapshot."""
+    """The snapshot's `reason` if the event was a snapshot, otherwise None."""
     done: Done | None = None
     diff: JsonValue = None
-    """The diff, if the event was one."""
+    """The diff if the event was a diff, otherwise None."""
     columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A `queue` or `progress` event. It does not change the state."""
+    """The event was a `queue` or `progress` event, which does not change the job's state."""
 
     message: messages.Queue | messages.Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """An event without effect."""
+    """The event had no effect."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Close the connection, wait, and request the stream again with `Follower.cursor` (without one if it is None)."""
+    """Close the connection, wait, and request the stream again with `Follower.cursor` as the cursor.
+
+    If `Follower.cursor` is None, the request must have no cursor, so that the server sends a snapshot.
+    """
 
     wait: float
-    """Seconds to wait."""
+    """Time to wait before the request, in seconds."""
     cause: Cause
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """End the stream with an error. The last state stays readable and is marked incomplete."""
+    """End the stream with an error. The application can still read the last state, which is marked as incomplete."""
 
     kind: FatalKind
     why: str

@@ -1,9 +1,9 @@
 """Convert Python values to JSON types with pydantic, without losing data silently.
 
-pydantic's JSON mode loses data in two cases. A NaN in a model nested inside a container becomes null. Two members whose
-names are the same text in JSON (`{1: 2, "1": 3}`) become one member. This module therefore compares the output of
-JSON mode with the output of Python mode. It restores lost numbers and names, which `strict_json` then rejects with
-their location, and it raises an error for merged members.
+When pydantic serializes a value in JSON mode, it loses data in two cases. A NaN in a model inside of a list or dict becomes
+null. Two members with the same name in JSON, as in `{1: 2, "1": 3}`, become one member. This module therefore compares the
+output of JSON mode with the output of Python mode. It restores numbers and names that were lost, so that `strict_json`
+rejects them with an error that gives their path. It raises an error if two members became one.
 """
 
 import math
@@ -19,29 +19,31 @@ from tidewire.protocol.strict_json import StrictJsonError
 
 
 def rows_of(given: Any) -> TypeAdapter[list[Any]]:
-    """Return an adapter that serializes a list of values of a type.
+    """Return a pydantic adapter that serializes a list of values of one type.
 
-    The adapter takes a list because pydantic does not accept `config` for a bare model class.
+    The adapter is for a list, because pydantic does not accept the argument `config` for a model class.
     """
     return TypeAdapter(list[given], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any], Any] | None = None) -> Any:
-    """Convert a value to dicts, lists and scalars. NaN, infinities and lone surrogates are kept as they are.
+    """Convert a value to dicts, lists, strings, numbers, booleans and None.
+
+    NaN, infinities and lone surrogates are kept.
 
     Args:
         rows: An adapter from `rows_of`.
         value: A value that pydantic can serialize, or one that `fallback` can convert.
-        fallback: Converts an object that pydantic cannot serialize to one that it can.
+        fallback: Function that converts an object that pydantic cannot serialize to an object that pydantic can serialize.
 
     Raises:
         StrictJsonError: Two members of one object have the same name in JSON.
-        ValueError: pydantic cannot serialize the value. The message is pydantic's.
-        TypeError: pydantic cannot serialize the value. The message is pydantic's.
+        ValueError: pydantic cannot serialize the value. The message comes from pydantic.
+        TypeError: pydantic cannot serialize the value. The message comes from pydantic.
     """
     made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=fallback)[0]
     if made is not None and type(made) is not list and type(made) is not dict:
-        return made  # JSON mode loses nothing in a scalar
+        return made  # JSON mode loses nothing if the value is a string, a number or a boolean
     kept = rows.dump_python([value], by_alias=True, warnings=False)[0]
     return _restore_losses(kept, made, "")
 
@@ -50,7 +52,7 @@ _Rows: Final = list | tuple | set | frozenset | deque
 
 
 def _restore_losses(kept: Any, made: Any, pointer: str) -> Any:
-    """Return `made` (JSON mode) with lost numbers and names taken from `kept` (Python mode)."""
+    """Return `made`, the output of JSON mode, with the numbers and names that only `kept`, the output of Python mode, has."""
     kind = type(made)
     if made is not None and kind is not list and kind is not dict:
         return made
@@ -85,7 +87,10 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _name(known: Any, name: str) -> str:
-    """Member name to use: the original if it holds a lone surrogate (JSON mode replaces those), else the converted one."""
+    """Return the name of a member in the result.
+
+    This is the original name if it contains a lone surrogate, which JSON mode replaces, otherwise the converted name.
+    """
     try:
         known.encode()
     except UnicodeEncodeError:
@@ -96,9 +101,12 @@ def _name(known: Any, name: str) -> str:
 
 
 def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
-    """Raise `StrictJsonError` if two keys have the same name in JSON.
+    """Raise an error if two keys have the same name in JSON.
 
-    If all names differ, a model excluded members on purpose, which is allowed.
+    If all names differ, members are missing because a model excludes them on purpose, which is allowed.
+
+    Raises:
+        StrictJsonError: Two keys have the same name in JSON.
     """
     named: dict[str, Any] = {}
     for known in kept:

@@ -1,7 +1,7 @@
 """Problem details (RFC 9457) and the registry of problem codes.
 
-All errors have this shape: the bodies of HTTP error responses, the `problem` event, the `error` of an item, and the
-`error` of a `done` event.
+All errors of the protocol are problem details objects. They occur in the bodies of HTTP error responses, in `problem`
+events, as the `error` of an item, and as the `error` of a `done` event.
 """
 
 from types import MappingProxyType
@@ -15,20 +15,20 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(WireModel):
-    """A problem details object. Additional members are kept in `model_extra`."""
+    """A problem details object. Members that this model does not define are kept in `model_extra`."""
 
     # Built when this is imported: pydantic looks for plugins in all installed packages when it builds a first model, and
     # would hold the event loop for that in a first call.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", defer_build=False)
 
     code: str
-    """Machine-readable kind of the problem: a key of `REGISTRY`, a name that contains a dot, or an absolute URI."""
+    """Machine-readable kind of the problem. It is a key of `REGISTRY`, a name that contains a dot, or an absolute URI."""
     title: str
     status: Annotated[int, Field(strict=True, ge=400, le=599)]
     type: str | None = None
-    """A URI reference. None means `about:blank`, as `code` already identifies the kind of problem."""
+    """URI reference for the kind of problem. None means `about:blank`, because `code` already identifies the kind."""
     detail: str | None = None
-    """Human-readable explanation: what went wrong, where, and what to do."""
+    """Explanation for a human reader, which says what went wrong, where, and what to do."""
     instance: str | None = None
     pointer: str | None = None
     """JSON Pointer to the invalid member of the request's body."""
@@ -37,7 +37,7 @@ class Problem(WireModel):
 
 
 class Kind(NamedTuple):
-    """Registry entry of a problem code. `retry_after_ms` is the default wait, None where a wait does not apply."""
+    """Entry of the registry for one problem code. `retry_after_ms` is the default wait, or None if there is no wait."""
 
     status: int
     retryable: bool
@@ -45,8 +45,8 @@ class Kind(NamedTuple):
     title: str
 
 
-# `retry_after_ms` is the wait that the server sends unless it computed a better one. Every 409, 429 and 503 response
-# carries a wait, also as the Retry-After header in whole seconds, rounded up.
+# The server sends `retry_after_ms` as the wait, unless it has computed a more accurate wait. Every response with the status
+# 409, 429 or 503 contains a wait. It also has the header Retry-After with the wait in seconds, rounded up.
 REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
     {
         # code                          status retryable wait    title
@@ -89,8 +89,9 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
 
     Args:
         code: A key of `REGISTRY`.
-        detail: Explanation of this occurrence, and what to do about it.
-        members: `pointer`, `instance`, `retry_after_ms`, or additional members such as a limit or a list of names.
+        detail: Explanation of this occurrence of the problem, and what the user can do.
+        members: Further members of the problem: `pointer`, `instance`, `retry_after_ms`, or additional members such as a
+            limit.
 
     Raises:
         KeyError: The code is not in the registry.
@@ -108,5 +109,5 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
 
 
 def to_json(value: Problem) -> dict[str, Any]:
-    """Return the problem as JSON members, without those that are None."""
+    """Return the problem as a JSON object, without the members that are None."""
     return value.model_dump(mode="json", exclude_none=True)

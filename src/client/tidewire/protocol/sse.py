@@ -3,20 +3,21 @@
 The decoder follows the HTML standard, "Server-sent events", sections "Parsing an event stream" and "Interpreting an
 event stream" (https://html.spec.whatwg.org/multipage/server-sent-events.html):
 
-- The stream is UTF-8, whatever its headers say. One byte order mark at the start of the stream is skipped. Invalid
-  sequences become U+FFFD.
-- Lines end with CR, LF or CRLF only. A line that begins with a colon is a comment.
-- A line is `name:value`, or a name alone. One space after the first colon is not part of the value.
-- `data` lines are joined by LF. `event` sets the type. `id` sets the last event ID, and is ignored if it holds NUL.
-  `retry` sets the reconnection time when its line ends, and may only hold ASCII digits. Other names are ignored.
-- A blank line commits the id, and dispatches the event if it has a data line. The type is reset at each blank line. The
-  id is not. An event without a final blank line is dropped when the stream ends.
+- The stream is decoded as UTF-8, whatever charset its headers name. A byte order mark at the start of the stream is
+  skipped. Invalid byte sequences are replaced by U+FFFD.
+- A line ends with CR, LF or CRLF. A line that begins with a colon is a comment.
+- Any other line is a field, `name:value` or a name alone. One space after the first colon is not part of the value.
+- The values of several `data` fields are joined with LF. The field `event` sets the type of the event. The field `id` sets
+  the last event ID, and is ignored if its value contains NUL. The field `retry` sets the reconnection time, and is ignored
+  if its value contains anything but ASCII digits. Fields with other names are ignored.
+- A blank line ends an event. The event is dispatched if it has a `data` field. The type is then reset, but the last event
+  ID is kept. If the stream ends before the blank line, the event is dropped.
 
 The standard leaves some cases open. This decoder handles them as follows:
 
-- An event without an `id` carries the last event ID, which may be the one that the `Decoder` was created with.
-- An empty `retry` is ignored. A `retry` above `MAX_RETRY_MS` is clamped to it.
-- The memory for an unfinished event is bounded. Exceeding the bound raises `EventTooLargeError`.
+- An event without an `id` field has the last event ID. This may be the ID with which the `Decoder` was created.
+- A `retry` field with an empty value is ignored. A value above `MAX_RETRY_MS` is reduced to `MAX_RETRY_MS`.
+- The memory for an unfinished event is limited. If an event exceeds the limit, the decoder raises `EventTooLargeError`.
 """
 
 import re
@@ -27,17 +28,17 @@ from typing import Final, NamedTuple
 
 DEFAULT_MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 MAX_RETRY_MS: Final = 2**31 - 1
-"""Maximum reconnection time that is decoded or encoded, in milliseconds: the range of a 32-bit timer."""
+"""Maximum reconnection time that is decoded or encoded, in milliseconds. It is the maximum of a 32-bit timer."""
 
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR, _COLON = 0x0A, 0x0D, 0x3A
 _LONG_LINE = 2**12
-"""Size in bytes above which an unfinished line is parsed in place instead of being copied to `bytes`."""
+"""Size of an unfinished line, in bytes, above which the line is parsed in place instead of being copied to `bytes`."""
 _MAX_RETRY_DIGITS = len(str(MAX_RETRY_MS))
 
-# Matches the shape of nearly every event: at most one id and one type, then one data line. Each match begins where the
-# previous match ended, because the second branch consumes the remaining text if the first branch fails. All quantifiers
-# are possessive, so a hostile line is scanned only once.
+# Nearly every event has at most one `id` line and one `event` line, followed by one `data` line. The first branch matches
+# such an event. If it does not match, the second branch consumes the remaining text, so that each match begins at the end of
+# the previous match. All quantifiers are possessive, so that even a hostile line is scanned only once.
 _COMMON_EVENTS = re.compile(r"(?:id: ?+([^\n\0]*+)\n|)(?:event: ?+(.*+)\n|)data: ?+(.*+)\n\n|(?s:.++)")
 
 
@@ -45,9 +46,9 @@ class Event(NamedTuple):
     """A decoded event.
 
     Attributes:
-        type: The event type. `"message"` if the event has no `event` line.
-        data: The data lines, joined by LF.
-        id: The last event ID when this event was dispatched. Empty if the stream has not sent an id yet.
+        type: The type of the event. It is `"message"` if the event has no `event` line.
+        data: The values of the `data` lines, joined with LF.
+        id: The last event ID at the end of the event. It is empty if the stream has not contained an id yet.
     """
 
     type: str
@@ -55,7 +56,7 @@ class Event(NamedTuple):
     id: str
 
 
-# Equivalent to `Event._make`. `tuple.__new__` skips its Python-level frame, which would cost time per event.
+# Equivalent to `Event._make`, but without a call of a Python function for each event.
 _event_from: Callable[[Iterable[str]], Event] = partial(tuple.__new__, Event)
 
 
@@ -64,8 +65,8 @@ class EventTooLargeError(ValueError):
 
     Attributes:
         limit: The limit that was exceeded, in bytes.
-        events: Valid events that the rejected chunk completed before the limit was exceeded, oldest first. `feed` has
-            not returned these events.
+        events: Events in the rejected chunk that were complete before the limit was exceeded, oldest first. `feed` has not
+            returned these events.
     """
 
     def __init__(self, message: str, *, limit: int = 0, events: Iterable[Event] = ()) -> None:
@@ -77,18 +78,18 @@ class EventTooLargeError(ValueError):
 class Decoder:
     """Incremental decoder for one event stream. Create a new decoder for each connection.
 
-    Pass the received bytes to `feed` in chunks of any size. Chunk boundaries do not affect the events: each event is
-    returned by the call that receives its last byte. Decoding takes time linear in the number of bytes. Memory is bounded
-    by `max_event_bytes` and the largest chunk.
+    Pass the received bytes to `feed` in chunks of any size. The boundaries of the chunks do not affect the events. Each
+    event is returned by the call that receives its last byte. Decoding takes time linear in the number of bytes. The memory
+    is limited by `max_event_bytes` and by the size of the largest chunk.
 
     Args:
-        max_event_bytes: Maximum size of an unfinished event in bytes. Counts all of its lines without their line ends,
-            including the unfinished line. A comment counts only until its line ends.
-        last_event_id: The last event ID of the previous connection. Events without an id carry it.
+        max_event_bytes: Maximum size of an unfinished event, in bytes. All lines of the event count, without their line
+            ends. A comment counts only until its line ends.
+        last_event_id: The last event ID of the previous connection. It is the id of events without an id.
 
     Attributes:
-        last_event_id: The last event ID, updated at each blank line. Send it as `Last-Event-ID` on reconnection.
-        retry_ms: The reconnection time in milliseconds, or None if the stream has not sent a `retry` line.
+        last_event_id: The last event ID, updated at each blank line. Send it as `Last-Event-ID` when you reconnect.
+        retry_ms: The reconnection time in milliseconds, or None if the stream has not contained a `retry` line.
 
     Raises:
         ValueError: `max_event_bytes` is less than 1.
@@ -111,13 +112,13 @@ class Decoder:
     last_event_id: str
     retry_ms: int | None
     _start: bytes | None
-    """First bytes of the stream while they could be part of a byte order mark, then None."""
+    """First bytes of the stream, as long as they may be part of a byte order mark. None afterwards."""
     _after_cr: bool
-    """Whether the previous chunk ended with CR. An LF at the start of the next chunk is then skipped."""
+    """Whether the previous chunk ended with CR. If so, an LF at the start of the next chunk must be skipped."""
     _line: bytearray
-    """The unfinished line at the end of the bytes fed so far."""
+    """The last line, if the end of this line has not been received yet."""
     _size: int
-    """Size of the finished lines of the current event in bytes, without comments."""
+    """Size of the finished lines of the current event, in bytes, without comments."""
     _data: bytes | bytearray | None
     _type: bytes | bytearray
     _id: bytes | bytearray | None
@@ -140,7 +141,7 @@ class Decoder:
         """Decode the next bytes of the stream and return the events that they complete, oldest first.
 
         Args:
-            chunk: The next bytes of the stream. Events and lines may span chunks. An empty chunk has no effect.
+            chunk: The next bytes of the stream. A chunk may end within an event or a line. An empty chunk has no effect.
 
         Raises:
             EventTooLargeError: An event exceeded `max_event_bytes`. The decoder drops the unfinished event and raises
@@ -151,8 +152,8 @@ class Decoder:
             chunk = bytes(memoryview(chunk))
         if self._stopped:
             raise EventTooLargeError(
-                f"this decoder stopped at an event larger than max_event_bytes={self._limit} bytes and cannot decode more "
-                f"input; reconnect with Last-Event-ID {self.last_event_id!r} and a new decoder",
+                f"this decoder has stopped, because an event was larger than max_event_bytes={self._limit} bytes; reconnect "
+                f"with Last-Event-ID {self.last_event_id!r} and a new decoder",
                 limit=self._limit,
             )
         if self._start is not None:
@@ -165,7 +166,9 @@ class Decoder:
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        if _CR in chunk:  # searching an int is several times faster than searching a bytes object
+        if (
+            _CR in chunk
+        ):  # `_CR` is an int, because searching for an int is several times faster than for a bytes object
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
@@ -174,7 +177,7 @@ class Decoder:
         if _LF in chunk:
             unfinished = bool(self._line or self._size)
             if not unfinished and chunk.endswith(b"\n\n"):
-                # The chunk holds only complete events, as from a server that sends each event by itself.
+                # The chunk contains only complete events. This is the usual case if the server sends each event separately.
                 self._take_events(chunk, events)
                 return events
             begin, end = 0, chunk.rfind(b"\n") + 1
@@ -195,11 +198,14 @@ class Decoder:
         return events
 
     def _take_events(self, block: bytes, events: list[Event]) -> None:
-        """Decode complete events: with one regular expression if all have the common shape, otherwise line by line."""
+        """Decode complete events.
+
+        If all events have the usual shape, they are decoded with one regular expression, otherwise line by line.
+        """
         if len(block) > self._limit:
             self._take_lines(block, events)
             return
-        # ["", id, event, data, "", id, event, data, …, ""], with None for each line that an event lacks.
+        # The list is ["", id, event, data, "", id, event, data, …, ""]. A line that an event does not have is None.
         fields = _COMMON_EVENTS.split(block.decode("utf-8", "replace"))
         if fields[-2] is None:
             self._take_lines(block, events)
@@ -219,14 +225,14 @@ class Decoder:
         events += map(_event_from, zip(named, datas, ids, strict=False))
 
     def _take_lines(self, block: bytes, events: list[Event]) -> None:
-        """Decode complete lines of any kind. The unfinished line `_line` is the beginning of the first line in `block`."""
+        """Decode complete lines of any kind. The first line in `block` continues the unfinished line in `_line`."""
         ended = block.split(b"\n")
         del ended[-1]
         lines: Iterable[bytes | bytearray] = ended
         if self._line:
             self._line += ended[0]
-            # A line can be as long as the event limit. Long lines are neither copied nor referenced after they are
-            # parsed, to bound memory. Short lines are faster as bytes.
+            # A line can be as long as `max_event_bytes`. To limit the memory, do not copy long lines, and do not keep a
+            # reference after they were parsed. Convert short lines to bytes, which are faster.
             first = self._line if len(self._line) > _LONG_LINE else bytes(self._line)
             lines = chain(iter((first,)), ended[1:])
             self._line = bytearray()
@@ -256,7 +262,8 @@ class Decoder:
                 if data is None:
                     data = value
                 else:
-                    # A list of many short values would need several times the memory that the limit allows.
+                    # Do not collect the values in a list. A list of many short values would need several times the memory
+                    # of their text.
                     if type(data) is bytes:
                         data = bytearray(data)
                     data += b"\n"
@@ -271,10 +278,10 @@ class Decoder:
         self._data, self._type, self._id, self._size = data, type_, id_, size
 
     def _set_retry(self, value: bytes | bytearray) -> None:
-        if not value.isdigit():  # for bytes: at least one character, and only ASCII digits
+        if not value.isdigit():  # `bytes.isdigit` requires at least one byte, and accepts only ASCII digits
             return
         digits = value.lstrip(b"0") or b"0"
-        # `int` raises ValueError for thousands of digits, which a faulty server could send.
+        # Check the number of digits first, because `int` raises ValueError for thousands of digits.
         self.retry_ms = min(int(digits), MAX_RETRY_MS) if len(digits) <= _MAX_RETRY_DIGITS else MAX_RETRY_MS
 
     def _forget_event(self) -> None:
@@ -286,15 +293,15 @@ class Decoder:
         self._stopped = True
         self._forget_event()
         return EventTooLargeError(
-            f"an event has more than max_event_bytes={self._limit} bytes (the last event ID before it is "
-            f"{self.last_event_id!r}); raise the limit, or close the connection and resume after that id",
+            f"an event is larger than max_event_bytes={self._limit} bytes (the last event ID before the event is "
+            f"{self.last_event_id!r}); raise the limit, or close the connection and resume after this id",
             limit=self._limit,
             events=events,
         )
 
 
 def _take_name(line: bytearray) -> tuple[bytes, bytearray]:
-    """Split a line into its name and its value. The name is removed from `line` in place, which leaves the value."""
+    """Split a line into its name and its value. To avoid a copy of the value, the name is removed from `line` in place."""
     colon = line.find(b":")
     end = colon if colon >= 0 else len(line)
     field = bytes(line[:end])
@@ -309,39 +316,39 @@ def encode(
     event: str | None = None,
     retry_ms: int | None = None,
 ) -> bytes:
-    """Encode one event. A decoder reads back the same data, id and type.
+    """Encode one event as a server-sent event.
 
-    The encoder adds a space after a colon only if the value begins with a space. It writes one `data` line for each
-    line of the data.
+    The result has one `data` line for each line of the data. A colon is followed by a space only if the value begins with a
+    space.
 
     Args:
-        data: The event's data. Lines are separated by LF.
-        id: The new last event ID. An empty string resets the id. None keeps the current one.
-        event: The event type. None means the default type, `"message"`.
+        data: The data of the event. Its lines are separated by LF.
+        id: The new last event ID. An empty string resets the ID. None keeps the current ID.
+        event: The type of the event. None means the default type, `"message"`.
         retry_ms: The new reconnection time in milliseconds.
 
     Raises:
-        ValueError: A value cannot be carried by an event stream. That is the case for data with CR (which would be
-            decoded as LF), an id with NUL, CR or LF, a type that is empty (which would be decoded as `"message"`) or
-            holds CR or LF, a `retry_ms` outside 0 to `MAX_RETRY_MS`, and lone surrogates (`UnicodeEncodeError`).
+        ValueError: A decoder would not read the same values back. This is the case if the data contains CR, if the id
+            contains NUL, CR or LF, if the type is empty or contains CR or LF, if `retry_ms` is not between 0 and
+            `MAX_RETRY_MS`, or if a value contains a lone surrogate (`UnicodeEncodeError`).
     """
     frame = ""
     if retry_ms is not None:
         if not 0 <= retry_ms <= MAX_RETRY_MS:
-            raise ValueError(f"retry_ms must be 0 to {MAX_RETRY_MS}, not {retry_ms}")
+            raise ValueError(f"retry_ms must be from 0 to {MAX_RETRY_MS}, not {retry_ms}")
         frame = f"retry:{retry_ms:d}\n"
     if id is not None:
         if "\0" in id or "\r" in id or "\n" in id:
-            raise ValueError(f"an event's id cannot hold NUL, CR or LF: {id!r}")
+            raise ValueError(f"the id of an event cannot contain NUL, CR or LF: {id!r}")
         frame += _line("id", id)
     if event is not None:
         if not event or "\r" in event or "\n" in event:
-            raise ValueError(f"an event's type cannot be empty or hold CR or LF: {event!r}")
+            raise ValueError(f"the type of an event cannot be empty or contain CR or LF: {event!r}")
         frame += _line("event", event)
     if "\r" in data:
         index = data.index("\r")
         raise ValueError(
-            f"an event's data cannot hold CR (found at index {index}); use LF, or send the text as a JSON string"
+            f"the data of an event cannot contain CR (found at index {index}); use LF, or send the text as a JSON string"
         )
     if "\n" in data:
         frame += "".join([_line("data", line) for line in data.split("\n")])

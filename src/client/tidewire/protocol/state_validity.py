@@ -1,7 +1,7 @@
-"""Check that a diff leaves a job's state valid, and find out whether it changed an item's value.
+"""Check that a job's state is still valid after a diff, and determine whether the diff changed an item's value.
 
-`messages` defines the models of a state. `document` applies the ops of a diff to any JSON value, without regard to the
-shape of a state.
+The check is necessary because the package `document` applies diffs to any JSON value. The module `messages` defines which
+members a valid state has.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from tidewire.protocol.problems import Problem
 
 
 def _ops(diff: JsonValue) -> Any:
-    """Return the ops of an applied diff. A bare string yields no ops, because it only appends to a text."""
+    """Return the ops of an applied diff. A diff that is only a string has no ops, because it only appends to a text."""
     if type(diff) is str:
         return ()
     return diff["ops"] if type(diff) is dict else diff
@@ -29,19 +29,19 @@ def changes_value(diff: JsonValue) -> bool:
 
 
 def _touches_value(path: str) -> bool:
-    """Whether a path leads to an item's value, to one of its ancestors, or to a place inside it."""
+    """Whether a path refers to an item's value, to a part of the value, or to an object or array that contains the value."""
     tokens = path.split("/", 4)
     return (len(tokens) < 4 and tokens[1:2] in ([], ["items"])) or tokens[3:4] == ["value"]
 
 
 def check_shape(document: Document, diff: JsonValue) -> None:
-    """Raise an error if an applied diff made the state invalid, or set a final status, which only `done` may set.
+    """Check that an applied diff left the job's state valid, and did not set a final status, which only `done` may set.
 
-    The content of an item's value is never checked, because the endpoint defines it. For common ops only the value in the
-    op is checked, so their cost does not grow with the length of the job or the number of items.
+    The values of items are not checked, because the endpoint defines them. For the most common ops, only the value in the op
+    is checked, so that the cost does not depend on the length of the job or the number of its items.
 
     Raises:
-        MessageError: The state is invalid. The message names the member at fault.
+        MessageError: The state is invalid. The message names the invalid member.
     """
     if not all(_keeps_shape(op) for op in _ops(diff)):
         state = messages.check_state(_without_values(document), what="the state after a diff")
@@ -50,7 +50,7 @@ def check_shape(document: Document, diff: JsonValue) -> None:
 
 
 def _keeps_shape(op: Any) -> bool:
-    """Whether an applied op certainly left the state valid, judged from the op alone. Covers the common ops."""
+    """Whether the op alone shows that the state is still valid. This is the case for valid ops of the most common kinds."""
     if op[0] == "r":
         return True
     letter, path, *arguments = op
@@ -59,7 +59,7 @@ def _keeps_shape(op: Any) -> bool:
         case ["items", _, "value", *_] | ["usage", _, *_]:
             return True
         case ["items", _, "stable", _]:
-            # `check_stable_prefix` validated the number when the diff was applied.
+            # When the diff was applied, `check_stable_prefix` has already validated the number.
             return bool(letter == "s")
         case ["notes"]:
             return letter == "a" and all(_is(Note, note) for note in arguments[0])
@@ -88,7 +88,7 @@ def _is(model: type[BaseModel], value: Any) -> bool:
 
 
 def _without_values(document: Document) -> JsonValue:
-    """Return the state without the values of its items, which can be large and are not validated."""
+    """Return a copy of the state without the values of its items, because these can be large and are not validated."""
     view = document.view()
     root, items = view.node(()), view.node(("items",))
     if type(root) is not dict or type(items) not in ARRAYS:

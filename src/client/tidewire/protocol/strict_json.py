@@ -1,12 +1,12 @@
-"""Strict JSON parser, writer and validator for I-JSON (RFC 7493) with a limit on nesting.
+"""Strict parser, serializer and validator for I-JSON (RFC 7493), with a limit on nesting.
 
-Rejected are NaN and infinities (also numbers that overflow to infinity, such as `1e400`), integers beyond ±2^53,
-duplicate member names in an object, lone surrogates, and nesting deeper than the limit. A number with neither fraction
-nor exponent is an integer.
+The module rejects NaN, infinities and numbers that overflow to infinity, such as `1e400`. It also rejects integers beyond
+±2^53, duplicate member names in an object, lone surrogates, and nesting deeper than the limit. A number without a fraction
+and without an exponent is an integer.
 
-Nearly every event is a short string or a row of numbers. A few substring searches find out whether a text could break a
-rule. Only such texts take the slower exact parser. Each substring is searched by itself, because a single regular
-expression for all of them took a hundred times as long.
+Nearly every event is a short string or a row of numbers. A few searches for substrings determine whether a text could
+violate one of these rules. Only such texts are parsed by the slower exact parser. Each substring is searched separately,
+because a single regular expression for all of them took a hundred times as long.
 """
 
 import json
@@ -19,22 +19,22 @@ import pydantic_core
 from pydantic import JsonValue
 
 MAX_DEPTH = 64
-"""Maximum nesting of arrays and objects in one body or event."""
+"""Maximum nesting of arrays and objects in one request body, response body or event."""
 
 MAX_INTEGER = 2**53
-"""Largest magnitude of an integer, inclusive. A double represents all integers up to this one exactly."""
+"""Largest absolute value of an integer. A double can represent all integers up to this value exactly."""
 
-# Possessive quantifiers avoid backtracking, which would store a position for each character of a long text.
+# The quantifiers are possessive, because backtracking would need memory for each character of a long text.
 _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{\]}]', re.DOTALL)
 
 _PART = 2**16
-"""Characters per slice when a long text is encoded for inspection, so that memory stays bounded."""
+"""Number of characters of a long text that are encoded at a time, which limits the memory for the encoded text."""
 
 _SUSPECT_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
 
 class StrictJsonError(ValueError):
-    """Invalid JSON, or JSON that breaks a rule of the protocol. The message names the rule and, if known, the location."""
+    """A text is not valid JSON, or it violates a rule of the protocol. The message names the rule and, if known, the path."""
 
 
 def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
@@ -45,8 +45,8 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
         max_depth: Maximum nesting of arrays and objects.
 
     Raises:
-        StrictJsonError: The text is not JSON, or holds NaN, an infinity, an integer beyond ±2^53, a duplicate member
-            name, a lone surrogate, or too deep nesting.
+        StrictJsonError: The text is not JSON, or is nested too deep, or contains NaN, an infinity, an integer beyond
+            ±2^53, a duplicate member name or a lone surrogate.
     """
     if isinstance(text, bytes):
         try:
@@ -66,7 +66,7 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
         if text.startswith("\ufeff"):
             raise StrictJsonError("not JSON: a byte order mark at character 0") from None
         raise StrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
-    # Searching one character is much faster than searching two, and long base64 texts hold no backslash.
+    # Search for a single character first, which is much faster. Long base64 texts, for example, contain no backslash.
     if ("\\" in text and "\\u" in text) or not text.isascii():
         refuse_lone_surrogates(value)
     return value  # type: ignore[no-any-return]
@@ -86,10 +86,10 @@ def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
     """Validate a Python value as I-JSON.
 
     Raises:
-        StrictJsonError: The value is not valid I-JSON, or is nested too deep. The message names one violation and, except
-            for the nesting, its JSON Pointer.
+        StrictJsonError: The value is not valid I-JSON, or is nested too deep. The message describes one violation, with its
+            JSON Pointer unless the nesting is too deep.
     """
-    # Recursion would overflow the interpreter's stack on hostile nesting, so the stack is explicit.
+    # Do not use recursion, because hostile nesting would overflow the interpreter's stack.
     pending: list[tuple[Any, str, int]] = [(value, "", 0)]
     while pending:
         node, pointer, depth = pending.pop()
@@ -121,7 +121,7 @@ def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
 
 
 def refuse_lone_surrogates(value: JsonValue) -> None:
-    """Raise `StrictJsonError` if a string or member name in the value holds a lone surrogate."""
+    """Raise `StrictJsonError` if a string or a member name in a value contains a lone surrogate."""
     pending: list[Any] = [value]
     while pending:
         node = pending.pop()
@@ -135,9 +135,9 @@ def refuse_lone_surrogates(value: JsonValue) -> None:
 
 
 def lone_surrogate(text: str) -> int | None:
-    """Return the index of the first lone surrogate in a text, or None.
+    """Return the index of the first lone surrogate in a text, or None if there is no lone surrogate.
 
-    Long texts are encoded slice by slice, so memory does not double.
+    A long text is encoded in slices, because encoding it as a whole would double the memory.
     """
     if text.isascii():
         return None
@@ -150,7 +150,7 @@ def lone_surrogate(text: str) -> int | None:
 
 
 def _is_suspect(text: str) -> bool:
-    """Whether a JSON text might break a rule and therefore needs the exact parser."""
+    """Whether a JSON text could violate a rule of the protocol, and must therefore be parsed by the exact parser."""
     return (
         "{" in text
         or ("\\" in text and ("\\ud" in text or "\\uD" in text))
@@ -189,7 +189,7 @@ def _nests_deeper_than(most: int, text: str) -> bool:
 def _opens_more_than(most: int, text: str) -> bool:
     """Whether a text has more than `most` opening brackets.
 
-    `str.find` stops at the limit, whereas `str.count` would scan the whole text.
+    The function stops at the first bracket above the limit. `str.count` would scan the whole text.
     """
     found = 0
     for bracket in "[{":
@@ -205,7 +205,7 @@ def _opens_more_than(most: int, text: str) -> bool:
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        # A set keeps this linear. Counting each name in a large body would block the server for minutes.
+        # Use a set, which needs linear time. Counting each name in a large body would block the server for minutes.
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
@@ -215,7 +215,7 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded_integer(digits: str) -> int:
-    # `int` raises its own error for more than 4,300 digits, so the length is checked first.
+    # Check the number of digits first, because `int` raises a different error for more than 4,300 digits.
     if len(digits) > 17 or not -MAX_INTEGER <= int(digits) <= MAX_INTEGER:
         raise StrictJsonError(f"integer {digits[:20]} is beyond ±2^53; send it as a string")
     return int(digits)
@@ -232,7 +232,7 @@ def _no_constant(name: str) -> Any:
     raise StrictJsonError(f"{name} is not JSON")
 
 
-# Defined at module level, because `json.loads` with hooks creates a decoder per call.
+# The decoder is created only once, because `json.loads` with hooks would create a new decoder for each call.
 _EXACT = json.JSONDecoder(
     object_pairs_hook=_unique_members,
     parse_int=_bounded_integer,

@@ -1,4 +1,4 @@
-"""Fake server for testing programs that use the client, without sockets, processes or waiting.
+"""A fake server for tests of programs that use the client. It needs no sockets and no processes, and never waits.
 
     with FakeServer() as server:
         server.endpoint("generate").streams(["Hel", "lo"]).cuts_after(1)
@@ -6,11 +6,11 @@
             assert "".join(client.submit("generate", prompt="…").iter_text()) == "Hello"
         assert (server.cuts, server.resumes) == (1, 1)
 
-The fake server implements the real protocol: `tidewire.protocol` creates its states, diffs, checks and digests, and the
-client cannot distinguish them from those of a real server. Inside the `with` block, every client of this process with the
+The fake server implements the real protocol. It creates its states, diffs, checks and digests with `tidewire.protocol`, so
+that the client handles them like those of a real server. Inside the `with` block, every client in this process that uses the
 server's `url` is connected to the fake server, including clients that the program under test creates.
 
-`pytest_plugins = ["tidewire.testing.pytest_plugin"]` provides the fixture `tidewire_server`.
+To get the pytest fixture `tidewire_server`, add `pytest_plugins = ["tidewire.testing.pytest_plugin"]` to a conftest.
 """
 
 from tidewire.testing.endpoint_script import Answer, FakeToken

@@ -1,4 +1,4 @@
-"""Script of a fake endpoint for one input (`Answer`): a list of steps that the fake job executes in order."""
+"""The script with which a fake endpoint answers one input (`Answer`). It is a list of steps that the fake job executes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ class FakeToken(NamedTuple):
     """A token of a fake text generation.
 
     Attributes:
-        text: Text of the token, which is appended to the text of the value.
+        text: Text of the token, which the job appends to the text of its value.
         logprob: Log-probability of the token, or None for a probability of 0.
-        top: Candidates as pairs of text and log-probability, most probable first.
-        rank: Rank of the token, from 1.
+        top: The most probable tokens at this position, as pairs of text and log-probability, most probable first.
+        rank: Rank of the token by its probability. The most probable token has rank 1.
     """
 
     text: str
@@ -28,43 +28,43 @@ class FakeToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """Step that appends text to the value."""
+    """Step of a script that appends text to the value."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetValue:
-    """Step that replaces the value."""
+    """Step of a script that replaces the value."""
 
     value: JsonValue
 
 
 @dataclass(frozen=True, slots=True)
 class FailItem:
-    """Step that fails the item with a problem."""
+    """Step of a script that ends the item with the status `failed` and a problem."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class SendEvent:
-    """Step that sends a queue or progress event, which does not change the value."""
+    """Step of a script that sends a `queue` or `progress` event, which does not change the value."""
 
     message: Queue | Progress
 
 
 @dataclass(frozen=True, slots=True)
 class RestartJob:
-    """Step that restarts the job, which retracts the value so far."""
+    """Step of a script that restarts the job, as after a restart of the server. The current value is retracted."""
 
 
 @dataclass(slots=True)
 class ConnectionFault:
-    """Step that breaks or stalls the connection once, in the middle of the next event."""
+    """Step of a script that breaks or stalls the connection once, in the middle of the next event."""
 
     stalls: bool = False
-    """Whether the connection stays open without sending data, instead of breaking."""
+    """Whether the connection stays open but transfers no more data. Otherwise, the connection breaks."""
     fired: bool = False
     """Whether the fault has already occurred."""
 
@@ -75,15 +75,18 @@ _CHANGES = (AppendText, SetValue, FakeToken)
 
 @dataclass(slots=True)
 class Answer:
-    """Script of a fake endpoint for one input. The methods add steps and return the script, so calls can be chained."""
+    """The script with which a fake endpoint answers one input.
+
+    Each method adds steps to the script and returns the script, so that calls can be chained.
+    """
 
     steps: list[Step] = field(default_factory=list)
     columns: tuple[str, ...] = ()
-    """JSON Pointers within the value to the texts and arrays that grow. The first one points to the text."""
+    """JSON Pointers within the value to the texts and arrays that grow. The first pointer is that of the text."""
     initial: JsonValue = None
-    """Value before the first step, or None if there is no value yet."""
+    """Value of the item before the first step, or None if the item has no value yet."""
     finish_reason: str | None = None
-    """Finish reason of a text generation, set at its end. None if the script is not a generation."""
+    """Member `finish_reason` at the end of a text generation. None if the script is not a text generation."""
 
     def streams(self, pieces: Iterable[str]) -> Self:
         """Stream a text in pieces, with one event per piece."""
@@ -97,19 +100,22 @@ class Answer:
         return self
 
     def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Self:
-        """Set the value to each of these values in turn. The events carry the diffs between them.
+        """Set the value to several values, one after the other. Each event contains the diff to the next value.
 
         Args:
-            values: The successive values, as a server's generator function would yield them.
-            columns: JSON Pointers within the value to the texts that grow, which `update.text` and `iter_text` read.
-                Use `""` if the value is a text.
+            values: The successive values, in the order in which a generator on a real server would yield them.
+            columns: JSON Pointers within the value to the texts that grow, which clients read with `update.text` and
+                `iter_text`. Use `""` if the value is a text.
         """
         self.columns = tuple(columns)
         self.steps += [SetValue(value) for value in values]
         return self
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Self:
-        """Stream a text generation, with one event per token and with the columns that the input requests."""
+        """Stream the tokens of a text generation, with one event per token.
+
+        The value has the lists that the input requests, such as `logprobs`.
+        """
         self.finish_reason = finish_reason
         self.steps += tokens
         return self
@@ -118,46 +124,48 @@ class Answer:
         """Fail the item.
 
         Args:
-            code: Problem code from the registry: `internal`, `item_refused`, `deadline_exceeded`, `worker_lost`, …
-            detail: Human-readable explanation.
+            code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`.
+            detail: Explanation for a human reader.
             members: Additional members of the problem.
         """
         self.steps.append(FailItem(problem(code, detail, **members)))
         return self
 
     def queued(self, *positions: int) -> Self:
-        """Send these queue positions before the item starts. Position 1 is next."""
+        """Send `queue` events with these positions before the item starts. The item at position 1 is the next to run."""
         self.steps[:0] = [SendEvent(Queue(position=position)) for position in positions]
         return self
 
     def progresses(self, current: float, total: float | None = None, unit: str | None = None) -> Self:
-        """Send a progress event."""
+        """Send a `progress` event."""
         self.steps.append(SendEvent(Progress(current=current, total=total, unit=unit)))
         return self
 
     def cuts_after(self, changes: int) -> Self:
-        """Break the connection once, in the middle of the event after the given number of changes of the value."""
+        """Break the connection once, in the middle of the event that follows a number of changes of the value."""
         self.steps.insert(self._behind(changes), ConnectionFault())
         return self
 
     def stalls_after(self, changes: int) -> Self:
-        """Stall the connection once, in the middle of the event after the given number of changes of the value."""
+        """Stall the connection once, in the middle of the event that follows a number of changes of the value."""
         self.steps.insert(self._behind(changes), ConnectionFault(stalls=True))
         return self
 
     def restarts_after(self, changes: int) -> Self:
-        """Restart the job after the given number of changes of the value. These changes are retracted, then repeated."""
+        """Restart the job after a number of changes of the value. These changes are retracted, and then repeated."""
         at = self._behind(changes)
         self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), RestartJob()]
         return self
 
     def _behind(self, changes: int) -> int:
-        """Index of the step after the given number of changes of the value."""
+        """Return the index of the step that follows a number of changes of the value."""
         seen = 0
         for at, step in enumerate(self.steps):
             if seen == changes:
                 return at
             seen += isinstance(step, _CHANGES)
         if seen < changes:
-            raise ValueError(f"the script has only {seen} changes, not {changes}: add its values first")
+            raise ValueError(
+                f"the script has only {seen} changes, not {changes}; add its values before the fault"
+            )
         return len(self.steps)

@@ -1,4 +1,4 @@
-"""Endpoint of a fake server (`FakeEndpoint`), which answers inputs with the scripts that a test defines."""
+"""An endpoint of a fake server (`FakeEndpoint`), which answers inputs with the scripts that a test defines."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ class _Refusal:
 class FakeEndpoint:
     """An endpoint of a fake server.
 
-    Each method adds an answer. The endpoint uses one answer per input, in the order in which they were added, and repeats
-    the last answer for all further inputs.
+    Each method except `refuses` adds an answer. The endpoint uses one answer per input, in the order in which the answers were
+    added. It uses the last answer for all further inputs.
     """
 
     name: str
@@ -36,15 +36,15 @@ class FakeEndpoint:
         return self._add().streams(pieces)
 
     def returns(self, value: JsonValue) -> Answer:
-        """Answer the next input with this value, in one event."""
+        """Answer the next input with a value that is sent in one event."""
         return self._add().returns(value)
 
     def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Answer:
-        """Answer the next input with these successive values. See `Answer.yields`."""
+        """Answer the next input with several values, one after the other. See `Answer.yields`."""
         return self._add().yields(values, columns=columns)
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Answer:
-        """Answer the next input with a text generation that has the columns requested by the input."""
+        """Answer the next input with a text generation. See `Answer.generates`."""
         return self._add().generates(tokens, finish_reason=finish_reason)
 
     def fails(self, code: str = "internal", detail: str | None = None, **members: Any) -> Answer:
@@ -52,16 +52,16 @@ class FakeEndpoint:
         return self._add().fails(code, detail, **members)
 
     def calls(self, function: Callable[[Any], JsonValue]) -> None:
-        """Answer inputs with the return value of a function, which is called with the input."""
+        """Answer the next input with the result of a function that is called with the input."""
         self._answers.append(function)
 
     def refuses(self, code: str, detail: str | None = None, *, times: int = 1, **members: Any) -> None:
-        """Reject the next submits. A rejected submit does not use up an answer.
+        """Reject the next requests that submit a job. A rejected request does not use up an answer.
 
         Args:
-            code: Problem code from the registry: `queue_full`, `unavailable`, `invalid_input`, …
-            detail: Human-readable explanation.
-            times: Number of submits to reject.
+            code: Problem code, such as `queue_full`, `unavailable` or `invalid_input`.
+            detail: Explanation for a human reader.
+            times: Number of requests to reject.
             members: Additional members of the problem, such as `pointer`.
         """
         self._refusals.append(_Refusal(code, members | {"detail": detail}, times))
@@ -81,7 +81,7 @@ class FakeEndpoint:
     def _next(self, value: Any) -> Answer:
         if not self._answers:
             raise AssertionError(
-                f"the fake endpoint {self.name!r} received a submit but has no answer: add one, for example with "
+                f"the fake endpoint {self.name!r} received an input but has no answer; add an answer, for example with "
                 f".returns(value)"
             )
         found = self._answers[min(self._answered, len(self._answers) - 1)]

@@ -1,4 +1,4 @@
-"""Fake server (`FakeServer`), which implements the resources of the protocol with scripted answers."""
+"""The fake server (`FakeServer`), which implements the HTTP resources of the protocol and returns scripted answers."""
 
 import base64
 import json
@@ -31,24 +31,25 @@ from tidewire.testing.generation_values import TokenIds
 from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 URL: Final = "http://tidewire.test"
-"""Default URL of a fake server. The host does not exist, and no request leaves the process."""
+"""Default URL of a fake server. The host does not exist, and requests to it do not leave the process."""
 HEARTBEAT: Final = 0.2
-"""Default heartbeat interval in seconds. The client detects a stalled stream after 2.5 heartbeats."""
+"""Default heartbeat interval in seconds. The client detects a stalled stream after 2.5 heartbeat intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A submit that a fake server accepted or rejected.
+    """A request to submit a job that a fake server has accepted or rejected.
 
     Attributes:
         endpoint: Name of the endpoint.
-        inputs: All inputs with the shared members merged in. A submit of one `input` has one element.
+        inputs: All inputs of the request, including the members that the inputs share. If the request had the member
+            `input`, the sequence contains only this input.
         batch: Whether the request had the member `inputs` instead of `input`.
         body: Parsed body of the request.
-        idempotency_key: Value of the Idempotency-Key header, or None.
-        headers: All headers of the request, with names in lower case.
-        job_id: Id of the job that was started or replayed, or None if the submit was rejected.
-        replayed: Whether the idempotency key was known, so that no new job was started.
+        idempotency_key: Value of the header Idempotency-Key, or None.
+        headers: All headers of the request. Their names are in lower case.
+        job_id: Id of the job that the server returned, or None if the request was rejected.
+        replayed: Whether the server returned an existing job with the same idempotency key, instead of a new job.
     """
 
     endpoint: str
@@ -62,10 +63,10 @@ class Submit:
 
     @property
     def input(self) -> Any:
-        """The single input of the submit.
+        """The only input of the request.
 
         Raises:
-            ValueError: The submit has several inputs.
+            ValueError: The request has several inputs.
         """
         (only,) = self.inputs
         return only
@@ -74,16 +75,17 @@ class Submit:
 class FakeServer:
     """A Tidewire server inside the test process, whose endpoints return scripted answers.
 
-    Inside its `with` block, every client that is created with its `url` is connected to it. The server is deterministic and
-    never waits: a job advances only while a client reads it, and each scripted fault occurs once.
+    Inside the `with` block of the server, every client that is created with the server's `url` is connected to the server.
+    The server is deterministic and never waits. A job advances only while a client reads its events, and each scripted fault
+    occurs only once.
 
     Attributes:
         url: Base URL for clients.
-        submits: All submits in order, including retries.
+        submits: All requests to submit a job, in order, including retries.
         requests: Method and path of every request.
-        cuts: Number of connections that were broken or stalled by a scripted fault.
-        cancels: Ids of the jobs for which a cancel was requested.
-        vocabularies_sent: Number of times that a complete vocabulary was sent.
+        cuts: Number of connections that a scripted fault has broken or stalled.
+        cancels: Ids of the jobs that clients have requested to cancel.
+        vocabularies_sent: Number of responses with a complete vocabulary.
     """
 
     def __init__(
@@ -97,10 +99,11 @@ class FakeServer:
         """Create a server. Clients can reach it inside its `with` block.
 
         Args:
-            url: Base URL. Pass the URL that the program under test connects to, such as `http://127.0.0.1:8000`.
-            heartbeat: Heartbeat interval in seconds. A stalled stream is detected after 2.5 heartbeats.
-            limits: Limits for the discovery document. Only `max_inputs` is enforced.
-            token: Bearer token that requests must send. None disables authentication.
+            url: Base URL of the server. If the program under test connects to a fixed URL, such as
+                `http://127.0.0.1:8000`, pass this URL.
+            heartbeat: Heartbeat interval in seconds. The client detects a stalled stream after 2.5 heartbeat intervals.
+            limits: Limits for the discovery document. The server enforces only `max_inputs`.
+            token: Bearer token that requests must contain. None disables authentication.
         """
         self.url: str = url.rstrip("/")
         self.submits: list[Submit] = []
@@ -109,7 +112,7 @@ class FakeServer:
         self.cancels: list[str] = []
         self.vocabularies_sent: int = 0
         self._opened: list[str] = []
-        """Job id of each opened stream."""
+        """The id of the job for each event stream that a client has opened."""
         self._heartbeat_ms = max(1, round(heartbeat * 1000))
         self._limits = limits or Limits()
         self._token = token
@@ -133,13 +136,14 @@ class FakeServer:
     def endpoint(
         self, name: str, *, batch: int | None = 1024, max_top: int = 20, rollback: bool = False
     ) -> FakeEndpoint:
-        """Return the endpoint with this name. Creates the endpoint on the first call.
+        """Return the endpoint `name` of this server. The first call with a name creates the endpoint.
 
         Args:
             name: Name of the endpoint.
             batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
-            max_top: Maximum number of candidates per token.
-            rollback: Whether the endpoint announces that it may retract text. `iter_text` then waits for the end.
+            max_top: Maximum value of the input member `top_logprobs` that the endpoint's description reports.
+            rollback: Whether the endpoint declares the capability `rollback`, which allows it to retract text. `iter_text`
+                then waits for the end of the job.
         """
         if name not in self._endpoints:
             capabilities = EndpointCapabilities(
@@ -153,20 +157,20 @@ class FakeServer:
 
     @property
     def streams(self) -> int:
-        """Number of streams that were opened."""
+        """Number of event streams that clients have opened."""
         return len(self._opened)
 
     @property
     def resumes(self) -> int:
-        """Number of streams that resumed a job, that is, all except the first stream of each job."""
+        """Number of event streams with which clients resumed a job. The first stream of each job does not count."""
         return len(self._opened) - len(set(self._opened))
 
     def job_status(self, job_id: str) -> str:
-        """Status of a job. A job advances only while a client reads it."""
+        """Return the status of a job. A job advances only while a client reads its events."""
         return self._jobs[job_id].status
 
     def forget(self, job_id: str) -> None:
-        """Expire a job. Requests for it are answered with 410 from now on."""
+        """Let a job expire. The server responds to further requests for the job with 410."""
         del self._jobs[job_id]
         self._expired.add(job_id)
 

@@ -1,4 +1,4 @@
-"""Job of a fake server (`FakeJob`), whose log is generated lazily while it is read."""
+"""Job of a fake server (`FakeJob`). Its events are generated while a client reads them."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,11 +29,11 @@ from tidewire.testing.generation_values import TokenIds
 
 CREATED = "2026-01-01T00:00:00Z"
 RETRY_MS = 1
-"""Reconnection time in milliseconds. Short, so that tests do not wait."""
+"""Reconnection time that the fake server sends to clients, in milliseconds. It is short, so that tests do not wait."""
 
 
 class Signal(Enum):
-    """Fault of a connection, which a stream yields instead of bytes."""
+    """Fault of a connection. The body of a response yields it instead of bytes where the connection breaks or stalls."""
 
     CUT = "cut"
     STALL = "stall"
@@ -41,7 +41,7 @@ class Signal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A logged event, with the state after it."""
+    """A logged event, with the job's state after the event."""
 
     cursor: Cursor
     frame: bytes
@@ -52,13 +52,13 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Ephemeral:
-    """An ephemeral event, which is not part of the log."""
+    """An ephemeral event, which is sent to clients but not logged."""
 
     frame: bytes
 
 
 class FakeJob:
-    """A fake job. It advances only while it is read."""
+    """A job of a fake server. It advances only while a client reads its events."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class FakeJob:
         self.endpoint = endpoint
         self.batch = batch
         self.cancelled: set[int] = set()
-        """Indexes of the items that end as cancelled before their next step."""
+        """Indexes of the items that were cancelled. They end with the status `cancelled` before their next step."""
         self._answers = items
         self._inputs = inputs
         self._ids = ids
         for token in [step for answer in items for step in answer.steps if isinstance(step, FakeToken)]:
-            # Clients may request the vocabulary before the first token, so assign all ids now.
+            # Assign all token ids now, because a client may request the vocabulary before the first token.
             ids.assign(token)
         self._document = Document(self._initial_state("queued"), self._columns)
         self._cursor = Cursor(1, 0)
@@ -92,7 +92,7 @@ class FakeJob:
 
     @property
     def latest(self) -> Logged:
-        """The last logged event that was generated."""
+        """The last logged event that was generated so far."""
         return next(entry for entry in reversed(self._script) if isinstance(entry, Logged))
 
     @property
@@ -101,7 +101,7 @@ class FakeJob:
         return str(self.latest.view.value("/status")) if done is None else done.status
 
     def resource(self, *, state: bool = True) -> dict[str, Any]:
-        """Body of the response to `GET /v1/jobs/{id}`. Without `state`, an entry of `GET /v1/jobs`."""
+        """Return the body of the response to `GET /v1/jobs/{id}`. Without `state`, return an entry for `GET /v1/jobs`."""
         latest = self.latest
         root = f"/v1/jobs/{self.id}"
         body: dict[str, Any] = {
@@ -119,7 +119,10 @@ class FakeJob:
         return body | {"state": latest.view.value()} if state else body
 
     def cancel(self, items: Sequence[int] | None) -> None:
-        """Cancel unfinished items. None cancels all items and runs the job to its end."""
+        """Cancel the items with the indexes in `items`, unless they have ended.
+
+        If `items` is None, cancel all items, and run the job to its end.
+        """
         everyone = range(len(self._answers))
         self.cancelled.update(everyone if items is None else items)
         if items is None:
@@ -127,11 +130,11 @@ class FakeJob:
                 pass
 
     def ended_at(self, cursor: Cursor | None) -> bool:
-        """Whether the cursor is at the end of the log of an ended job."""
+        """Whether the job has ended and the cursor is the id of its last event."""
         return self.latest.done is not None and cursor == self.latest.cursor
 
     def frames(self, cursor: Cursor | None, heartbeat_ms: int) -> Iterator[bytes | Signal]:
-        """Frames of an event stream after a cursor, and the signals of scripted faults."""
+        """Yield the encoded events after a cursor, and a signal at each scripted fault of the connection."""
         hello = Hello(
             protocol=messages.PROTOCOL,
             job=self.id,
@@ -156,7 +159,10 @@ class FakeJob:
             yield entry.frame
 
     def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
-        """Return the index from which to send events, and the frame of the opening snapshot (empty if none is needed)."""
+        """Return the index of the first entry to send to a client with a cursor, and an encoded snapshot to send before it.
+
+        The snapshot is empty if the client can continue from its cursor.
+        """
         if cursor == BEGINNING:
             return 0, b""
         for at, entry in enumerate(self._script):
@@ -172,7 +178,7 @@ class FakeJob:
         return at + 1, messages.snapshot_frame(latest.cursor, state, [*latest.columns], reason)
 
     def _advance(self) -> bool:
-        """Generate the next entry of the log. Returns False at the end of the job."""
+        """Generate the next event or fault of the job. Returns False at the end of the job."""
         with self._lock:
             made = next(self._entries, None)
             if made is None:

@@ -1,4 +1,4 @@
-"""httpx transport that passes requests to a fake server in the same process, without a socket."""
+"""An httpx transport that passes requests to a fake server in the same process, without a socket."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -10,7 +10,7 @@ from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 
 class FakeTransport(httpx.AsyncBaseTransport):
-    """Transport that calls a function for each request and converts its result to an httpx response."""
+    """Transport that calls a function for each request, and converts the result of the function to an httpx response."""
 
     def __init__(self, answer: Callable[[FakeRequest], FakeResponse], on_cut: Callable[[], None]) -> None:
         self._answer = answer
@@ -26,7 +26,7 @@ class FakeTransport(httpx.AsyncBaseTransport):
 
 
 class _Stream(httpx.AsyncByteStream):
-    """Response body. A class, because trio warns about async generators that are not closed."""
+    """Body of a response. It is a class, because trio would warn about an async generator that is not closed."""
 
     def __init__(self, frames: Iterator[bytes | Signal], on_cut: Callable[[], None]) -> None:
         self._frames = frames
@@ -37,7 +37,7 @@ class _Stream(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        # Let other tasks run between events, as reading from a socket would.
+        # Let other tasks run between two events, like a read from a socket.
         await anyio.lowlevel.checkpoint()
         frame = b""
         while frame == b"":

@@ -1,4 +1,4 @@
-"""Values of fake text generations, with the columns that chapter 8 of the specification defines."""
+"""Values of fake text generations, with the members that chapter 8 of the specification defines."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,28 +7,28 @@ from tidewire.testing.endpoint_script import FakeToken
 
 
 class TokenIds:
-    """Assigns a stable id to each token text, in the order of first use."""
+    """Assigns an id to the text of each token. Ids are assigned in the order of first use, and never change."""
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """Return the id of a token text. Assigns a new id on first use."""
+        """Return the id for the text of a token. On first use of the text, assign a new id."""
         return self._ids.setdefault(text, len(self._ids))
 
     def assign(self, token: FakeToken) -> None:
-        """Assign ids to a token and its candidates."""
+        """Assign ids to the texts of a token and of its candidates, that is of the most probable tokens."""
         for text in (token.text, *(text for text, _ in token.top)):
             self(text)
 
     @property
     def texts(self) -> list[str]:
-        """All token texts, indexed by id."""
+        """The texts of all tokens, indexed by id."""
         return [*self._ids]
 
 
 def columns(input_value: Any) -> list[str]:
-    """Names of the columns that an input requests, in the order of a row."""
+    """Return the names of the columns that an input requests, in the order in which rows contain their elements."""
     input_value = input_value if isinstance(input_value, dict) else {}
     top = bool(input_value.get("top_logprobs"))
     wanted = {
@@ -44,13 +44,13 @@ def columns(input_value: Any) -> list[str]:
 
 
 def initial(names: Sequence[str]) -> dict[str, Any]:
-    """Value of a generation before its first token."""
+    """Return the value of a text generation before its first token."""
     mode = {"logprobs_mode": "raw"} if "logprobs" in names else {}
     return {"text": "", **{name: [] for name in names[1:]}, **mode, "finish_reason": None}
 
 
 def row(names: Sequence[str], token: FakeToken, input_value: Any, ids: TokenIds) -> list[Any]:
-    """Row for one token: the element to append to each column."""
+    """Return the row for one token, that is the list of the elements to append to the columns."""
     top = token.top[: input_value.get("top_logprobs") or 0] if isinstance(input_value, dict) else ()
     members: dict[str, Any] = {
         "text": token.text,

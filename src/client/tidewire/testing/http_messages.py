@@ -1,4 +1,4 @@
-"""HTTP requests and responses of a fake server."""
+"""Classes for the HTTP requests and responses of a fake server."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from tidewire.testing.fake_server_job import Signal
 
 @dataclass(frozen=True, slots=True)
 class FakeRequest:
-    """An HTTP request, with its complete body."""
+    """An HTTP request with its complete body."""
 
     method: str
     target: str
-    """Path and query of the URL."""
+    """Path and query of the requested URL."""
     headers: Mapping[str, str]
-    """Headers, with names in lower case."""
+    """Headers of the request. Their names are in lower case."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FakeResponse:
-    """An HTTP response. The body is either bytes, or a lazy iterator of a stream's frames and signals."""
+    """An HTTP response. The body is bytes, or an iterator of the encoded events and the faults of an event stream."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,7 +1,7 @@
 """pytest plugin with the fixture `tidewire_server`.
 
-Enable it with `pytest_plugins = ["tidewire.testing.pytest_plugin"]` in a conftest. It is not registered as an entry point,
-because pytest would then import the client in every test run of every project that has it installed.
+To enable the plugin, add `pytest_plugins = ["tidewire.testing.pytest_plugin"]` to a conftest. The plugin has no entry point,
+because pytest would then import the client in every test run of each environment in which the client is installed.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,6 @@ from tidewire.testing.fake_server import FakeServer
 
 @pytest.fixture
 def tidewire_server() -> Iterator[FakeServer]:
-    """A `FakeServer` that is reachable at its `url` for the duration of the test."""
+    """A `FakeServer` that clients can reach at its `url` during the test."""
     with FakeServer() as server:
         yield server

@@ -1,7 +1,7 @@
-"""Dynamic batching: one call of a function processes items of many jobs.
+"""Dynamic batching: one call of a function processes items of many jobs. Each item of the batch is a *row* of the call.
 
-- `batch_queue` decides which items form a batch, and when.
+- `batch_queue` decides which waiting items form a batch, and when the batch may start.
 - `batch_call` runs one batch.
-- `batch_results` assigns the results of a call to its rows.
-- `generator_yields` applies the values that a batched generator yields to its rows.
+- `batch_results` splits the list that a batched function returns into one result for each row.
+- `generator_yields` applies the values that a batched generator yields to the values of its rows.
 """

@@ -1,4 +1,6 @@
-"""Execution of one batched call (`BatchCall`): start the function, and end each row with its result.
+"""Execution of one batched call (`BatchCall`), in which a function processes several items at once.
+
+Each item is a *row* of the call. The kind of function decides how the call runs:
 
   function        | where it runs       | if all rows were cancelled              | when a row ends
   ----------------+---------------------+-----------------------------------------+-----------------------------------
@@ -7,8 +9,8 @@
   def             | in a worker thread  | it must check `ctx.cancelled`           | when the call returns
   generator       | in a worker thread  | it is closed between two yields         | at `Last`, or when the call returns
 
-A row that is cancelled or exceeds its deadline ends at once, and later results for it are dropped. The worker is released
-for the next batch as soon as the function has ended, before the ends of the rows are written to the log.
+A row that is cancelled or exceeds its deadline ends at once, and its later results are dropped. When the function has
+ended, the worker is released for the next batch, even if the ends of the rows are not written to the log yet.
 """
 
 import asyncio
@@ -38,13 +40,14 @@ from tidewire_server.errors import InvalidValueError
 _log = logging.getLogger(__name__)
 
 _TURN: Final = 0.0005
-"""Seconds after which the loop that ends rows must yield control to the event loop."""
+"""Time in seconds after which the loop that ends the rows of a batch lets other tasks of the event loop run."""
 
 
 class BatchCall:
-    """One call of a batched function with its rows.
+    """One call of a batched function, and its rows.
 
-    Used on the event loop, except that the values of a synchronous generator are applied in the thread that runs it.
+    Its methods run on the event loop. If the function is a synchronous generator, however, its worker thread writes the
+    yielded values to the rows.
     """
 
     def __init__(
@@ -58,10 +61,11 @@ class BatchCall:
         """Create a call without rows.
 
         Args:
-            endpoint: A batched endpoint.
-            join: Takes late joiners from the queue. Called with the number of running rows and their total cost.
-            may_join: Whether calling `join` could return items. May be called from any thread.
-            free: Releases the worker. Called when the function has ended.
+            endpoint: The batched endpoint whose function is called.
+            join: Function that takes late joiners, which are items for a running batch, from the queue. Its arguments
+                are the number of running rows and their total cost.
+            may_join: Function that returns whether `join` could return items. It may be called from any thread.
+            free: Function that releases the worker. It is called when the endpoint's function has ended.
         """
         self._endpoint = endpoint
         assert endpoint.batching is not None  # noqa: S101 - guaranteed by the caller
@@ -74,18 +78,18 @@ class BatchCall:
         self._context = Context(rows=self._contexts)
         self._work: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
-        """Task of an async function, which can be cancelled. None for functions in threads."""
+        """Task that runs an async function, and can be cancelled. None if the function runs in a thread."""
         self._joining = False
         self._ends: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     @property
     def rows(self) -> int:
-        """Number of rows that have not ended."""
+        """Number of rows that are still running."""
         return sum(not row.over for row in self._rows.values())
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
-        """Start the function for these items. Does not await anything. The caller must call `run` afterwards."""
+        """Start the function for some items. This method does not wait. The caller must call `run` afterwards."""
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
@@ -97,8 +101,8 @@ class BatchCall:
             self._work = self._loop.create_future()
             self._work.set_exception(error)
         if not self._endpoint.is_generator:
-            # The function already runs while the rows are marked as running. That is safe, because it has no results
-            # before it returns.
+            # Mark the rows as running only after the function was started, so that the function starts earlier. This is
+            # safe, because a function that is not a generator has no results before it returns.
             self._begin(rows)
 
     async def run(self) -> None:
@@ -122,7 +126,7 @@ class BatchCall:
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
-        """Assign items to rows, lowest free row number first. Items that no longer wait are skipped."""
+        """Assign each item to the free row with the lowest number. Items that were cancelled meanwhile are skipped."""
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
         assigned: dict[int, BatchRow] = {}
@@ -147,7 +151,7 @@ class BatchCall:
                 self._end_soon([(row, error)])
 
     def _leave(self, row: BatchRow) -> None:
-        """Mark a row as over after a cancellation. If it was the last one, stop the function."""
+        """Mark a row as over because its item was cancelled. If no other row is running, stop the function."""
         row.over = True
         self._stop_if_empty()
 
@@ -160,7 +164,7 @@ class BatchCall:
         await row.job.settle(row.index, outcome, told=told)
 
     async def _fail(self, rows: Iterable[BatchRow], error: BaseException) -> None:
-        """End all unfinished rows with this error. The error is logged only once."""
+        """End all unfinished rows with an error. The server logs the error only once."""
         told = False
         for row in rows:
             if not row.over:
@@ -170,7 +174,7 @@ class BatchCall:
     # ---- functions ---------------------------------------------------------------------------------------------
 
     def _launch(self, rows: list[BatchRow]) -> asyncio.Future[Any]:
-        """Start the function for these rows, with padding, and return the future of its result."""
+        """Start the function for some rows and for the padding, and return a future for its result."""
         endpoint, batching = self._endpoint, self._batching
         values = [row.value for row in rows]
         padding = batching.padded(len(values)) - len(values)
@@ -189,7 +193,10 @@ class BatchCall:
         return self._task
 
     async def _attempt(self, rows: list[BatchRow], work: asyncio.Future[Any]) -> None:
-        """End the rows with their results. If the function failed and bisecting is allowed, call it for each half again."""
+        """Wait for the function, and end the rows with their results.
+
+        If the function failed and the endpoint has the option `bisect`, call it again for each half of the rows.
+        """
         outcomes: list[Outcome] = []
         error: Exception | None = None
         try:
@@ -200,12 +207,12 @@ class BatchCall:
         if error is not None and self._may_bisect(alive, error):
             middle = len(alive) // 2
             for half in (alive[:middle], alive[middle:]):
-                # Rows of the second half may have been cancelled while the first half ran.
+                # Skip rows of the second half that were cancelled while the function ran for the first half.
                 waiting = [row for row in half if not row.over]
                 if waiting:
                     await self._attempt(waiting, self._launch(waiting))
             return
-        if len(rows) == len(self._rows):  # during a bisect, other parts may still have to run
+        if len(rows) == len(self._rows):  # during a bisect, the function may still have to run for other rows
             await self._free()
         if error is not None:
             await self._fail(alive, error)
@@ -214,20 +221,21 @@ class BatchCall:
         for row, outcome in zip(rows, outcomes, strict=True):
             if not row.over:
                 await self._end(row, outcome)
-                # Ending many rows without a pause would delay the start and the end of other batches.
+                # If many rows ended without a pause, the start and the end of other batches would be delayed.
                 if self._loop.time() >= turn_ends:
                     await asyncio.sleep(0)
                     turn_ends = self._loop.time() + _TURN
 
     def _may_bisect(self, rows: list[BatchRow], error: Exception) -> bool:
-        # InvalidValueError means that the function returned invalid results. Then no single input is the cause.
+        # Do not bisect after an InvalidValueError. It means that the function returned invalid results for the whole batch,
+        # so the cause is not a single input.
         return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
 
     async def _result(self, work: asyncio.Future[Any]) -> Any:
-        """Wait for the function's result.
+        """Wait for the function to end, and return its result.
 
         Raises:
-            Exception: The function raised an exception.
+            Exception: The function raised this exception.
         """
         if work is not self._task:
             return await _replacing_exits(lambda: work)
@@ -247,7 +255,7 @@ class BatchCall:
         return self._outcomes(await self._endpoint.function(**arguments), rows, padding)
 
     def _call(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
-        # Convert the results to JSON before the next call starts, because the function may reuse its output buffers.
+        # Convert the results to JSON here, before the next call starts, because the function may reuse its output buffers.
         return self._outcomes(self._endpoint.function(**arguments), rows, padding)
 
     def _outcomes(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
@@ -300,11 +308,11 @@ class BatchCall:
                 sent = await self._late_joiners() if self._wants_late_joiners else self._no_late_joiners
                 if not sent and self.rows == 0:
                     return
-                # A generator that never awaits would block the event loop without this.
+                # Let other tasks run, because a generator that never awaits would otherwise block the event loop.
                 await asyncio.sleep(0)
 
     def _drive(self, arguments: dict[str, Any], known: int) -> None:
-        """Run a synchronous generator in a worker thread, like `_drain` does for an async generator."""
+        """Run a synchronous generator and apply the values that it yields. Called in a worker thread."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
         _check_generator(isinstance(generator, Generator), generator)
         with closing(generator):
@@ -347,7 +355,7 @@ class BatchCall:
         return self._endpoint.takes_late_joiners and self._may_join()
 
     async def _late_joiners(self) -> dict[int, Any]:
-        """Take late joiners from the queue, assign them to rows, and return their inputs by row number."""
+        """Take items for the running batch from the queue, assign them to rows, and return their inputs by row number."""
         self._joining = True
         try:
             running = [row for row in self._rows.values() if not row.over]
@@ -368,7 +376,7 @@ def _check_generator(is_one: bool, returned: Any) -> None:
 
 
 async def _replacing_exits(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """Await a call, and replace exceptions that would end the server, such as SystemExit."""
+    """Await a call. If it raises an exception that would end the server, such as SystemExit, raise an ordinary error."""
     try:
         return await begin(*args)
     except (Exception, asyncio.CancelledError):

@@ -1,8 +1,8 @@
-"""Batch formation (`BatchQueue`, `BatchBuilder`): which items go into which batch, and when.
+"""Batch formation (`BatchQueue`, `BatchBuilder`): decide which items form a batch, and when the batch may start.
 
-This module is pure. Callers pass in the current time, and nothing here waits or runs.
+The module contains only decisions. It has no clock and starts nothing. Callers pass the current time as an argument.
 
-Waiting items are grouped by key. A group is either ready or not:
+Waiting items are grouped by their batch key. This table shows when a group is ready to form a batch:
 
   group of a key | condition                                              | effect
   ---------------+--------------------------------------------------------+-----------------------------------------
@@ -10,8 +10,8 @@ Waiting items are grouped by key. A group is either ready or not:
                  |   or its oldest item has waited `timeout`               |
   not ready      | otherwise                                              | the group waits for more items
 
-The scheduler's queue, which is fair among principals, determines the order. It offers the items in that order to a
-`BatchBuilder`, which accepts an item or skips it:
+The scheduler's queue, which is fair among principals, determines the order of the items. It offers them in this order to
+a `BatchBuilder`, which accepts or skips each item:
 
   offered item                     | decision of the builder
   ---------------------------------+----------------------------------------------------------------
@@ -20,10 +20,10 @@ The scheduler's queue, which is fair among principals, determines the order. It 
   the batch is full                | skipped
   cost would exceed `max_cost`     | skipped, with all later items of its principal, to preserve their order
   any other item                   | accepted
-  late joiner of a running batch   | same rules; but if an older item of another key is ready, none may join
+  late joiner of a running batch   | same rules; but if the oldest item has another key that is ready, skipped
 
-The first item of a batch is accepted whatever its cost, because a submit with a cost above `max_cost` is rejected. The cost
-of every operation is independent of the number of waiting items.
+The builder accepts the first item of a batch without checking its cost, because the server has already rejected requests
+with an input whose cost exceeds `max_cost`. The time of every operation is independent of the number of waiting items.
 """
 
 import math
@@ -39,7 +39,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Queue entry of a waiting item."""
+    """Entry of a waiting item in a `BatchQueue`."""
 
     place: BatchSlot
     principal: str
@@ -48,14 +48,14 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Group(Generic[T]):
-    """Waiting items with the same key, oldest first."""
+    """Waiting items with the same batch key, oldest first."""
 
     items: "OrderedDict[T, Waiting]" = field(default_factory=OrderedDict)
     cost: float = 0.0
 
 
 class BatchQueue(Generic[T]):
-    """Waiting items of one batched endpoint, grouped by key."""
+    """Waiting items of one batched endpoint, grouped by their batch key."""
 
     def __init__(self, bounds: Batching) -> None:
         self._bounds = bounds
@@ -67,7 +67,7 @@ class BatchQueue(Generic[T]):
         return len(self._items)
 
     def add(self, item: T, place: BatchSlot, principal: str, arrived: float) -> None:
-        """Add a waiting item. The values of `arrived` must not decrease from call to call."""
+        """Add a waiting item. Items must be added in the order of their times of arrival (`arrived`)."""
         waiting = Waiting(place, principal, arrived)
         self._items[item] = waiting
         group = self._groups.setdefault(place.key, _Group())
@@ -76,7 +76,7 @@ class BatchQueue(Generic[T]):
         self._update_full(place.key, group)
 
     def remove(self, items: Iterable[T]) -> None:
-        """Remove items that were taken or cancelled. Unknown items are ignored."""
+        """Remove items that were taken for a batch or cancelled. Items that are not in the queue are ignored."""
         smaller: dict[Hashable, _Group[T]] = {}
         for item in items:
             waiting = self._items.pop(item, None)
@@ -85,7 +85,7 @@ class BatchQueue(Generic[T]):
             key = waiting.place.key
             smaller[key] = group = self._groups[key]
             del group.items[item]
-            # Reset the cost of an empty group to 0, so that rounding errors cannot accumulate.
+            # Set the cost of an empty group to 0. Otherwise the rounding errors of the subtractions would accumulate.
             group.cost = group.cost - waiting.place.cost if group.items else 0.0
         for key, group in smaller.items():
             self._update_full(key, group)
@@ -93,11 +93,14 @@ class BatchQueue(Generic[T]):
                 del self._groups[key]
 
     def find(self, item: T) -> Waiting | None:
-        """Return the entry of an item, or None if the item is not waiting."""
+        """Return the entry of a waiting item, or None if the item is not in the queue."""
         return self._items.get(item)
 
     def due(self) -> float:
-        """Earliest time at which a batch may start: minus infinity for immediately, infinity if no item is waiting."""
+        """Return the earliest time at which a batch may start.
+
+        The result is minus infinity if a batch may start immediately, and infinity if no item is waiting.
+        """
         if not self._items:
             return math.inf
         if self._full:
@@ -105,27 +108,27 @@ class BatchQueue(Generic[T]):
         return next(iter(self._items.values())).arrived + self._bounds.timeout
 
     def draft(self, now: float) -> "BatchBuilder[T]":
-        """Start building a new batch."""
+        """Return a builder for a new batch."""
         return BatchBuilder(self, self._bounds, now)
 
     def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
-        """Build the set of late joiners for a running batch. Late joiners do not wait for `timeout`.
+        """Start choosing late joiners, that is items that join a running batch. They do not wait for `timeout`.
 
         Args:
             now: Current time.
-            key: Key of the running batch.
-            rows: Number of its running rows.
-            cost: Total cost of its running rows.
+            key: Batch key of the running batch.
+            rows: Number of rows of the batch that are still running.
+            cost: Total cost of the rows that are still running.
         """
         if self._items:
             oldest = next(iter(self._items.values())).place.key
             if oldest != key and self.is_ready(oldest, now):
-                # Treat the batch as full. It then runs to its end, and the older items of the other key can start.
+                # Treat the batch as full, so that it ends soon, and the older items with another key can start.
                 rows = self._bounds.max_size
         return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
-        """Whether a batch with this key may start without waiting for more items."""
+        """Whether a batch with this batch key may start now, without waiting for more items."""
         oldest = next(iter(self._groups[key].items.values()))
         return key in self._full or oldest.arrived + self._bounds.timeout <= now
 
@@ -137,7 +140,7 @@ class BatchQueue(Generic[T]):
 
 
 class BatchBuilder(Generic[T]):
-    """A batch under construction. Calling it with an item adds the item if it fits, and returns whether it was added."""
+    """A batch under construction. Call the builder with an item to add the item if it fits."""
 
     def __init__(
         self,
@@ -156,11 +159,11 @@ class BatchBuilder(Generic[T]):
 
     @property
     def room(self) -> int:
-        """Number of free rows."""
+        """Number of items that can still be added."""
         return max(0, self._bounds.max_size - self.rows)
 
     def __call__(self, item: T) -> bool:
-        """Add an item if it fits. Returns whether it was added."""
+        """Add an item to the batch if it fits. Returns whether the item was added."""
         waiting = self._queue.find(item)
         if waiting is None or self.rows >= self._bounds.max_size or waiting.principal in self._closed:
             return False

@@ -1,4 +1,4 @@
-"""Assignment of a batched call's results to its inputs."""
+"""Assign the results of a batched call to the inputs of the call."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ from tidewire_server.errors import InvalidValueError
 
 
 def by_row(returned: Any, rows: int, padding: int, columns: int | None) -> list[Any]:
-    """Split the return value of a batched call into one result per row. Results of padding are dropped.
+    """Split the return value of a batched call into one result per row. Results for padding inputs are dropped.
 
     Args:
-        returned: Return value of the function: a list of values or, with `columns`, one list per output.
+        returned: Return value of the function. It is a list of values or, if `columns` is not None, one list per output.
         rows: Number of inputs, without padding.
         padding: Number of padding inputs at the end of the batch.
         columns: Number of outputs if each output has a separate list, or None for one list of whole values.
 
     Returns:
-        One value per row, or an exception where the function returned an exception for a row.
+        The result of each row: a value, or an exception if the function returned an exception for this row.
 
     Raises:
         InvalidValueError: The return value is not a list, or the number of results differs from the number of inputs.
@@ -50,7 +50,7 @@ def _sized(returned: Any, rows: int, padding: int, what: str) -> list[Any]:
 
 
 def _listed(returned: Any) -> list[Any]:
-    # Strings and mappings are iterable too. With a matching length, they would be taken for a list of results.
+    # Reject strings and mappings, although they are iterable. If their length matched, `list` would split them into items.
     if isinstance(returned, str | bytes | dict | set | frozenset) or not hasattr(returned, "__len__"):
         raise InvalidValueError(f"a batched function must return a list, not {type(returned).__name__}")
     return list(returned)

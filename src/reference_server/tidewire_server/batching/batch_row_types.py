@@ -1,4 +1,4 @@
-"""Types for the rows of a batched call: queued items, rows, and the interface of a job."""
+"""Types for batched calls: items from the queue, the rows of a call, and the interface of the jobs they belong to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from tidewire_server.endpoints.yieldables import Unset
 from tidewire_server.log_writer.item_writer import ItemWriter
 
 Outcome = JsonValue | Unset | BaseException
-"""Outcome of a row: its final value, `UNSET` to keep its current value, or the exception that failed it."""
+"""Outcome of a row: its final value, `UNSET` if the current value is final, or the exception with which the row fails."""
 
 
 class BatchedJob(Protocol):
-    """Interface of a job, as a batched call uses it. `index` is the index of an item within the job."""
+    """The methods of a job that a batched call uses. Their argument `index` is the index of an item within the job."""
 
     @property
     def id(self) -> str:
         """Id of the job, for log messages."""
 
     def waits(self, index: int) -> bool:
-        """Whether the item still waits for a batch. False if it was cancelled or has expired."""
+        """Whether the item still waits for a batch. False if the item was cancelled or its deadline has passed."""
 
     def input(self, index: int) -> BaseModel:
         """Return the item's validated input."""
@@ -30,10 +30,22 @@ class BatchedJob(Protocol):
         """Return the writer of the item's value."""
 
     def begin(self, index: int, *, batch: dict[str, int], leave: Callable[[], None]) -> None:
-        """Mark the item as running. `batch` is added to its state. `leave` is called if the item is cancelled."""
+        """Mark the item as running.
+
+        Args:
+            index: Index of the item.
+            batch: Size of the batch, row number and waiting time, for the item's state.
+            leave: Function to call if the item is cancelled.
+        """
 
     async def settle(self, index: int, outcome: Outcome, *, told: bool) -> None:
-        """End the item. `told` says whether the error has already been logged for another row of the batch."""
+        """End the item with its outcome.
+
+        Args:
+            index: Index of the item.
+            outcome: Value or error of the item.
+            told: Whether the error was already logged for another row of the batch, and need not be logged again.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,7 @@ class QueuedItem:
 
 @dataclass(slots=True, eq=False)
 class BatchRow:
-    """One item of a batched call."""
+    """A row of a batched call, that is one of the items that the call processes."""
 
     job: BatchedJob
     index: int
@@ -57,8 +69,8 @@ class BatchRow:
     value: BaseModel
     writer: ItemWriter
     place: dict[str, int]
-    """The member `batch` of the item's state: the size of the batch, the row number and the waiting time."""
+    """Size of the batch, row number and waiting time, for the member `batch` of the item's state."""
     first: bool = True
     """Whether the function has not produced a value for this row yet."""
     over: bool = False
-    """Whether the row has ended or was cancelled. Further results for the row are dropped."""
+    """Whether the row has ended or was cancelled. If so, further results for the row are dropped."""

@@ -1,4 +1,7 @@
-"""Apply the mappings that a batched generator yields to its rows. A mapping has values, `Append`, `Last` or exceptions."""
+"""Apply the mappings that a batched generator yields to the values of its rows.
+
+A mapping maps the numbers of rows to values, `Append`, `Last` or exceptions.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +22,7 @@ def take(
         The rows that end with this mapping, each with its outcome.
 
     Raises:
-        InvalidValueError: The yielded object is not a mapping, or names a row that does not exist.
+        InvalidValueError: The yielded object is not a mapping, or contains the number of a row that does not exist.
     """
     if yielded is None:
         return []
@@ -53,7 +56,7 @@ def take(
 
 
 def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
-    """Apply one yielded value to a row. Returns whether the row ends."""
+    """Apply the object that was yielded for one row. Returns whether the row ends."""
     if isinstance(step, BaseException):
         raise step if isinstance(step, Exception) else exit_replacement(step)
     if isinstance(step, Last):
@@ -69,7 +72,7 @@ def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
 
 
 def final(row: BatchRow, endpoint: Endpoint) -> Outcome:
-    """Return the outcome of a row that ends with its current value, after validating that value."""
+    """Validate the current value of a row that ends, and return the row's outcome."""
     try:
         endpoint.value.check(row.writer.value)
     except InvalidValueError as error:

@@ -1,1 +1,1 @@
-"""Endpoints: Python functions with schemas derived from their signatures, and the code that calls them."""
+"""Endpoints, which are Python functions with schemas derived from their signatures, and the code that calls them."""

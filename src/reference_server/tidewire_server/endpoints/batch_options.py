@@ -1,4 +1,4 @@
-"""Options of batched endpoints and their validation."""
+"""Options of batched endpoints, and the validation of these options."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable
@@ -8,24 +8,24 @@ from typing import Any, Final, NamedTuple
 DEFAULT_BATCH_SIZE: Final = 16
 
 MAX_BATCH_SIZE: Final = 65_536
-"""Upper bound of `max_batch_size`."""
+"""Upper bound of the option `max_batch_size`."""
 
 MAX_BATCH_TIMEOUT: Final = 3600.0
-"""Upper bound of `batch_timeout`, in seconds."""
+"""Upper bound of the option `batch_timeout`, in seconds."""
 
 
 class BatchSlot(NamedTuple):
-    """Properties of an item that decide which batches it fits into."""
+    """Properties of an item that decide with which other items it can share a batch."""
 
     key: Hashable = None
-    """Grouping key. Only items with equal keys share a batch."""
+    """Batch key of the item. Only items with equal batch keys share a batch."""
     cost: float = 0.0
-    """Cost of the item. The costs in a batch may add up to `max_cost`."""
+    """Cost of the item. The total cost of the items in a batch is limited to the option `max_cost`."""
 
 
 @dataclass(frozen=True)
 class Batching:
-    """Validated options of a batched endpoint. `Server.endpoint` documents each option."""
+    """The options of a batched endpoint after validation. `Server.endpoint` documents each option."""
 
     max_size: int
     timeout: float
@@ -38,16 +38,16 @@ class Batching:
 
     @property
     def depends_on_inputs(self) -> bool:
-        """Whether batching depends on the inputs, through a `key` or a `cost` function."""
+        """Whether the endpoint has a `key` or a `cost` function, so that batching depends on the inputs."""
         return self.key is not None or self.cost is not None
 
     @property
     def has_fixed_sizes(self) -> bool:
-        """Whether batches are padded to one of the sizes in `sizes`."""
+        """Whether the endpoint has the option `sizes`, so that batches are padded to one of these sizes."""
         return bool(self.sizes)
 
     def padded(self, rows: int) -> int:
-        """Size of a call for this number of rows, including padding: the smallest of `sizes` that fits."""
+        """Return the size of a batch with this number of rows after padding, that is the smallest of `sizes` that fits."""
         return next((size for size in self.sizes if size >= rows), rows)
 
     def place(self, value: Any) -> BatchSlot:
@@ -106,14 +106,14 @@ def read_batching(
     if allowed and max(allowed) != max_batch_size:
         raise ValueError(f"the largest of sizes={allowed} must be max_batch_size={max_batch_size}")
     if not allowed and pad is not None:
-        raise ValueError("pad requires sizes, because it is the input that fills a batch up to one of sizes")
+        raise ValueError("pad requires sizes, because batches are padded to one of the sizes")
     for name, function in (("cost", cost), ("key", key)):
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function of the input, not {function!r}")
     if (cost is None) != (max_cost is None):
         passed, missing = ("cost", "max_cost") if max_cost is None else ("max_cost", "cost")
         raise ValueError(
-            f"{passed} requires {missing}: the sum of cost(input) over a batch is limited to max_cost"
+            f"{passed} requires {missing}, because the sum of cost(input) over a batch is limited to max_cost"
         )
     if max_cost is not None and (type(max_cost) not in {int, float} or not 0 < max_cost < math.inf):
         raise ValueError(f"max_cost must be a finite number greater than 0, not {max_cost!r}")

@@ -1,4 +1,6 @@
-"""Schemas of batched functions: derive the input and value schema of a single item from a signature with lists.
+"""Schemas of batched functions. A batched function takes and returns lists, but each client submits single inputs.
+
+The schemas of one input and one value are derived from the function's annotations:
 
 annotation of the function                     | schema of one input      | schema of one value
 -----------------------------------------------+--------------------------+--------------------------------------
@@ -45,12 +47,12 @@ _SENT: Final = (collections.abc.Generator, collections.abc.AsyncGenerator)
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """Input and value schemas for one item of a batched endpoint, and the form of the function."""
+    """Schemas of one input and one value of a batched endpoint, and properties of its function."""
 
     input: InputShape
     value: ValueShape
     outputs: int | None
-    """Number of lists that the function returns, one per output. None if it returns one list of values."""
+    """Number of lists in the tuple that the function returns. None if the function returns a single list of values."""
     takes_late_joiners: bool
     """Whether the function is a generator that accepts further inputs through `send` while it runs."""
     only_appends: bool
@@ -68,7 +70,7 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
     if read.stream is not None:
         raise TypeError(
             f"{here}: a batched function cannot have a Stream parameter, because a Stream belongs to one item. "
-            "Yield {row: Append(…)} instead, and use `ctx: Context` for progress, notes and usage"
+            "Yield {row: Append(…)} instead, and use a parameter `ctx: Context` to report progress, notes and usage"
         )
     if not read.members:
         raise TypeError(f"{here}: a batched function needs a parameter for the list of inputs")
@@ -136,7 +138,7 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
 
 
 def _value_type(annotation: Any) -> Any:
-    """Type of one value: the annotation without exceptions, `Append` and `Last`."""
+    """Return the type of one value, that is the annotation without exception classes, `Append` and `Last`."""
     if get_origin(annotation) in {Append, Last}:
         return _value_type(get_args(annotation)[0])
     if annotation in {Append, Last}:
@@ -150,7 +152,7 @@ def _value_type(annotation: Any) -> Any:
 
 
 def _appends(annotation: Any) -> bool:
-    """Whether the annotation allows only `Append` and `Last[Append]`, and no whole values."""
+    """Whether the function yields only `Append` and `Last[Append]` according to its annotation, and no whole values."""
     if get_origin(annotation) in {Union, types.UnionType}:
         return all(_appends(each) or _is_control_type(each) for each in get_args(annotation))
     if get_origin(annotation) is Last:
@@ -159,7 +161,10 @@ def _appends(annotation: Any) -> bool:
 
 
 def _is_control_type(annotation: Any) -> bool:
-    """Whether the annotation is unparametrized `Append` or `Last`, or an exception class, and thus not a value type."""
+    """Whether the annotation is not the type of a value.
+
+    This is the case for exception classes, and for `Append` and `Last` without a type argument.
+    """
     return annotation in {Append, Last} or (
         isinstance(annotation, type) and issubclass(annotation, BaseException)
     )

@@ -1,4 +1,4 @@
-"""Per-call context for endpoint functions (`Context`): cancellation, progress, notes and usage."""
+"""The context of a call (`Context`), with which an endpoint's function reports progress, notes and usage."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,10 +9,11 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 
 
 class Context:
-    """The current call of an endpoint function: its cancellation, progress, notes and usage.
+    """Context of the current call of an endpoint function, for cancellation, progress, notes and usage.
 
-    A function receives a context by declaring a parameter with the annotation `Context`. In a batched function the context
-    belongs to the whole call, and `rows` holds one context per input. Progress and notes of the call apply to every row.
+    The server passes a context to a function that has a parameter annotated `Context`. In a batched function, the context
+    belongs to the whole call, and `rows` contains one context for each input. Progress and notes that the function reports
+    through the context of the call apply to every row.
     """
 
     def __init__(self, writer: ItemWriter | None = None, rows: Mapping[int, "Context"] | None = None) -> None:
@@ -21,10 +22,10 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the result is no longer needed, because the item was cancelled or its deadline has passed.
+        """Whether the result of the call is no longer needed, because the item was cancelled or its deadline has passed.
 
-        For a batched call, True only if this applies to all rows. The server cannot stop a function in a worker thread, so
-        such a function should check this regularly and return.
+        For a batched call, the result is True only if no row is needed anymore. The server cannot stop a function in a
+        worker thread, so such a function should check this property regularly and return early.
         """
         if self._writer is not None:
             return self._writer.cancelled
@@ -32,7 +33,9 @@ class Context:
 
     @property
     def rows(self) -> Mapping[int, "Context"]:
-        """Contexts of the inputs by row number, without padding. A call that is not batched is its own row 0."""
+        """Contexts of the inputs of a batched call by row number, without padding rows. If the call is not batched, the
+        mapping contains only this context, as row 0.
+        """
         return self._rows if self._writer is None else MappingProxyType({0: self})
 
     def progress(
@@ -42,7 +45,7 @@ class Context:
 
         Raises:
             ValueError: An argument is invalid. See `Stream.progress`.
-            StreamClosedError: The item has ended. Never raised in a batched call.
+            StreamClosedError: The item has ended. This error is never raised in a batched call.
         """
         self._write(lambda writer: writer.progress(current, total, unit=unit, phase=phase))
 
@@ -51,19 +54,20 @@ class Context:
 
         Raises:
             ValueError: The text is not a valid string, or the level is unknown.
-            StreamClosedError: The item has ended. Never raised in a batched call.
+            StreamClosedError: The item has ended. This error is never raised in a batched call.
         """
         self._write(lambda writer: writer.note(text, level))
 
     def usage(self, **numbers: float) -> None:
-        """Report usage, such as `tokens=12`. See `Stream.usage`. In a batched call, report usage per row.
+        """Report resource usage, such as `tokens=12`. See `Stream.usage`. A batched function must report usage for each
+        row, as in `ctx.rows[row].usage(tokens=12)`.
 
         Raises:
             ValueError: An argument is not a number within ±2^53, or this is the context of a whole batched call.
-            StreamClosedError: The item has ended. Never raised in a batched call.
+            StreamClosedError: The item has ended. This error is never raised in a batched call.
         """
         if self._writer is None:
-            raise ValueError("a batched call must report usage per row: ctx.rows[row].usage(…)")
+            raise ValueError("a batched function must report usage for each row, with ctx.rows[row].usage(…)")
         self._write(lambda writer: writer.usage(numbers))
 
     def _write(self, action: Callable[[ItemWriter], None]) -> None:
@@ -75,7 +79,7 @@ class Context:
 
 
 class RowContext(Context):
-    """Context of one row of a batched call. Writes after the row's end are ignored, because the call continues."""
+    """Context of one row of a batched call. Reports after the row has ended are ignored, because the call continues."""
 
     def _write(self, action: Callable[[ItemWriter], None]) -> None:
         try:

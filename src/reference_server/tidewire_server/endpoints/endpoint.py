@@ -1,4 +1,4 @@
-"""Endpoint (`Endpoint`): a function with its schemas, options and description."""
+"""The class `Endpoint`: a registered function with its schemas, its options and its description for clients."""
 
 import hashlib
 import inspect
@@ -37,7 +37,7 @@ Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
 
 
 class Default:
-    """Type of the sentinel `DEFAULT`, which selects the server's setting for options where None has another meaning."""
+    """Type of the sentinel `DEFAULT`. It is the default of options for which None is a meaningful value."""
 
 
 DEFAULT: Final = Default()
@@ -49,71 +49,72 @@ _ANYWHERE: Final = BatchSlot()
 class Options:
     """Options of `@server.endpoint(…)`.
 
-    The text below each field documents the option. `src/client/generate_signatures.py` copies it into the signature and the
-    docstring of `Server.endpoint`.
+    The string below each field documents the option. The script `src/client/generate_signatures.py` generates the
+    signature and the docstring of `Server.endpoint` from these fields.
     """
 
     name: str | None = None
-    """Name of the endpoint. By default the name of the function."""
+    """Name of the endpoint. The default is the name of the function."""
     concurrency_limit: int | Default | None = DEFAULT
-    """Maximum number of concurrent calls, or None for no limit. By default the server's
+    """Maximum number of concurrent calls, or None for no limit. The default is the server's
     `default_concurrency_limit`."""
     concurrency_group: str | None = None
-    """Name of a group of endpoints that share one `concurrency_limit`, which is set on any of them. Use a group for
-    models that share a GPU."""
+    """Name of a group of endpoints that share one concurrency limit, for example because their models share a GPU.
+    Set `concurrency_limit` on any endpoint of the group."""
     max_queue_size: int | None = None
-    """Maximum number of waiting items, which may be 0. By default the server's setting."""
+    """Maximum number of items that wait for a call. It may be 0. The default is the server's setting."""
     time_limit: float | None = None
-    """Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None for no
-    limit."""
+    """Number of seconds after which an item fails with `deadline_exceeded` and its function is cancelled, or None
+    for no limit."""
     on_restart: OnRestart = "rerun"
-    """Treatment of items that were running when the server stopped, if the log is in a file: "rerun" runs them
-    again from the start, and "fail" fails them with `worker_lost`. Use "fail" for functions that must not run
-    twice."""
+    """Treatment of items that were running when the server stopped, if the log is in a file. With "rerun", the
+    restarted server runs them again from the start. With "fail", they fail with `worker_lost`. Use "fail" for
+    functions that must not run twice."""
     columns: Columns | None = None
-    """JSON Pointers of the growing texts and arrays within the value, or a function that computes them from the
-    input. If the value is a text, the default is the value itself."""
+    """JSON Pointers of the texts and arrays within the value to which the function appends, or a function that
+    computes these pointers from the input. If the value is a text, the default is the value itself."""
     initial: Any = DEFAULT
-    """Value of an item before its function has produced one, or a function that computes it from the input."""
+    """Value of an item until its function produces the first value, or a function that computes this value from the
+    input."""
     validate: Callable[[Any], Any] | None = None
-    """Function called with each validated input before the input is queued. A `ValueError` or `ItemError` that it
-    raises rejects the submit. The attributes `member` and `code` of a `ValueError` name the invalid member and the
-    error code."""
+    """Function that is called with each input after its validation against the schema. To reject the client's
+    request, it raises an `ItemError` or a `ValueError`. A `ValueError` can have the attributes `member` and `code`,
+    with the name of the invalid member and an error code."""
     capabilities: Mapping[str, Any] | None = None
-    """Capabilities to report in discovery, in addition to those that the server detects: `{"logprobs": {"max_top":
-    20}}`, `{"rollback": False}`. By default, `rollback` (the function may remove text again) is true for
-    generators, and for functions with a stream whose code mentions `truncate`."""
+    """Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or `{"rollback": False}`. They
+    take precedence over the capabilities that the server detects. The server assumes `rollback`, which allows the
+    function to remove text again, for generators and for functions with a stream whose code mentions `truncate`."""
     examples: Iterable[JsonValue] = ()
     """Valid inputs, shown in discovery."""
     links: Mapping[str, Resource] | None = None
-    """Additional resources under the endpoint's URL, by name: bytes, a JSON value, or a function that returns
-    either."""
+    """Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a JSON value, or a
+    function that returns bytes or a JSON value."""
     batch: bool = False
-    """Whether the function processes many inputs per call. It takes a list of a pydantic model, or one list per
-    member of the input, and returns the values in the same order. An `ItemError` or other exception in the returned
-    list fails only its own input. A generator yields `{row: value}`, with `Append` and `Last`. Clients still submit
-    single inputs or batches as usual. All options below require `batch`."""
+    """Whether each call of the function processes many inputs. The function takes a list of a pydantic model, or one
+    list for each member of the input, and returns the values in the same order. If the returned list contains an
+    `ItemError` or another exception, only the corresponding input fails. A generator yields `{row: value}`, where the
+    value can be an `Append` or a `Last`. Clients submit inputs as usual. All options below require `batch`."""
     max_batch_size: int | None = None
-    """Maximum number of inputs per call. By default 16, or the largest of `sizes`."""
+    """Maximum number of inputs per call. The default is 16, or the largest of `sizes`."""
     batch_timeout: float | None = None
-    """Seconds that an idle worker waits for more inputs, counted from the arrival of the oldest waiting input. With
-    0, batches form only while another call is running."""
+    """Number of seconds that an idle worker waits for more inputs, counted from the arrival of the oldest waiting
+    input. With 0, the worker does not wait, so that batches form only while another call is running."""
     sizes: Iterable[int] | None = None
     """Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded, and the
     values of the padding rows are discarded."""
     pad: Any = None
-    """Input used for padding. By default the last input of the batch."""
+    """Input that is used for padding. The default is the last input of the batch."""
     cost: Callable[[Any], float] | None = None
-    """Function that returns the cost of an input towards `max_cost`, such as its tokens or pixels. Called when the
-    input is submitted and again when it is queued."""
+    """Function that returns the cost of an input, for example its number of tokens or pixels. It is called when the
+    input is submitted, and again when it is queued."""
     max_cost: float | None = None
-    """Maximum total cost of the inputs in one call. A submit with a more expensive input is rejected."""
+    """Maximum total cost of the inputs in one call. An input with a higher cost is rejected."""
     key: Callable[[Any], Hashable] | None = None
-    """Function of the input. Only inputs with equal keys are batched together, for example those of the same shape
-    or adapter. Called at the same times as `cost`."""
+    """Function that returns the batch key of an input, for example its shape or its adapter. Only inputs with equal
+    keys share a batch. The function is called at the same times as `cost`."""
     bisect: bool = False
-    """Whether to retry after an exception with each half of the inputs, until only the inputs that cause the
-    exception have failed. The function is then called several times with the same input."""
+    """Whether a batch that raised an exception is split into halves, which are retried separately, until only the
+    inputs that cause the exception have failed. The function is then called several times with the same input."""
 
     def batching(self) -> Batching | None:
         """Return the batching options, or None if each call of the function handles one input.
@@ -127,22 +128,22 @@ class Options:
         if self.batch:
             return read_batching(**options, bisect=self.bisect)
         if given := [name for name, value in options.items() if value is not None] + ["bisect"] * self.bisect:
-            raise ValueError(f"{', '.join(given)}: only for batched functions; pass batch=True as well")
+            raise ValueError(f"{', '.join(given)}: these options require batch=True")
         return None
 
 
 @dataclass(frozen=True)
 class Served:
-    """Serialized content of a linked resource of an endpoint."""
+    """Content of an additional resource of an endpoint, as the server sends it."""
 
     body: bytes
     media_type: str
     version: str
-    """Version of the content. Used as the ETag, and as the parameter `v` in the URL of the resource."""
+    """Version of the content. The server uses it as the ETag, and as the parameter `v` in the URL of the resource."""
 
 
 class Endpoint:
-    """A function that is registered under a name."""
+    """A function that is registered with the server under a name, so that clients can submit jobs for it."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         """Derive the schemas from the function's signature and validate the options.
@@ -152,7 +153,9 @@ class Endpoint:
             ValueError: An option is invalid, or an example does not match the input schema.
         """
         if not callable(function):
-            raise TypeError(f"an endpoint must be a function, not {function!r}; pass its name as name=…")
+            raise TypeError(
+                f"an endpoint must be a function, not {function!r}; use @server.endpoint(name=…) to set a name"
+            )
         body = unwrap_partial(function)
         _refuse_unbound(body)
         self.function = function
@@ -182,7 +185,7 @@ class Endpoint:
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None
-        """Whether the value changes while the function runs. Otherwise it is set once, when the function returns."""
+        """Whether the value can change while the function runs. If not, the value is set when the function returns."""
         for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
             option = getattr(options, name)
             if not (option is None or isinstance(option, Default)) and (
@@ -236,19 +239,19 @@ class Endpoint:
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
 
     def _read_padding(self) -> BaseModel | None:
-        """Return the input that pads batches. None means that the last input of a batch is repeated."""
+        """Return the input with which batches are padded, or None if the last input of each batch is repeated."""
         batching = self.batching
         if batching is None:
             return None
         if batching.bisect and self.is_generator:
             raise ValueError(
-                f"endpoint {self.name!r}: bisect cannot be used with a generator, because readers have already seen a "
-                "part of its output when it fails and is run again"
+                f"endpoint {self.name!r}: bisect cannot be used with a generator, because clients may already have "
+                "received a part of its output when it fails"
             )
         if batching.has_fixed_sizes and self.takes_late_joiners:
             raise ValueError(
-                f"endpoint {self.name!r}: sizes cannot be used with a generator that takes late joiners, because its "
-                "size changes while it runs. Pad the batch in the function"
+                f"endpoint {self.name!r}: sizes cannot be used with a generator that takes late joiners, because the "
+                "size of its batch changes while it runs. Pad the batch in the function"
             )
         pad = batching.pad
         if pad is None or isinstance(pad, self.input.model):
@@ -261,7 +264,7 @@ class Endpoint:
             raise ValueError(f"endpoint {self.name!r}: pad is not a valid input: {reason}") from None
 
     def _check_value_options(self, options: Options) -> None:
-        """Validate `columns`, `validate`, `initial` and `links` now, so that errors do not wait for the first submit."""
+        """Validate `columns`, `validate`, `initial` and `links` at registration instead of at the first request."""
         here = f"endpoint {self.name!r}"
         columns = options.columns
         if isinstance(columns, str):
@@ -300,15 +303,16 @@ class Endpoint:
 
     @property
     def notices_cancel(self) -> bool:
-        """Whether the function can notice a cancellation. Otherwise there is no point in waiting for it to stop."""
+        """Whether the function can notice a cancellation. If not, the server does not wait for the function to stop."""
         shape = self.input
         return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
 
     def _may_retract(self) -> bool:
-        """Default of the capability `rollback`.
+        """Return the default of the capability `rollback`, that is whether the function may retract text.
 
         A generator that yields whole values may replace earlier text. A function with a `Stream` only appends, unless its
-        code mentions `truncate`. At run time the server rejects retractions that the capability does not announce.
+        code mentions `truncate`. If the function of an endpoint without `rollback` retracts text, the server raises an
+        error in the function.
         """
         if self._only_appends:
             return False
@@ -317,7 +321,7 @@ class Endpoint:
     # ---- the first state of an item ----------------------------------------------------------------------------
 
     def initial(self, value: BaseModel) -> JsonValue:
-        """Return the value of an item at submit, before its function runs."""
+        """Return the value of a new item, before its function runs."""
         if self._initial is DEFAULT:
             return self.value.empty if self.streams else None
         found = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
@@ -334,7 +338,7 @@ class Endpoint:
         return list(within)
 
     async def admit(self, raw: JsonValue, pointer: str) -> BaseModel:
-        """Validate one input at submit, against the schema, by the `validate` function, and against `max_cost`.
+        """Validate a submitted input with the input schema, the endpoint's `validate` function, and `max_cost`.
 
         Raises:
             ProblemError: The input is rejected.
@@ -377,13 +381,13 @@ class Endpoint:
             return
         cost = self.place(value).cost
         if cost > batching.max_cost:
-            detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum for a batch, {batching.max_cost:g} (max_cost)"
+            detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum cost of a batch, {batching.max_cost:g} (max_cost)"
             raise refuse("input_too_long", detail, pointer=pointer, limit=batching.max_cost)
 
     # ---- description -------------------------------------------------------------------------------------------
 
     def capabilities(self, max_inputs: int) -> EndpointCapabilities:
-        """Return the endpoint's capabilities for its description."""
+        """Return the capabilities that the endpoint's description reports to clients."""
         return EndpointCapabilities.model_validate(
             {"batch": Batch(max_items=max_inputs), **self._capabilities}
         )
@@ -398,9 +402,9 @@ class Endpoint:
         )
 
     def describe(self, root: str, max_inputs: int) -> EndpointDescription:
-        """Return the endpoint's description: schemas, examples, capabilities and links."""
+        """Return the endpoint's description for clients, with its schemas, examples, capabilities and links."""
         here = f"{root}/endpoints/{self.name}"
-        # The version makes the URL unique for the content, so that responses can be cached forever.
+        # The URL contains the version of the content, so that caches can keep the response forever.
         further = {name: f"{here}/{name}?v={self.resource(name).version}" for name in self.links}
         return EndpointDescription(
             name=self.name,
@@ -414,7 +418,7 @@ class Endpoint:
         )
 
     def resource(self, name: str) -> Served:
-        """Return a linked resource. The content is created on first use and then cached.
+        """Return an additional resource of the endpoint. The content is created on first use and then cached.
 
         Raises:
             KeyError: The endpoint has no link with this name.
@@ -424,7 +428,7 @@ class Endpoint:
             content = link() if callable(link) else link
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            # Content with a `hash` member defines its own version. Clients compare the hash with the URL's version.
+            # If the content is an object with the member `hash`, use the hash as the version. Clients compare the two.
             named = content.get("hash") if isinstance(content, dict) else None
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)
@@ -432,16 +436,17 @@ class Endpoint:
 
 
 def _refuse_unbound(function: Callable[..., Any]) -> None:
-    """Raise an error for a class or an unbound method, which cannot be called without an object."""
+    """Raise an error if the function is a class or an unbound method, because neither can be called with an input."""
     if isinstance(function, type):
         name = function.__name__
         raise TypeError(
-            f"an endpoint must be a function, but {name} is a class: register a method of an object, {name}(…).method"
+            f"an endpoint must be a function, but {name} is a class; register a method of an object, such as "
+            f"{name}(…).method"
         )
     if inspect.isfunction(function):
         first = next(iter(inspect.signature(function).parameters.values()), None)
         if first is not None and first.name in {"self", "cls"} and first.annotation is first.empty:
             raise TypeError(
-                f"{function.__name__!r} is an unbound method: register the method of an object, such as "
+                f"{function.__name__!r} is an unbound method; register the method of an object instead, such as "
                 f"server.endpoint(model.{function.__name__})"
             )

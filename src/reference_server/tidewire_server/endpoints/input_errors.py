@@ -1,4 +1,4 @@
-"""Error messages for inputs that do not match their schema, with paths relative to the request's body."""
+"""Error messages for inputs that do not match their schema. Paths in the messages are relative to the request's body."""
 
 import difflib
 import itertools
@@ -11,11 +11,11 @@ from tidewire.protocol.document.json_pointer import build
 from tidewire_server.errors import ProblemError, refuse
 
 _MAX_FAULTS: Final = 1000
-"""Maximum number of validation errors that are examined. An input could have millions, and pydantic creates an object for
-each."""
+"""Maximum number of validation errors for a detailed message. pydantic creates an object for each error that the server
+examines, and an input could have millions of errors."""
 
 _MAX_NAME: Final = 200
-"""Maximum length of a member name in a message, in characters."""
+"""Maximum length of a member's name in an error message, in characters."""
 
 
 def refused_input(
@@ -23,24 +23,25 @@ def refused_input(
 ) -> ProblemError:
     """Convert a validation error to an `invalid_input` problem.
 
-    The message describes the most helpful error and counts the others.
+    If an input has several errors, the message describes the most helpful one, and gives the number of the others.
 
     Args:
-        error: The validation error of pydantic.
-        value: The input, including shared members.
+        error: The error that pydantic raised.
+        value: The input, including the members that all inputs of the request share.
         pointer: JSON Pointer of the input in the request's body.
         known: Names of the members that the input may have.
     """
     if error.error_count() > _MAX_FAULTS:
-        detail = f"{pointer}: the input violates the endpoint's schema in {error.error_count()} places"
+        detail = f"{pointer}: the input has {error.error_count()} violations of the endpoint's schema"
         return refuse("invalid_input", detail, pointer=pointer)
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    # A misspelled member causes two errors: an unknown member and a missing one. The unknown name is more helpful.
+    # If a member's name is misspelled, pydantic reports an unknown and a missing member. Prefer the unknown member, because
+    # its message shows the misspelled name.
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     place, name = _locate(value, first["loc"])
     message = first["msg"]
     if first["type"] == "missing":
-        # Point to the object that lacks the member, because the member itself does not exist.
+        # Let the path end at the object that contains the missing member, because the member itself does not exist.
         place, message = place[:-1], f"the member {name!r} is missing"
     if first["type"] == "extra_forbidden":
         shown = str(name)[:_MAX_NAME]
@@ -51,15 +52,15 @@ def refused_input(
                 f"; did you mean {close[0]!r}?" if close else f"; known members: {', '.join(known) or 'none'}"
             )
     rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    # A name can be as long as the body. Cut the pointer before the first long name.
+    # A member's name can be as long as the whole body. End the pointer before the first long name.
     where = pointer + build(tuple(itertools.takewhile(lambda token: len(str(token)) <= _MAX_NAME, place)))
     return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)
 
 
 def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:
-    """Translate an error's location to a path in the input, and return the path with its last element.
+    """Translate the location of a pydantic error to a path in the input. Return the path and its last element.
 
-    pydantic's locations also contain names of union branches, which are skipped.
+    A pydantic location also contains the names of union members, which this function skips.
     """
     place: list[int | str] = []
     for position, token in enumerate(loc):

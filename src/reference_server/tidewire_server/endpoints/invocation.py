@@ -1,14 +1,14 @@
-"""Invocation of an endpoint's function for one item.
+"""Call an endpoint's function for one item. The kind of function decides where it runs and how it is cancelled.
 
-  function                    | where it runs, and how it is cancelled
+  kind of function            | where it runs, and how it is cancelled
   ----------------------------+----------------------------------------------------------------------
   async def                   | on the event loop; its task is cancelled
   async generator             | on the event loop; its task is cancelled, then it is closed
-  def                         | in a worker thread; must check `stream.cancelled` or `ctx.cancelled`
+  def                         | in a worker thread; it must check `stream.cancelled` or `ctx.cancelled`
   generator                   | in a worker thread; it is closed between two values
 
-Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end. It
-occupies its concurrency slot and its thread until then, so that the concurrency limit of an endpoint is never exceeded.
+Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end.
+Until then, it occupies its concurrency slot, so that the concurrency limit of the endpoint is never exceeded.
 """
 
 import asyncio
@@ -29,22 +29,24 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 
 _TURN: Final = 0.005
-"""Seconds after which an async generator that never awaits must yield control to the event loop."""
+"""Time in seconds after which the server runs other tasks of the event loop before it reads the next value of an async
+generator. Without it, an async generator that never awaits would block the event loop."""
 
 _MAX_BACKLOG: Final = 1024 * 1024
-"""Bytes of uncommitted changes above which an async generator waits for the log to commit."""
+"""Limit of a job's uncommitted changes, in bytes. Above it, the server commits them before it reads the next value of an
+async generator."""
 
 _LARGE_TEXT: Final = 4096
-"""Length in code points above which yielded texts are not validated, except for the first and the last value."""
+"""Length in code points above which the server validates only the first and the last text that a generator yields."""
 
 
 async def run(
     endpoint: Endpoint, value: BaseModel, writer: ItemWriter, journal: LogWriter
 ) -> JsonValue | Unset:
-    """Call the function and write its results to the item's value.
+    """Call an endpoint's function for one item, and write its results to the item's value.
 
     Returns:
-        The value, if the endpoint does not stream. The caller sets it together with the end of the item. Otherwise `UNSET`.
+        `UNSET` if the endpoint streams. Otherwise the item's value, which the caller writes when it ends the item.
 
     Raises:
         InvalidValueError: The function produced a value that is not JSON, or that does not match its schema.
@@ -94,15 +96,15 @@ def _check_unyielded(endpoint: Endpoint, writer: ItemWriter) -> None:
 
 
 def _refuse_unstarted(returned: Any) -> None:
-    """Raise an error with advice if a function returned a generator or coroutine that still has to run."""
+    """Raise an error if a function returned a generator or a coroutine instead of a value."""
     hint = None
     if isinstance(returned, Generator):
-        hint = "the function returned a generator: annotate it `-> Iterator[T]`, where T is the type of the values"
+        hint = "the function returned a generator; annotate it `-> Iterator[T]`, where T is the type of the values"
     elif isinstance(returned, AsyncGenerator):
-        hint = "the function returned an async generator: annotate it `-> AsyncIterator[T]`, where T is the type of the values"
+        hint = "the function returned an async generator; annotate it `-> AsyncIterator[T]`, where T is the type of the values"
     elif isinstance(returned, Coroutine):
         returned.close()
-        hint = "the function returned a coroutine: declare it `async def` and await the coroutine"
+        hint = "the function returned a coroutine; declare the function `async def`, and await the coroutine in it"
     if hint is not None:
         raise InvalidValueError(hint)
 
@@ -110,7 +112,7 @@ def _refuse_unstarted(returned: Any) -> None:
 async def _drain(
     values: AsyncIterator[Any], endpoint: Endpoint, writer: ItemWriter, journal: LogWriter
 ) -> Any:
-    """Write all yielded values. Returns `_NOTHING` if there were none, otherwise None."""
+    """Write all values that an async generator yields. Returns `_NOTHING` if it yields no value, otherwise None."""
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
     first = True
@@ -127,7 +129,7 @@ async def _drain(
 
 
 def _closing(values: Any) -> Any:
-    """Context manager that closes an iterator or async iterator on exit, if it can be closed."""
+    """Return a context manager that closes an iterator or async iterator on exit, if the iterator can be closed."""
     if hasattr(values, "aclose"):
         return aclosing(values)
     return closing(values) if isinstance(values, Generator) else contextlib.nullcontext()
@@ -141,8 +143,8 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     with _closing(called):
         try:
             for value in called:
-                # Write the value even after a cancellation. The function may have modified the previously yielded object
-                # in place, and without this write the item could keep only a part of that change.
+                # Write the value even if the item was cancelled. The function may have changed the object that it yielded
+                # before, and the item's value may already contain a part of this change.
                 take_whole(value, endpoint, writer, first=first)
                 first = False
                 if writer.cancelled:
@@ -154,24 +156,25 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
 
 
 def keep_what_was_yielded(writer: ItemWriter) -> None:
-    """Write the pending part of the last yielded value, for an item that ends without another value (TW-JOB-057).
+    """Write the part of the last yielded value that is not written yet, before the item ends (TW-JOB-057).
 
-    Call this where the function cannot modify the value at the same time: in the thread of the function, or on the event
-    loop for a function that runs there.
+    The function must not change the value during this call. Call it in the thread of the function, or on the event loop if
+    the function runs on the event loop.
     """
     with contextlib.suppress(ValueError, StateTooLargeError, StreamClosedError):
         writer.catch_up()
 
 
 def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: bool) -> None:
-    """Set the item's value to a value that a generator yielded.
+    """Set the item's value to a value that the endpoint's generator has yielded.
 
     Raises:
         InvalidValueError: The value is not JSON, or does not match the schema.
         StateTooLargeError: The job's state would exceed its limit.
         StreamClosedError: The item has ended.
     """
-    # Large values are validated only at the first and the last yield. Validating each would take quadratic time in total.
+    # Validate large values only at the first and the last yield. If each of n growing values were validated, the total
+    # time would be quadratic in n.
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))
@@ -179,7 +182,7 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
 
 
 def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
-    """Convert a function's return value for one item to JSON and validate it.
+    """Convert the value that a function returned for one item to JSON, and validate it against the endpoint's schema.
 
     Raises:
         InvalidValueError: The value cannot be converted to JSON, or does not match the schema.
@@ -193,20 +196,20 @@ def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
 
 
 def exit_replacement(error: BaseException) -> RuntimeError:
-    """Create the error that replaces an exception such as `SystemExit`, which would end the server if it propagated."""
+    """Create an ordinary error that replaces an exception such as `SystemExit`, which would otherwise end the server."""
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
 _CONTROL_EXCEPTIONS: Final = (StopIteration, asyncio.CancelledError, GeneratorExit)
-"""Exceptions that a future cannot pass on. A future rejects StopIteration, treats CancelledError as its own cancellation,
-and GeneratorExit would close the awaiting coroutine."""
+"""Exceptions that cannot be raised through a future. A future does not accept StopIteration and treats CancelledError as
+its own cancellation. GeneratorExit would close the coroutine that awaits the future."""
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
     """Call a function in a new daemon thread, which does not block the exit of the process.
 
-    The thread is already running when this function returns. If the awaiting task is cancelled, the thread continues.
-    This function does not limit the number of threads. The caller must do that.
+    The thread is already running when this function returns. If the task that awaits the result is cancelled, the thread
+    continues. The caller must limit the number of threads.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
@@ -226,7 +229,7 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
             result = context.run(function, *args)
         except BaseException as raised:  # noqa: BLE001 - raised again where the future is awaited
             error = exit_replacement(raised) if isinstance(raised, _CONTROL_EXCEPTIONS) else raised
-        # `call_soon_threadsafe` raises RuntimeError if the loop is closed. Then nothing awaits the future.
+        # `call_soon_threadsafe` raises RuntimeError if the event loop is closed. No task awaits the future in this case.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 

@@ -1,4 +1,7 @@
-"""Schemas of an endpoint's input and value, derived from a function's signature, and conversion between JSON and Python."""
+"""Schemas of an endpoint's input and value.
+
+They are derived from the signature of the endpoint's function, and convert between JSON and Python objects.
+"""
 
 import collections.abc
 import functools
@@ -43,11 +46,12 @@ _STREAMED = (
 )
 _ON_LOOP = _STREAMED[:3]
 _RETURNED = (*_ON_LOOP, collections.abc.Iterator, collections.abc.Generator)
-"""Return types that mark a function without `yield` as a generator. `Iterable` is not among them, since a list is one."""
+"""Return types that mark a function without `yield` as a generator. `Iterable` is not among them, because a function that
+returns a list may be annotated with it."""
 
 _FIELD = "member_"
-"""Prefix of field names in input models. It allows parameters named `json`, `copy` or `_x`, which would conflict with
-pydantic's own names. The JSON member has the name of the parameter."""
+"""Prefix of the field names in the pydantic models of inputs. Without the prefix, parameters named `json`, `copy` or `_x`
+would conflict with names of pydantic. The members of the JSON input have the names of the parameters."""
 
 
 class _Schema(GenerateJsonSchema):
@@ -56,15 +60,15 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True)
 class InputShape:
-    """Input schema of an endpoint, and the conversion of inputs to arguments."""
+    """Input schema of an endpoint. Validates inputs, and converts them to arguments of the endpoint's function."""
 
     model: type[BaseModel]
     whole: str | None
-    """Name of the parameter that receives the whole input. None if each member of the input is a parameter."""
+    """Name of the parameter that receives the whole input. None if each member of the input has a separate parameter."""
     stream: str | None
-    """Name of the parameter that receives the `Stream`, or None."""
+    """Name of the parameter that receives the `Stream`. None if there is no such parameter."""
     context: str | None
-    """Name of the parameter that receives the `Context`, or None."""
+    """Name of the parameter that receives the `Context`. None if there is no such parameter."""
     schema: dict[str, Any]
     defaults: bool
     """Whether an empty input is valid."""
@@ -73,11 +77,11 @@ class InputShape:
         """Validate one input.
 
         Args:
-            value: The input, including shared members.
+            value: The input, including the members that all inputs of the request share.
             pointer: JSON Pointer of the input in the request's body.
 
         Raises:
-            ProblemError: The input does not match the schema. The message names the member.
+            ProblemError: The input does not match the schema. The message names the invalid member.
         """
         try:
             return self.model.model_validate_json(orjson.dumps(value), strict=True)
@@ -86,14 +90,15 @@ class InputShape:
             raise refused_input(error, value, pointer, known) from None
 
     def as_given(self, value: BaseModel) -> Any:
-        """Convert an input to the argument of the endpoint's option functions, such as `columns`, `initial` and `validate`.
+        """Convert an input to the argument of functions such as `validate` and `cost` in the endpoint's options.
 
-        The result is the pydantic model if the function takes one, otherwise an object with the parameters as attributes.
+        If the endpoint's function takes a pydantic model, the result is this model. Otherwise the result is an object that
+        has the function's parameters as attributes.
         """
         return value if self.whole is not None else types.SimpleNamespace(**self._members(value))
 
     def arguments(self, value: BaseModel, writer: ItemWriter | None) -> dict[str, Any]:
-        """Build the keyword arguments for a call with one input."""
+        """Build the keyword arguments for a call of the endpoint's function with one input."""
         arguments: dict[str, Any] = self._members(value) if self.whole is None else {self.whole: value}
         if self.stream is not None:
             arguments[self.stream] = None if writer is None else Stream(writer)
@@ -102,7 +107,7 @@ class InputShape:
         return arguments
 
     def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:
-        """Build the keyword arguments for a batched call: a list of inputs, or one list per member."""
+        """Build the keyword arguments for a batched call: one list of inputs, or one list for each member of the input."""
         arguments: dict[str, Any]
         if self.whole is not None:
             arguments = {self.whole: list(values)}
@@ -115,7 +120,11 @@ class InputShape:
         return arguments
 
     def late_joiner(self, value: BaseModel) -> Any:
-        """Convert an input for sending to a running batch: the model, or its only member, or a tuple of its members."""
+        """Convert an input to the object that the server sends to a running batched generator.
+
+        The result is the pydantic model if the function takes one. Otherwise it is the value of the only member, or a tuple
+        with the values of all members.
+        """
         if self.whole is not None:
             return value
         members = tuple(self._members(value).values())
@@ -123,7 +132,7 @@ class InputShape:
 
     @functools.cached_property
     def _fields(self) -> dict[str, str]:
-        """Field name for each parameter. Cached, because pydantic computes `model_fields` on each access."""
+        """Field name in the pydantic model for each parameter. Cached, because computing `model_fields` is slow."""
         return {(field.alias or name): name for name, field in self.model.model_fields.items()}
 
     def _members(self, value: BaseModel) -> dict[str, Any]:
@@ -132,20 +141,20 @@ class InputShape:
 
 @dataclass(frozen=True)
 class ValueShape:
-    """Value schema of an endpoint, and the conversion and validation of values."""
+    """Value schema of an endpoint. Converts the values of the endpoint's function to JSON, and validates them."""
 
     adapter: TypeAdapter[Any]
     rows: TypeAdapter[list[Any]]
-    """Adapter that converts lists of values to JSON."""
+    """Pydantic adapter that converts lists of values to JSON."""
     schema: dict[str, Any]
     is_any: bool
     """Whether the function's signature does not specify the type of the value."""
     is_text: bool
     empty: JsonValue
-    """Initial value of a streaming endpoint: an empty text, array or object, or None."""
+    """Initial value of an item if the endpoint streams: an empty text, array or object, or None for other types."""
 
     def to_json(self, value: Any) -> Any:
-        """Convert a value to dicts, lists and scalars.
+        """Convert a value to plain JSON types, that is dicts, lists, strings, numbers, booleans and None.
 
         Raises:
             InvalidValueError: The value cannot be represented as JSON.
@@ -159,7 +168,7 @@ class ValueShape:
         """Validate a JSON value against the schema.
 
         Raises:
-            InvalidValueError: The value does not match the schema. The message names the location and the reason.
+            InvalidValueError: The value does not match the schema. The message gives the path and the reason.
         """
         try:
             encoded = orjson.dumps(value)
@@ -169,7 +178,7 @@ class ValueShape:
         try:
             self.adapter.validate_json(encoded, strict=True)
         except ValidationError as error:
-            _check_strictly(value)  # orjson writes NaN as null: report the NaN instead of the null
+            _check_strictly(value)  # orjson encodes NaN as null, but the error must report NaN
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             raise InvalidValueError(f"{named(build(first['loc']))}: {first['msg']}") from None
 
@@ -183,20 +192,20 @@ def _check_strictly(value: JsonValue) -> None:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters and annotations of a function, from which the schemas are created."""
+    """Parameters and annotations of an endpoint's function. The schemas of the endpoint are created from them."""
 
     members: dict[str, tuple[Any, Any]]
-    """Annotation and default of each parameter that is a member of the input. The default `...` means required."""
+    """Annotation and default of each parameter that is a member of the input. A required member has the default `...`."""
     stream: str | None
     streamed: Any
-    """Type argument `T` of the parameter annotated `Stream[T]`."""
+    """Type argument `T` of the parameter that is annotated `Stream[T]`."""
     context: str | None
     returned: Any
     """The return annotation of the function."""
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
-    """Read a function's parameters and annotations.
+    """Read the parameters and annotations of an endpoint's function.
 
     Raises:
         TypeError: A parameter cannot be a member of an input, or an annotation cannot be resolved.
@@ -236,7 +245,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def _without_none(annotation: Any) -> Any:
     """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Other annotations are unchanged.
 
-    The form with None allows a function to be called directly, without a server.
+    An annotation with None allows users to call the function directly, without a server.
     """
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
@@ -246,7 +255,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
-    """Derive the input and value schemas of a function that takes one input.
+    """Derive the schemas of input and value from the signature of a function that is not batched.
 
     Raises:
         TypeError: A parameter cannot be a member of the input, or an annotation has no JSON Schema.
@@ -257,7 +266,7 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
 
 
 def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
-    """Create the schemas of an input, from a signature, and of a value, from its annotation.
+    """Create the schema of an input from a signature, and the schema of a value from its annotation.
 
     Raises:
         TypeError: An annotation has no JSON Schema.
@@ -269,8 +278,8 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
         reason = str(error).partition("\n")[0]
         if error.code == "schema-for-unknown-type":
             reason = (
-                f"{reason.partition('. Set')[0]}; annotate its JSON form instead: list[float] or list[list[float]] "
-                "for an array or a tensor, a pydantic model or a dataclass for an object"
+                f"{reason.partition('. Set')[0]}; use an annotation for its JSON form instead, such as list[float] or "
+                "list[list[float]] for an array or a tensor, and a pydantic model or a dataclass for an object"
             )
         raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {reason}") from None
 
@@ -290,7 +299,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def _returns(body: Callable[..., Any]) -> Any:
-    """The return annotation without type arguments, or None if it cannot be resolved."""
+    """Return the return annotation without type arguments, or None if the annotation cannot be resolved."""
     try:
         returned = typing.get_type_hints(body).get("return")
     except Exception:  # noqa: BLE001 - `read_signature` reports unresolvable annotations
@@ -299,12 +308,12 @@ def _returns(body: Callable[..., Any]) -> Any:
 
 
 def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside of `functools.partial` objects, which have neither a name nor a docstring."""
+    """Return the function inside of `functools.partial` objects, because these objects have no name and no docstring."""
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:
-    """Names of attributes and globals that the code of a function uses, including its nested functions."""
+    """Return the names of attributes and globals in the code of a function, including its nested functions."""
     pending = [getattr(_annotated(function), "__code__", None)]
     names: set[str] = set()
     while pending:
@@ -316,7 +325,7 @@ def names_in(function: Callable[..., Any]) -> set[str]:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the annotations: the function itself, or the `__call__` method of an object."""
+    """Return the function that has the annotations. For an object that can be called, this is its `__call__` method."""
     if isinstance(function, types.FunctionType | types.MethodType):
         body: Callable[..., Any] = inspect.unwrap(function)
         return body
@@ -356,9 +365,9 @@ def _input_shape(
 
 
 def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
-    """Return the model, or a subclass that forbids unknown members if the model does not configure `extra`.
+    """Return a model that forbids unknown members, so that a misspelled member is not ignored silently.
 
-    Otherwise a misspelled member would be ignored silently.
+    A model that configures pydantic's `extra` is returned unchanged.
     """
     if "extra" in model.model_config:
         return model

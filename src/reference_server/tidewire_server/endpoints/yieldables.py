@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Unset(Enum):
-    """Type of the sentinel `UNSET`, which means "no value" where None is a valid value."""
+    """Type of the sentinel `UNSET`, which stands for "no value" because None is a valid value."""
 
     UNSET = "unset"
 
@@ -18,7 +18,8 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[T]):
-    """Append to a row's value: a string to a text, or elements to an array. The cost does not depend on the value's size.
+    """Append a string to a row's value if it is a text, or elements if it is an array. The cost does not depend on the
+    current length of the value.
 
     Example:
         yield {0: Append(" world"), 3: Append("!")}
@@ -26,12 +27,14 @@ class Append(Generic[T]):
 
     x: T
     at: str | None = None
-    """JSON Pointer within the value. Default: the endpoint's only column, or the whole value if there is no such column."""
+    """JSON Pointer within the value. The default is the endpoint's column if it has exactly one column, otherwise the whole
+    value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Last(Generic[T]):
-    """End a row while the other rows continue, with a final value, a final `Append`, or its current value.
+    """End a row while the other rows of the batch continue. The row ends with the value in `Last`, or after the `Append` in
+    `Last`, or with its current value if `Last` is empty.
 
     Example:
         yield {0: Append(" world"), 3: Last(Append("!")), 5: Last()}

@@ -1,4 +1,4 @@
-"""Text generation: the `generate` endpoint, the interface for inference engines, and an engine on torch."""
+"""Text generation: the `generate` endpoint, the interface for inference engines, and an engine that uses torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_generate(
 
     Args:
         server: The server. It must not have an endpoint named `generate` yet.
-        model: Folder of a local Hugging Face checkpoint. None selects the small model that is included.
+        model: Folder of a local Hugging Face checkpoint. None selects the small model that is part of this package.
         device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
         threads: Number of CPU threads for torch. None keeps torch's default.
@@ -36,7 +36,7 @@ def add_generate(
         LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).
         ModuleNotFoundError: The extra `engine` is not installed.
     """
-    # Imported late, so that importing this package requires neither torch nor the server.
+    # These imports are inside the function, because importing this package must require neither torch nor the server.
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
     from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415

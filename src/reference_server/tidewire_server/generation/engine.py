@@ -1,7 +1,7 @@
 """Interface between the `generate` endpoint and an inference engine (`Engine`).
 
-An engine rejects a request with an unsupported input member at submit, before the request is queued. It never ignores
-such a member. It computes only the columns that a request asks for.
+If a request has an input member that the engine does not support, the engine rejects the request before it is queued. An
+engine never ignores an input member. It computes only the columns that the request asks for.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ FinishReason = Literal["stop", "length"]
 CORE_MEMBERS = frozenset(
     {"prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprob_decimals"}
 )
-"""Input members that every engine supports. `EngineCapabilities.members` lists all other supported members."""
+"""Input members that every engine supports. `EngineCapabilities.members` contains further members of one engine."""
 
 
 class InputError(ValueError):
     """The engine cannot serve the request.
 
     Attributes:
-        member: Name of the input member at fault.
-        code: Problem code from the specification's registry.
+        member: Name of the invalid or unsupported input member.
+        code: Problem code, as defined by the specification.
     """
 
     def __init__(self, message: str, *, member: str, code: str = "invalid_input") -> None:
@@ -40,7 +40,7 @@ class EngineError(RuntimeError):
 
 
 class EngineFullError(EngineError):
-    """The engine's limit on running and waiting requests is reached."""
+    """The engine rejected a request, because too many requests are running or waiting."""
 
 
 class EngineClosedError(EngineError):
@@ -49,42 +49,43 @@ class EngineClosedError(EngineError):
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """Model, limits and supported input members of an engine."""
+    """Description of an engine: its model, its limits, and the input members that it supports."""
 
     model: str
     """Human-readable name of the model."""
     context: int
-    """Maximum number of tokens of prompt and generated text together."""
+    """Maximum number of tokens of the prompt and the generated text together."""
     max_top: int
-    """Maximum value of `top_logprobs`."""
+    """Maximum value of the input member `top_logprobs`."""
     concurrency: int
     """Maximum number of requests that run at the same time. Further requests wait."""
     members: frozenset[str]
-    """Supported input members in addition to `CORE_MEMBERS`."""
+    """Input members that this engine supports in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
-    """Vocabulary of the model, or None if the engine does not have it."""
+    """Vocabulary of the model, or None if it is not available."""
 
 
 @dataclass
 class Delta:
-    """A block of generated tokens, stored as columns of equal length. Columns that were not requested stay empty."""
+    """A block of generated tokens. Each list is a column with one element per token, or empty if it was not requested."""
 
     text: list[str] = field(default_factory=list)
-    """Text added by each token. Empty while a character is incomplete or a stop string may follow."""
+    """Text that each token adds. A token adds an empty string if a character is still incomplete, or if the text may be the
+    beginning of a stop string."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
-    """Log-probabilities in nats, before temperature and filters. None for a probability of 0."""
+    """Log-probability of each token in nats, before temperature and filters are applied. None for a probability of 0."""
     top_ids: list[list[int]] = field(default_factory=list)
     top_logprobs: list[list[float | None]] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
     token_text: list[str] = field(default_factory=list)
     top_text: list[list[str]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    """Reason for the end of the generation, set in the last block only."""
+    """Reason why the generation ended. None in all blocks except the last."""
     prompt_tokens: int = 0
 
     def extend(self, later: Delta) -> None:
-        """Append the next block to this one."""
+        """Append the tokens of the next block to this block."""
         for column in _COLUMNS:
             getattr(self, column).extend(getattr(later, column))
         self.finish_reason = later.finish_reason
@@ -96,32 +97,32 @@ _COLUMNS = tuple(f.name for f in fields(Delta) if f.name not in {"finish_reason"
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of an engine."""
+    """Counters that describe the load of an engine."""
 
     started: int
-    """Requests accepted since the engine was created."""
+    """Number of requests that the engine has accepted since it was created."""
     running: int
     waiting: int
     slots: int
     steps: int
     prompt_tokens: int
-    """Prompt tokens processed since the engine was created."""
+    """Number of prompt tokens that the engine has processed since it was created."""
     generated_tokens: int
 
 
 class Engine(Protocol):
-    """Inference engine that generates text."""
+    """An inference engine that generates text for the `generate` endpoint."""
 
     @property
     def caps(self) -> EngineCapabilities:
-        """The engine's capabilities. They never change."""
+        """The engine's capabilities, which never change."""
         ...
 
     async def check(self, request: Generate) -> None:
-        """Validate a request at submit, before it is queued.
+        """Validate a request before it is queued.
 
         Raises:
-            InputError: The engine cannot serve the request. The error names the input member.
+            InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
         """
         ...
 
@@ -129,36 +130,38 @@ class Engine(Protocol):
         """Generate text. Closing the async iterator cancels the request.
 
         Raises:
-            InputError: The engine cannot serve the request, see `check`.
+            InputError: The engine cannot serve the request; see `check`.
             EngineError: The engine failed, is full, or is closed.
         """
         ...
 
     async def stats(self) -> Stats:
-        """Return the current counters."""
+        """Return the current counters of the engine."""
         ...
 
     async def close(self) -> None:
-        """End all requests with `EngineClosedError`. Idempotent."""
+        """Close the engine. All its requests fail with `EngineClosedError`. Closing it again has no effect."""
         ...
 
 
 def check_members(request: Generate, caps: EngineCapabilities) -> None:
-    """Check that an engine supports all members of a request and the requested number of alternatives.
+    """Check that an engine supports all input members of a request, and the requested numbers of top tokens.
 
     Raises:
-        InputError: A member is not supported, or exceeds its limit. The error names the member.
+        InputError: An input member is not supported, or exceeds its limit. The error names the member.
     """
     served = CORE_MEMBERS | caps.members
     for name, member in Generate.model_fields.items():
         value = getattr(request, name)
         if name not in served and value != member.get_default(call_default_factory=True):
-            raise InputError(f"{name} is not supported by {caps.model}: leave it out", member=name)
+            raise InputError(
+                f"{name} is not supported by {caps.model}; remove it from the input", member=name
+            )
     for name in ("top_logprobs", "prompt_logprobs"):
         count = getattr(request, name)
         if count is not None and count > caps.max_top:
             raise InputError(
-                f"{name} is {count}, but the maximum of this server is {caps.max_top}",
+                f"{name} is {count}, but the maximum on this server is {caps.max_top}",
                 member=name,
                 code="top_logprobs_too_large",
             )

@@ -1,4 +1,4 @@
-"""The `generate` endpoint, which writes the tokens of an engine to the job's stream."""
+"""The `generate` endpoint, which writes the tokens that an inference engine generates to the stream of a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 
 PROGRESS_PARTS = 10
-"""Maximum number of progress events per generation. The growing text shows progress as well."""
+"""Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""
 
 EXAMPLES: list[dict[str, Any]] = [
     {},
@@ -29,12 +29,12 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def columns_of(request: Generate) -> list[str]:
-    """Return the JSON Pointers of the columns that the request asks for."""
+    """Return the JSON Pointers of the columns that the request asks for. The value gets one element per token in each."""
     return [f"/{name}" for name in request.columns]
 
 
 def initial_of(request: Generate) -> dict[str, Any]:
-    """Return the value before the first token."""
+    """Return the value of a generation before its first token."""
     value: dict[str, Any] = {name: [] for name in request.columns}
     if "logprobs" in value:
         value["logprobs_mode"] = request.logprobs_mode
@@ -67,7 +67,9 @@ def add_engine(server: Server, engine: Engine) -> None:
             async with aclosing(engine.generate(request)) as deltas:
                 await _write(deltas, request, stream)
         except asyncio.CancelledError:
-            with suppress(StreamClosedError):  # the deadline may have ended the item before the cancellation
+            with suppress(
+                StreamClosedError
+            ):  # if the deadline caused the cancellation, the item has already ended
                 stream.set("/finish_reason", "cancelled")
             raise
         except EngineFullError as error:
@@ -89,7 +91,7 @@ async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream
             for row in zip(*(getattr(delta, name) for name in names), strict=True):
                 stream.row(*row)
         tokens += len(delta.text)
-        # Report usage with each block, so that it is known even if the item fails or is cancelled.
+        # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         if tokens - reported >= part:
             stream.progress(tokens, request.max_tokens, unit="token")

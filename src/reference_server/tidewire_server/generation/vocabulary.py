@@ -1,4 +1,4 @@
-"""Vocabulary of a model: an immutable table from token ids to bytes (`Vocabulary`)."""
+"""The vocabulary of a model (`Vocabulary`), an immutable table that maps token ids to bytes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pydantic import JsonValue
 
 
 class Vocabulary:
-    """Immutable table from token ids to bytes.
+    """Immutable table that maps token ids to bytes.
 
     Args:
-        tokens: Bytes of each token, indexed by id. Empty for ids that the tokenizer does not use.
-        special: Ids of special tokens, which add nothing to a text. Their bytes are their names, for display.
+        tokens: Bytes of each token, indexed by id. An id that the tokenizer does not use has empty bytes.
+        special: Ids of special tokens, such as end-of-text, which add nothing to a text. The bytes of a special token are
+            its name, for display.
     """
 
     def __init__(self, tokens: Sequence[bytes], special: Collection[int] = ()) -> None:
@@ -31,7 +32,7 @@ class Vocabulary:
         return self._tokens[token_id]
 
     def text_of(self, token_id: int) -> str:
-        """Return the text of a single token, for display. Incomplete characters become U+FFFD."""
+        """Return the text of a single token for display. Incomplete UTF-8 characters are replaced by U+FFFD."""
         return self._texts[token_id]
 
     @cached_property
@@ -41,12 +42,15 @@ class Vocabulary:
 
     @cached_property
     def hash(self) -> str:
-        """Content hash: SHA-256 over the tokens and special ids, as 64 hex digits."""
+        """Hash of the vocabulary: the SHA-256 of its tokens and special ids, as 64 hex digits."""
         tokens = [base64.b64encode(token).decode() for token in self._tokens]
         return hashlib.sha256(json.dumps([tokens, sorted(self.special)]).encode()).hexdigest()
 
     def body(self) -> dict[str, JsonValue]:
-        """Return the vocabulary as JSON: its `hash`, the base64 of each token's bytes (`tokens`), and the `special` ids."""
+        """Return the vocabulary as a JSON object with the members `hash`, `tokens` and `special`.
+
+        `tokens` contains the base64 of each token's bytes, and `special` the ids of the special tokens.
+        """
         tokens: list[JsonValue] = [base64.b64encode(token).decode() for token in self._tokens]
         special: list[JsonValue] = [*sorted(self.special)]
         return {"hash": self.hash, "tokens": tokens, "special": special}

@@ -1,1 +1,1 @@
-"""The write path: changes that functions make become events in the log of their job."""
+"""The write path of a job: turns the changes that an endpoint's function makes into events in the job's log."""

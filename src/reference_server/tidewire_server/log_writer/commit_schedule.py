@@ -1,14 +1,14 @@
 """Group commit: one event-loop callback and one timer for all jobs that have pending changes.
 
-A callback, a timer or a task for each job and event would cost more than the event itself.
+A separate callback, timer or task for each job would cost more than the event that it writes.
 
-When the server is overloaded, the time between two events of a stream grows. More appends are then merged into one
-event, and all jobs together cost less.
+A *round* commits all jobs that are due. When the server is overloaded and rounds take long, the server waits longer
+between two events of one stream. It then merges more appends into one event, so that all jobs together cost less:
 
-  a round of commits takes      | between two events of one stream
-  ------------------------------+-------------------------------------
+  duration of a round           | time between two events of one stream
+  ------------------------------+-------------------------------------------------------
   less than half the window     | the window
-  more                          | twice the recent duration of a round, at most `WIDEST`
+  more than half the window     | twice the recent duration of a round, at most `WIDEST`
 """
 
 import asyncio
@@ -19,43 +19,48 @@ from time import monotonic
 from typing import Final, Protocol
 
 WIDEST: Final = 0.05
-"""Longest time between two events of one stream, in seconds."""
+"""Longest time that an overloaded server waits between two events of one stream, in seconds."""
 
 _FADES: Final = 8
-"""Time constant of the average duration of a round, in rounds."""
+"""Number of rounds over which the moving average of the duration of a round decays."""
 
 
 class Writer(Protocol):
-    """A log writer, as `GroupCommit` uses it."""
+    """The part of a log writer that `GroupCommit` needs."""
 
     urgent: bool
-    """Whether pending changes commit without waiting for the window."""
+    """Whether the writer's pending changes must be committed at once, even if the window has not ended."""
     committed_at: float
-    """Time of the last commit, by the event loop's clock."""
+    """Time of the writer's last commit, by the event loop's clock."""
     waits_until: float | None
-    """Time of the scheduled commit, by the event loop's clock; None if the writer does not wait."""
+    """Time of the writer's scheduled commit, by the event loop's clock; None if no commit is scheduled."""
 
     def commit_now(self, now: float) -> tuple[int, int]:
-        """Commit the pending changes, or start a task that does; return the number of events and bytes logged."""
+        """Commit the pending changes, or start a task that commits them later.
+
+        Returns:
+            The number of events and the number of bytes written to the log by this call; zeros if a task was started.
+        """
         ...
 
 
 class GroupCommit:
-    """Schedules the commits of all jobs of one event loop. Use it on that loop only."""
+    """Schedules the commits of all jobs of one event loop. Its methods must be called on that event loop."""
 
     def __init__(
         self, logged: Callable[[int, int], None], window: float, clock: Callable[[], float] = monotonic
     ) -> None:
-        """Create a schedule without jobs.
+        """Create an empty schedule.
 
         Args:
-            logged: Called once for all jobs that commit together, with the number of events and bytes.
-            window: Shortest time between two events of one stream, in seconds; 0 commits every append at once.
-            clock: Measures the duration of rounds, in seconds.
+            logged: Callback after each group of commits, with the total number of events and bytes written.
+            window: Shortest time between two events of one stream, in seconds. With 0, every append is committed at once.
+            clock: Clock that measures the duration of rounds, in seconds.
         """
         self.logged = logged
         self.spacing = window
-        """Current time between two events of one stream, in seconds, by the table above. A window of 0 stays 0."""
+        """Current time between two events of one stream, in seconds; the module's docstring has the rule. It stays 0 if
+        the window is 0."""
         self._window = window
         self._clock = clock
         self._took = 0.0
@@ -67,7 +72,11 @@ class GroupCommit:
         self._fires_at = inf
 
     def soon(self, writer: Writer) -> None:
-        """Schedule a commit of a job: after the callbacks that are ready now, or when its window ends."""
+        """Schedule a commit of one job's changes.
+
+        The commit runs after the callbacks that are ready now. If the job's last commit was less than one window ago,
+        it runs at the end of the window.
+        """
         if not self._due:
             self._loop.call_soon(self._commit)
         self._due.append(writer)

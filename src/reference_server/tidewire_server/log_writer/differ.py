@@ -1,28 +1,31 @@
 """Diffs between the whole values that a generator yields.
 
-A generator may mutate one object and yield it repeatedly, so the previous value must be a copy. `ShadowCopy` copies
-containers and shares unchanged leaves, which are immutable. A step therefore copies and writes only what changed.
+A generator may mutate one object and yield it repeatedly, so the differ must keep a copy of the previous value.
+`ShadowCopy` copies arrays and objects, and shares strings, numbers and other immutable values. Each step therefore
+copies and writes only the changed parts.
 
-Comparing all elements of a long history at every yield would cost more than the yield itself. Long arrays and objects
-(more than 64 elements) are compared in part:
+If a value contains a long array, such as the history of a training run, comparing all elements at every yield would be
+too expensive. Arrays and objects with more than 64 elements are therefore not compared completely in every step. This
+table shows when a change is found:
 
-  change                                            | found
+  change                                            | when it is found
   --------------------------------------------------+----------------------------------------------------------------
   outside long arrays and objects                   | at the next yield
-  the length of a long one, or one of its first 3   | at the next yield
-  or last 3 elements                                |
-  the value of any other element                    | by a full comparison. After one that took t seconds, the next
-                                                    | happens at the first yield at least 50 t seconds later
+  the length of a long array or object, or one of   | at the next yield
+  its first 3 or last 3 elements                    |
+  the value of any other element                    | by a full comparison. After a full comparison that took t
+                                                    | seconds, the next one runs at the first yield that is at least
+                                                    | 50 t seconds later
   only the type of any other element (1, 1.0, true) | by an exact comparison, which takes about ten times as long and
                                                     | is scheduled in the same way
-  any of these                                      | by `catch_up`, at the end of the function. Exception: if an item
-                                                    | ends while its function still runs in a thread, these elements
-                                                    | keep the values of an earlier yield
+  any of the above                                  | by `catch_up`, at the end of the function. Exception: if an item
+                                                    | ends while its function still runs in a thread, the elements
+                                                    | that were not compared keep the values of an earlier yield
 
-Full comparisons therefore take at most a fiftieth of the time. For a function that yields every 20 ms they are exact up to
-about 10,000 elements. If a function yields in a tight loop, changes between the ends appear later. An element is always
-copied whole, as it is at the time of the comparison. If an array became shorter, or all of its last elements changed,
-the step compares everything.
+Full comparisons therefore take at most 2 % of the time. If a function yields every 20 ms, every step finds all changes in
+arrays of up to about 10,000 elements. If a function yields in a tight loop, changes in the middle of a long array are
+found later. An element is always copied completely, in its state at the time of the comparison. If an array became
+shorter, or if all of its last 3 elements changed, the step compares the whole array.
 """
 
 import time
@@ -39,23 +42,23 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, common_prefi
 from tidewire.protocol.strict_json import StrictJsonError
 
 LONG: Final = 64
-"""Arrays and objects of up to this many elements are compared completely in every step."""
+"""Maximum number of elements of arrays and objects that every step compares completely."""
 
 ENDS: Final = 3
-"""Elements at each end of a longer array or object that every step compares."""
+"""Number of elements at each end of a longer array or object that every step compares."""
 
 PATIENCE: Final = 50
-"""Pause between two full comparisons, as a multiple of the duration of the first."""
+"""Minimum time between two full comparisons, as a multiple of the duration of the first comparison."""
 
 _MISSING: Final = object()
 
 
 class NotPlainError(StrictJsonError):
-    """A value contains a Python type that is not plain JSON (a tuple, a model, an array) and must be converted first."""
+    """A value contains a Python type that is not plain JSON, such as a tuple or a model, and must be converted first."""
 
 
 class ShadowCopy:
-    """A copy of the last value at one path, independent of the object that the function keeps mutating."""
+    """Keeps a copy of the last value at one path, which does not change when the function mutates the yielded object."""
 
     def __init__(
         self, value: JsonValue, pointer: str = "", *, clock: Callable[[], float] = time.perf_counter
@@ -64,8 +67,8 @@ class ShadowCopy:
 
         Args:
             value: The current value at the path.
-            pointer: JSON Pointer of the path in the document, with which the paths of all ops begin.
-            clock: Returns the time in seconds.
+            pointer: JSON Pointer of the value in the document. The paths of all ops begin with it.
+            clock: Function that returns the time in seconds.
         """
         self._value: Any = _copy(value, MAX_VALUE_DEPTH)
         self._pointer = pointer
@@ -74,14 +77,16 @@ class ShadowCopy:
 
         self._ops: list[Op] = []
         self._skims = self._walks = True
-        """Whether this step compares long arrays and objects fully, and whether it also compares types."""
+        """Whether the current step compares long arrays and objects completely (`_skims`), and whether it also compares
+        the types of their elements (`_walks`)."""
         self._long = False
-        """Whether this step compared a long array or object fully."""
+        """Whether the current step compared a long array or object completely."""
         self._behind: list[tuple[Any, Any, str, int]] = []
-        """Arrays and objects compared in part: the copy, the yielded object, its path, and the nesting still allowed."""
+        """Arrays and objects that the last step compared only in part. Each tuple contains the copy, the yielded object,
+        its path, and the number of nesting levels that its elements may add."""
 
     def step(self, value: Any) -> list[Op]:
-        """Return the ops that lead from the last value to this one, and keep this one as the last value.
+        """Compare a value with the previous value, return the ops for the differences, and keep a copy of the new value.
 
         Raises:
             NotPlainError: The value contains a type that is not plain JSON. The copy must not be used afterwards.
@@ -103,14 +108,14 @@ class ShadowCopy:
 
     @property
     def behind(self) -> bool:
-        """Whether the last step left elements uncompared."""
+        """Whether the last step did not compare all elements."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Op]:
-        """Compare the elements that the last step left out, as they are now, and return the ops for their changes.
+        """Compare the elements that the last step left out, and return the ops for their changes.
 
-        The yielded object may have changed since the yield. An array or object whose length has changed is skipped,
-        because it was yielded with another length.
+        The elements are compared in their current state, because the function may have changed the object since it
+        yielded the object. Arrays and objects whose length has changed since the yield are skipped.
 
         Raises:
             NotPlainError: See `step`.
@@ -130,7 +135,7 @@ class ShadowCopy:
     # ---- comparing -----------------------------------------------------------------------------------------------
 
     def _walk(self, old: Any, new: Any, path: str, room: int) -> Any:
-        """Add the ops that lead from `old` to `new`; return the copy of `new` to keep."""
+        """Add the ops that change `old` to `new`; return a copy of `new` for the next comparison."""
         kind = type(new)
         if kind is dict and type(old) is dict:
             return self._object(old, new, path, _deeper(room))
@@ -187,8 +192,8 @@ class ShadowCopy:
             if len(new) < len(old) and alike == len(new):
                 self._ops.append(["t", path, len(old) - len(new)])
                 return old[: len(new)]
-            # Growth at the end, perhaps with a change of the former last element, is the common case. Insertions and
-            # deletions elsewhere need an alignment.
+            # In most cases the array only grew at its end, and at most the former last element changed too. If elements
+            # were inserted or deleted elsewhere, the arrays must be aligned first.
             if alike < len(old) - 1 or len(new) < len(old):
                 return self._aligned(old, new, path, room)
         kept = [
@@ -239,7 +244,8 @@ class ShadowCopy:
         kept: dict[str, Any] = {}
         for name, member in new.items():
             known = old.get(name, _MISSING)
-            # The copy may share only immutable leaves with the yielded object, which the function may still mutate.
+            # If `known is member`, the member is immutable. The copy never shares arrays or objects with the yielded
+            # value, because the function may still mutate them.
             if known is member:
                 kept[name] = member
             elif known is _MISSING:
@@ -256,7 +262,10 @@ class ShadowCopy:
 
 
 def _differing(old: Collection[Any], new: Collection[Any]) -> list[int]:
-    """Indexes at which two sequences differ, up to the end of the shorter; all indexes if they cannot be compared."""
+    """Return the indexes at which two sequences differ, up to the end of the shorter sequence.
+
+    If the elements cannot be compared, return all indexes of `old`.
+    """
     try:
         return list(compress(range(len(old)), map(ne, old, new)))
     except Exception:  # noqa: BLE001 - a foreign type may raise anything in a comparison; the walk reports it

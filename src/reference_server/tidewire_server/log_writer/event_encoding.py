@@ -1,4 +1,4 @@
-"""Encoding of diffs from parts that are already JSON."""
+"""Encoding of diffs as JSON. Parts that are already encoded are joined, not encoded again."""
 
 from typing import Any
 
@@ -10,17 +10,20 @@ from tidewire.protocol.diff import DiffError
 
 
 def append_op(path: str, x: bytes) -> bytes:
-    """Encode an append op; `x` is the JSON of a string or an array."""
+    """Encode an append op for a path; `x` is the string or array to append, already encoded as JSON."""
     return b'["a",%b,%b]' % (to_json(path), x)
 
 
 def shape(ops: bytes, checks: list[JsonValue]) -> bytes:
-    """Encode a diff from its encoded ops and the checks of its event."""
+    """Encode the data of an event from its ops, which are already JSON, and from its text checks, if there are any."""
     return b'{"ops":%b,"check":%b}' % (ops, to_json(checks)) if checks else ops
 
 
 def to_json(value: Any) -> bytes:
-    """Encode as compact JSON. NaN, which orjson would encode as null, never gets here: the document rejects it."""
+    """Encode a value as compact JSON.
+
+    orjson would encode NaN as null. The document has rejected NaN before a value reaches this function.
+    """
     try:
         return orjson.dumps(value)
     except TypeError as error:

@@ -1,7 +1,8 @@
-"""The writer of one item: converts values to JSON, diffs yielded values, and keeps stable texts from being truncated.
+"""The writer of one item: converts values to JSON, computes the diffs between yielded values, and rejects changes that
+would retract text although the endpoint does not declare the capability `rollback`.
 
-`Stream` is the facade for an endpoint's function. The job and the batch use `ItemWriter` directly. Its methods may be
-called from the event loop and from worker threads.
+An endpoint's function uses a `Stream`, which wraps an `ItemWriter`. Jobs and batches use the `ItemWriter` directly. Its
+methods may be called on the event loop and in worker threads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 NO_ROLLBACK: Final = (
     "this endpoint declares that it never retracts text; "
-    "to allow it, declare @server.endpoint(capabilities={'rollback': True})"
+    "to allow retractions, pass capabilities={'rollback': True} to @server.endpoint"
 )
 
 
@@ -76,22 +77,23 @@ class ItemWriter:
         """The text that `Stream.append` may pass straight to `LogWriter.append_text`; None while yielded values are
         compared, since an append must first end the comparison."""
         self._writes_rows = self._columns == log_writer.columns
-        """Whether a row of this item is a row of the job; false if the job has several items."""
+        """Whether the columns of this item are also the columns of the job. False if the job has several items, because
+        such a job has no columns."""
         self._rollback = rollback
         self._column_is_text: tuple[bool, ...] | None = None
         self._report = report
         self._to_json = to_json
         self._shadow: ShadowCopy | None = None
         self._yielded: Any = None
-        """The yielded object that `_shadow` is a copy of."""
+        """The object that the function yielded last; `_shadow` is a copy of it."""
         self._converts = False
-        """Whether yielded values contain types that must be converted to JSON."""
+        """Whether a yielded value contained a type that must be converted to JSON. Later values are then converted too."""
         self._stable: dict[str, int] = {}
         self._closed = False
         self._cancelled = False
         self._usage: dict[str, int | float] = {}
         self.failure: StateTooLargeError | None = None
-        """Set when a write was rejected because the state would exceed its limit; the job then fails with this error."""
+        """Error of a write that was rejected because the job's state would exceed its limit. The job fails with it."""
 
     # ---- the value ---------------------------------------------------------------------------------------------
 
@@ -192,18 +194,18 @@ class ItemWriter:
     # ---- for the server ----------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Set `cancelled` for the function to read."""
+        """Set the flag `cancelled`, which the function can read through its stream."""
         self._cancelled = True
 
     def replace(self, value: Any) -> None:
-        """Replace the value, writing only what changed.
+        """Replace the item's value, but write only the differences from the previous value to the log.
 
         Raises:
             InvalidValueError: The value is not JSON.
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
-        # Compare without the lock: a comparison can take long, and the event loop needs the lock to commit.
+        # Do not hold the lock during the comparison, which can take long, because the event loop needs the lock to commit.
         self.open_text = None
         shadow, self._shadow = self._shadow or self._new_shadow(), None
         try:
@@ -222,7 +224,9 @@ class ItemWriter:
             raise self._invalid(value, error) from None
 
     def catch_up(self) -> None:
-        """Write the elements of the last yielded value that were not compared yet, as they are now.
+        """Compare the elements of the last yielded value that `replace` left out, and write those that changed.
+
+        The elements are compared in their current state, which may differ from their state at the time of the yield.
 
         Raises:
             InvalidValueError: The value is not JSON.
@@ -245,10 +249,10 @@ class ItemWriter:
             raise self._invalid(self._yielded, error) from None
 
     def _invalid(self, value: Any, error: ValueError) -> InvalidValueError:
-        """Make the error for a value that the document rejected, with paths relative to the value."""
+        """Make the error for a value that the document rejected. Its paths are relative to the value, not to the state."""
         if isinstance(error, InvalidValueError):
             return error
-        # The ops have other paths than the value, so look for the fault in the value itself.
+        # The error names the path of an op, which may not exist in the value. Check the value itself for a better path.
         try:
             strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
         except ValueError as found:
@@ -256,7 +260,10 @@ class ItemWriter:
         return InvalidValueError(said_of_value(error, self._place))
 
     def _stop_comparing(self) -> None:
-        """Forget the last yielded value before another kind of write; the next yield is compared with the document."""
+        """Drop the copy of the last yielded value, because the function now changes the value in another way.
+
+        The next yielded value is compared with the document instead.
+        """
         self.catch_up()
         self._shadow = self._yielded = None
         self.open_text = self._growing
@@ -265,10 +272,11 @@ class ItemWriter:
         return ShadowCopy(self.log_writer.value(self._place), self._place)
 
     def close(self) -> dict[str, int | float]:
-        """Reject later writes; return the reported usage."""
+        """Reject later writes to this item; return the usage that its function reported."""
         with self._lock:
             self._closed = True
-            # An open event would still take tokens of this item: only the slow path checks whether the item has ended.
+            # Close the open event. Otherwise it would still accept tokens for this item, because only the slow path
+            # checks whether the item has ended.
             self.log_writer.close_event()
         return self._usage
 
@@ -290,7 +298,7 @@ class ItemWriter:
             self._write(self.log_writer.append, [(op[1], op[2]) for op in ops])
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
-        """Turn a row into appends: a job with several items has no columns."""
+        """Convert a row to separate appends, for a job with several items. The state of such a job has no columns."""
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
@@ -300,7 +308,12 @@ class ItemWriter:
         return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
 
     def _as_row(self, ops: list[Op]) -> list[Any] | None:
-        """Turn appends into the members of a row, if they append one member to each column; otherwise None."""
+        """Convert appends to a row, with one string or element for each column of the job.
+
+        Returns:
+            None if the job has fewer than two columns, if the appends do not cover exactly the columns, or if one of
+            them appends more than one element to an array.
+        """
         columns = self.log_writer.columns
         grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
         if len(columns) < 2 or grown.keys() != set(columns):
@@ -323,12 +336,12 @@ class ItemWriter:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StreamClosedError("this item has ended: nothing more can be written to its stream")
+            raise StreamClosedError("this item has ended, so nothing more can be written to its stream")
         if self.failure is not None:
             raise self.failure
 
     def _check_rollback(self, path: str, value: Any = None) -> None:
-        """Raise if this change would retract text of a column and the endpoint declares no rollback."""
+        """Raise an error if a change would retract text of a column, but the endpoint does not declare `rollback`."""
         if self._rollback:
             return
         for column in self._columns:
@@ -346,7 +359,7 @@ class ItemWriter:
 
 
 def _at(value: Any, pointer: str) -> Any:
-    """Return the member at a JSON Pointer, None if there is none."""
+    """Return the member of a value at a JSON Pointer, or None if there is no such member."""
     for token in parse(pointer):
         value = value.get(token) if isinstance(value, dict) else None
     return value

@@ -1,13 +1,14 @@
-"""The log writer of a job: takes changes from any thread, and writes blocks of events to the log.
+"""The log writer of a job: accepts changes from any thread, and writes blocks of events to the job's log.
 
     function ──► append_text, append, row, change ──► open event ──► commit ──► Log ──► readers
                  (any thread, under `lock`)                          (event loop)
 
-Events are committed before they are sent: readers read only the log. The first append after a pause is committed at
-once, and later ones at most once in each `merge_window`. Any other change is committed at once, together with everything
-before it.
+The server commits an event before it sends the event, because readers read only the log. The first append after a pause
+is committed at once, and later appends at most once in each `merge_window`. Any other change is committed at once,
+together with all changes before it.
 
-The writer owns the *open event*, which collects appends or rows until they are committed as one event. Its states:
+The writer has an *open event*, which collects appends or rows until they are committed as one event. This table shows
+its states and the effect of each kind of change:
 
   state    | the event contains   | append                   | row                      | any other change
   ---------+----------------------+--------------------------+--------------------------+---------------------------
@@ -21,13 +22,13 @@ The writer owns the *open event*, which collects appends or rows until they are 
   APPENDS event opens at once for the texts that grew, since the next append most often continues one of them. Without
   merging (`merge_window` is 0) the state is always NONE, and each append or row is a separate event.
 
-Closing an event applies its pieces and rows to the document (array elements are applied as they arrive), encodes the
-event as JSON, and adds the checks that are due in it (see `text_check_schedule`).
+When the writer closes an event, it applies the event's pieces of text and its rows to the document, encodes the event as
+JSON, and adds the text checks that are due (see `text_check_schedule`). Elements of arrays were applied when they arrived.
 
-The open event has a *budget*: the number of bytes, at most `MAX_BUDGET`, by which it can grow before any limit (event
-size, state size) could be reached. Within the budget, an addition needs only the checks that concern the addition
-itself. An addition larger than the budget of a new event is logged as a separate event, split if necessary, and there
-every limit is enforced exactly.
+The open event has a *budget*: the number of bytes, at most `MAX_BUDGET`, by which it can grow before a limit (event
+size, state size) could be reached. Within the budget, the writer validates only the addition itself. An addition larger
+than the budget of a new event is logged as a separate event, which is split if necessary. For such an event, the writer
+enforces every limit exactly.
 """
 
 import asyncio
@@ -68,35 +69,35 @@ from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
 _log = logging.getLogger(__name__)
 
 _DIGEST_IN_THREAD: Final = 256 * 1024
-"""Bytes of state above which the digest is computed in a thread, so that it does not block the event loop."""
+"""Size of a state in bytes above which a worker thread computes the digest. The event loop would block too long."""
 
 _EPOCH_STEPS: Final = 10_000
 
 _RETRY: Final = 1.0
-"""Seconds between two attempts to write to a log that fails."""
+"""Time between two attempts to write to a log if the store fails, in seconds."""
 
 _new: Final = tuple.__new__
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of uncommitted changes above which a worker thread must wait before it writes more."""
+"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more."""
 
 MAX_BUDGET: Final = 1024 * 1024
-"""Bytes by which an open event can grow; `max_event_bytes` if that is less. Each code point of a text counts as
-`MAX_ESCAPED_BYTES`. A smaller budget costs speed: a token took 0.52 µs of CPU end to end with 64 KiB, and 0.48 µs with 1 MiB
-(bench/compare.py)."""
+"""Maximum number of bytes by which an open event can grow. The setting `max_event_bytes` applies if it is smaller. Each
+code point of a text counts as `MAX_ESCAPED_BYTES`. A smaller budget is slower: a token took 0.52 µs of CPU time end to
+end with 64 KiB, and 0.48 µs with 1 MiB (bench/compare.py)."""
 
 _FRAMING: Final = 512
-"""Bytes of an event that are reserved for its checks and its framing."""
+"""Bytes of `max_event_bytes` that are reserved for the event's checks and for its framing as a server-sent event."""
 
 _AROUND_OP: Final = 16
-"""Bytes of an append op in addition to its path and its value."""
+"""Upper bound of the size of an append op without its path and its value, in bytes."""
 
 _AROUND_STATE: Final = 48
-"""Bytes of a snapshot's data in addition to its state and its columns."""
+"""Upper bound of the size of a snapshot's data without its state and its columns, in bytes."""
 
 
 class OpenEvent(Enum):
-    """States of the open event; see the table at the top of this module."""
+    """States of the event that collects changes before a commit; see the table at the top of this module."""
 
     NONE = "none"
     APPENDS = "appends"
@@ -107,7 +108,7 @@ _NONE, _APPENDS, _ROWS = OpenEvent.NONE, OpenEvent.APPENDS, OpenEvent.ROWS
 
 
 def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
-    """Make the first block of a log: a snapshot with id 1-1.
+    """Make the first block of a job's log. It contains only a snapshot with the id 1-1.
 
     Returns:
         The block, the document to which the job's changes will be applied, and the size of the snapshot in bytes.
@@ -124,7 +125,13 @@ def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Docume
 def epoch_block(
     head: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason
 ) -> tuple[Block, Document, int]:
-    """Make the first block of a new epoch: a snapshot whose id follows `head` (TW-RES-033).
+    """Make the first block that a restarted job writes: a snapshot with a higher epoch in its id (TW-RES-033).
+
+    Args:
+        head: Id of the last event in the log.
+        state: The state of the job.
+        columns: Paths of the columns.
+        reason: The snapshot's `reason`.
 
     Returns:
         See `first_block`.
@@ -133,21 +140,21 @@ def epoch_block(
         DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
     """
     document = Document(state, columns)
-    # If the log of an earlier attempt was lost, readers may know its epoch, and would take the ids of this attempt for
-    # ids of that one. A random increment makes it unlikely that both have the same epoch.
+    # If the log of an earlier attempt was lost, readers may still hold event ids with its epoch. If this attempt used
+    # the same epoch, they would mistake the new events for the lost ones. A random increment makes that unlikely.
     cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
     frame = snapshot_frame(cursor, state, columns, reason)
     return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
 
 
 def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
-    """Encode a snapshot. The state must come from a document, which has validated it."""
+    """Encode a snapshot as a server-sent event. The caller must have validated the state with a `Document`."""
     data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason}).decode()
     return encode(data, id=str(cursor), event="snapshot")
 
 
 class LogWriter:
-    """The only writer of a job's log; see the table at the top of this module."""
+    """The only writer of a job's log; see the docstring of this module."""
 
     __slots__ = (
         "_append_at_once",
@@ -199,56 +206,58 @@ class LogWriter:
         reserve: int,
         commits: GroupCommit,
     ) -> None:
-        """Continue a log after its first block.
+        """Create the writer of a log that already has its first block.
 
         Args:
             log: The log to write to.
             document: The state after the first block. The writer applies each change to it.
-            settings: The limits.
-            state_bytes: Size of a snapshot of the state.
-            reserve: Bytes of `max_state_bytes` that only changes which end an item may use.
-            commits: Decides when each job of this event loop commits.
+            settings: The server's settings, with the limits of events and states.
+            state_bytes: Size of a snapshot of the state, in bytes.
+            reserve: Part of `max_state_bytes` that is reserved for the changes that end an item, in bytes.
+            commits: Schedule of the commits of all jobs of this event loop.
         """
         self._lock = threading.RLock()
         self._thread = threading.get_ident()
         self._ended = False
 
         self._document = document
-        """The state, without the texts and rows of the open event."""
+        """The job's state, except the texts and rows of the open event, which are applied when it is closed."""
         self._columns = document.columns
         self._sole = self._columns[0] if len(self._columns) == 1 else None
-        """The column that a diff which is only a string grows; None if there is not exactly one column."""
+        """Path of the job's column if it has exactly one column, otherwise None. A diff that is only a string appends to
+        this column."""
         self._column_depth = MAX_STATE_DEPTH - 1 - max((path.count("/") for path in self._columns), default=0)
         self._column_is_text: tuple[bool, ...] | None = None
-        """For each column, whether it is a text. None until the first row after any other change, and if a column cannot
-        grow."""
+        """For each column, whether its value is a text. None if a column is neither a text nor an array, and from any
+        change that is not a row until the next row."""
         self._envelope = len(to_json(self._columns)) + _AROUND_STATE
 
         self._merge = settings.merge_window > 0
         self._max_event_bytes = settings.max_event_bytes - _FRAMING
         self._max_state_bytes = settings.max_state_bytes
         self._max_unreserved_bytes = settings.max_state_bytes - reserve
-        """Limit of the state for all changes except those that end an item."""
+        """Maximum size of the state after a change that does not end an item, in bytes."""
         self._max_budget = min(MAX_BUDGET, self._max_event_bytes)
         self._state_bytes = state_bytes
-        """Upper bound of the size of `_document` as JSON."""
+        """Upper bound of the size of `_document` as JSON, in bytes."""
 
         self._state = _NONE
         self._budget = 0
         self._texts: dict[str, list[str]] = {}
-        """Of an APPENDS event: the pieces of each text."""
+        """If the open event is an APPENDS event: the pieces appended to each text, by path."""
         self._arrays: dict[str, list[bytes]] = {}
-        """Of an APPENDS event: the elements of each array, encoded without the brackets around them."""
+        """If the open event is an APPENDS event: the JSON of the elements appended to each array, without the brackets of
+        the array, by path."""
         self._row_members: list[list[Any]] = []
-        """Of a ROWS event: the members of each row."""
+        """If the open event is a ROWS event: its rows, each as a list with one value for each column."""
         self._row_ops: list[bytes] = []
-        """Of a ROWS event: each row as the JSON of its op."""
+        """If the open event is a ROWS event: its rows, each as the JSON of a row op."""
         self._closed: list[bytes] = []
-        """Closed events that wait for a commit, each as the JSON of its diff."""
+        """Closed events that wait for a commit, each as the JSON of a diff."""
         self._unchecked: dict[str, int] = {}
-        """Logged changes of each text since its last check; see `text_check_schedule`."""
+        """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
         self.backlog = 0
-        """Bytes of closed events that wait for a commit."""
+        """Total size of the closed events that wait for a commit, in bytes."""
 
         self._log = log
         self._head = log.extent().head
@@ -260,35 +269,35 @@ class LogWriter:
         self.waits_until: float | None = None
         """`Writer` documents `urgent`, `committed_at` and `waits_until`."""
         self._signalled = False
-        """Whether a commit is scheduled that will include all pending changes."""
+        """Whether a commit of the pending changes is already scheduled."""
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._backlog_fell: threading.Condition | None = None
-        """Notified when the backlog shrinks. Created when the first thread has to wait."""
+        """Condition on which worker threads wait until the backlog shrinks. The first thread that waits creates it."""
 
     # ---- reading, from any thread ------------------------------------------------------------------------------
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Paths of the columns, which rows and diffs that are only a string grow."""
+        """Paths of the columns, that is of the texts and arrays in the state to which rows and string diffs append."""
         return self._columns
 
     @property
     def lock(self) -> threading.RLock:
-        """Hold it to make several changes, or a read and a change, atomic."""
+        """The lock of this writer. Hold it to make several changes, or a read and a change, atomic."""
         return self._lock
 
     @property
     def document(self) -> Document:
-        """The state with all changes. Call with the lock held."""
+        """The job's state, including the changes that are not committed yet. The caller must hold the lock."""
         texts = self._texts
         self._close()
         self._reopen(texts)
         return self._document
 
     def value(self, pointer: str) -> JsonValue:
-        """Return a copy of the value at a path, with all changes.
+        """Return a copy of the value at a path, including the changes that are not committed yet.
 
         Raises:
             LookupError: The path does not exist.
@@ -313,15 +322,15 @@ class LogWriter:
     # ---- writing, from any thread ------------------------------------------------------------------------------
 
     def append_text(self, path: str | None, piece: str) -> bool:
-        """Add a piece to a text of the open event.
+        """Append a piece to a text that the open event already contains, if possible.
 
-        The fast path of `append`, for consecutive tokens. The bar is 0.5 µs for `Stream.append`, merging included:
-        0.40 µs with this method, 2.5 µs if each piece takes `append`, 1.1 µs with this method if each piece is
-        applied by itself (bench/finding.py: CPU time, Python 3.11, two cores under load).
+        This is the fast path of `append` for consecutive tokens. A call of `Stream.append`, including the merging, must
+        take at most 0.5 µs of CPU time. It takes 0.40 µs with this method, 2.5 µs if each piece goes through `append`,
+        and 1.1 µs if this method applied each piece separately (bench/finding.py, Python 3.11, two cores under load).
 
         Returns:
-            False if the piece must take `append`: its text is not in the open event, it exceeds the budget, or it is
-            not a string, empty, or not valid Unicode.
+            False if the caller must use `append`, because the open event does not contain the text, or the piece
+            exceeds the budget, is not a string, is empty, or is not valid Unicode.
         """
         with self._lock:
             try:
@@ -340,10 +349,13 @@ class LogWriter:
             return True
 
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
-        """Append to several paths in one event.
+        """Append to the texts or arrays at several paths in one event.
+
+        Args:
+            additions: Pairs of a path and the string or elements to append there.
 
         Raises:
-            DiffError: The value at a path cannot grow by its addition.
+            DiffError: The value at a path is not a text (for a string) or an array (for elements).
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The job has ended.
         """
@@ -355,14 +367,18 @@ class LogWriter:
                 self._signal()
 
     def append_row(self, members: Sequence[Any]) -> bool:
-        """Add a row to an open event of rows. Call with the lock held.
+        """Append a row to an open event that collects rows, if possible. The caller must hold the lock.
 
-        The bar is 1.6 µs for `Stream.row` with three columns: 1.3 µs with the rows of an event applied together,
-        3.8 µs if each row is applied by itself (bench/finding.py, as in `append_text`).
+        This is the fast path of `row`. A call of `Stream.row` with three columns must take at most 1.6 µs of CPU time.
+        It takes 1.3 µs because the rows of an event are applied together, and 3.8 µs if each row is applied separately
+        (bench/finding.py, measured as in `append_text`).
+
+        Args:
+            members: One string or element for each column.
 
         Returns:
-            False if the row must take `row`: no event of rows is open, it exceeds the budget, it does not fit the
-            columns, or it is not JSON.
+            False if the caller must use `row`, because no event of rows is open, or the row exceeds the budget, does
+            not match the columns, or is not JSON.
         """
         kinds = self._column_is_text
         if self._state is not _ROWS or kinds is None or len(members) != len(kinds):
@@ -385,10 +401,10 @@ class LogWriter:
         return True
 
     def row(self, members: Sequence[Any]) -> None:
-        """Append one member to each column.
+        """Append a row, that is one string or element to each column of the job.
 
         Raises:
-            DiffError: The row does not match the columns.
+            DiffError: The number of members differs from the number of columns, or a member has the wrong type.
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The job has ended.
         """
@@ -398,12 +414,12 @@ class LogWriter:
             self._signal()
 
     def change(self, ops: Sequence[Op], *, check_below: str | None = None, ends: bool = False) -> None:
-        """Log any change as a separate event.
+        """Write a change to the log as a separate event.
 
         Args:
-            ops: The diff.
-            check_below: Add the checks that are not sent yet for texts at or below this path.
-            ends: Whether the change ends an item, and may therefore use the reserve.
+            ops: The ops of the diff.
+            check_below: If set, the event also contains the pending checks of all texts at or below this path.
+            ends: Whether the change ends an item. Such a change may use the reserved part of `max_state_bytes`.
 
         Raises:
             DiffError: An op cannot be applied.
@@ -416,15 +432,15 @@ class LogWriter:
             self._signal(urgent=True)
 
     def close_event(self) -> None:
-        """Close the open event, so that the next addition takes `append` or `row`. Call with the lock held."""
+        """Close the open event, so that the next addition needs `append` or `row`. The caller must hold the lock."""
         self._close()
 
     def wait_for_room(self) -> None:
-        """Block a worker thread while too many bytes are pending. Call with the lock held.
+        """Block the calling worker thread while too many bytes wait for a commit. The caller must hold the lock.
 
-        The lock is released while the thread waits, so check conditions after this call, not before.
+        The lock is released while the thread waits. Check conditions after this call, because they can change meanwhile.
         """
-        # Do not wait on the event loop: only the event loop can commit the pending changes.
+        # Never wait in the thread of the event loop, because only the event loop can commit the pending changes.
         if self.backlog > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
             self._backlog_fell = self._backlog_fell or threading.Condition(self._lock)
             self._backlog_fell.wait_for(lambda: self._ended or self.backlog <= _MAX_PENDING_BYTES)
@@ -435,7 +451,7 @@ class LogWriter:
 
     def _check_not_ended(self) -> None:
         if self._ended:
-            raise StreamClosedError("this job has ended: nothing more can be written to its stream")
+            raise StreamClosedError("this job has ended, so nothing more can be written to its stream")
 
     def _signal(self, *, urgent: bool = False) -> None:
         if self._signalled and (self.urgent or not urgent):
@@ -450,7 +466,7 @@ class LogWriter:
     # ---- the open event ----------------------------------------------------------------------------------------
 
     def _open(self, state: OpenEvent, size: int) -> bool:
-        """Make sure that the open event is in this state and can grow by `size` bytes; False if not even a new one can."""
+        """Make sure that an event of this kind is open and can grow by `size` bytes; False if even a new event cannot."""
         if self._state is not state or size > self._budget:
             self._close()
             budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
@@ -479,7 +495,11 @@ class LogWriter:
     def _add(
         self, additions: Sequence[tuple[str, str | list[Any]]], encoded: Sequence[bytes], size: int
     ) -> bool:
-        """Add to the open event; False if it cannot grow by that much, or a string is added to a value that is not a text."""
+        """Add strings and elements to the open event.
+
+        Returns:
+            False if the additions exceed the budget, or if one of them adds a string to a value that is not a text.
+        """
         size += sum(MAX_ESCAPED_BYTES * len(path) + _AROUND_OP for path, _ in additions)
         if not self._open(_APPENDS, size):
             return False
@@ -519,7 +539,7 @@ class LogWriter:
         return is_text(self._document, path) or is_array(self._document, path)
 
     def _close(self) -> None:
-        """Apply the open event to the document and encode it for the next commit. No event is open afterwards."""
+        """Apply the open event to the document, and encode it for the next commit. No event is open afterwards."""
         state, self._state, self._budget = self._state, _NONE, 0
         if state is _APPENDS:
             texts, self._texts = self._texts, {}
@@ -548,12 +568,12 @@ class LogWriter:
         self._document.apply(joined)
         encoded = [append_op(path, orjson.dumps(text)) for _, path, text in joined]
         self._grew(sum(map(len, encoded)))
-        # Arrays first: one of the texts may be inside an element that the same event adds.
+        # Put the array ops before the text ops, because a text may be inside an element that the same event appends.
         ops = [append_op(path, b"[%b]" % b",".join(parts)) for path, parts in arrays.items()]
         self._log_ops(ops + encoded, [path for _, path, _ in joined])
 
     def _reopen(self, texts: dict[str, list[str]]) -> None:
-        """Open an APPENDS event for those texts of the last event that grew in it."""
+        """Open a new APPENDS event for the texts that grew in the last event."""
         open_texts: dict[str, list[str]] = {}
         for path, pieces in texts.items():
             if pieces:
@@ -563,7 +583,7 @@ class LogWriter:
             self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
 
     def _log_text(self, encoded: bytes, grown: Iterable[str]) -> None:
-        """Log the growth of the only column, which is a text. Without a check, the diff is only a string."""
+        """Queue an append to a job's only column, which is a text. If no text check is due, the diff is only a string."""
         due = note_growth(self._unchecked, grown)
         self._closed.append(shape(b'[["r",%b]]' % encoded, self._checks(due)) if due else encoded)
 
@@ -572,7 +592,7 @@ class LogWriter:
         self._closed.append(shape(b"[%b]" % b",".join(ops), self._checks(due)))
 
     def take(self) -> list[bytes]:
-        """Remove and return the pending diffs, each as JSON. Call with the lock held."""
+        """Remove and return the diffs that wait for a commit, each as JSON. The caller must hold the lock."""
         texts = self._texts
         self._close()
         taken, self._closed, self.backlog = self._closed, [], 0
@@ -615,10 +635,10 @@ class LogWriter:
                     self._change([op], None, ends=False)
 
     def _apply(self, diff: Any, size: int, *, ends: bool = False) -> None:
-        """Apply a diff to the document, unless the state would exceed its limit. Call with no event open.
+        """Apply a diff to the document, or raise an error if the state would exceed its limit. No event may be open.
 
-        The bytes of all diffs are an upper bound of the growth of the state. The state is measured only when this bound
-        exceeds the limit.
+        The total size of all diffs is an upper bound for the growth of the state. The exact size of the state is
+        measured only if this bound exceeds the limit.
         """
         limit = self._max_state_bytes if ends else self._max_unreserved_bytes
         if self._state_bytes + size <= limit:
@@ -637,7 +657,7 @@ class LogWriter:
         self.backlog += size
 
     def pending_checks(self, below: str = "") -> list[JsonValue]:
-        """Return the checks not sent yet for texts at or below a path, and mark them as sent. Call with the lock held."""
+        """Return the pending checks of the texts at or below a path, and mark them as sent. The caller must hold the lock."""
         self._close()
         return self._checks(take_below(self._unchecked, below))
 
@@ -648,7 +668,7 @@ class LogWriter:
     # ---- the event loop ----------------------------------------------------------------------------------------
 
     def commit_now(self, now: float) -> tuple[int, int]:
-        """See `Writer.commit_now`. A log in memory is written at once, without a task."""
+        """See `Writer.commit_now`. If the log is in memory, this method writes to it directly, without a task."""
         self.waits_until = None
         if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
@@ -673,13 +693,13 @@ class LogWriter:
             self._stop_writing(error)
             return
         if self._signalled:
-            # Forget this task: while `_task` is set and running, `commit_now` starts no other, and the changes that
-            # arrived during the write would never be committed.
+            # Clear `_task`. As long as it is set to this running task, `commit_now` starts no new task, so the changes
+            # that arrived during the write would never be committed.
             self._task = None
             self._commits.soon(self)
 
     def _stop_writing(self, error: HeadMovedError) -> None:
-        """Stop after the log rejected a block: another process writes the log now, or the log was deleted."""
+        """Stop writing because the log rejected a block. Another process writes the log now, or the log was deleted."""
         with self._lock:
             self._ended = True
             self._close()
@@ -687,7 +707,7 @@ class LogWriter:
         _log.warning("the log of a job rejected its writer: %s", error)
 
     async def commit(self) -> None:
-        """Write the pending changes to the log. When it returns they are as durable as the log makes them.
+        """Write the pending changes to the log. On return, they are as durable as this kind of log guarantees.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.
@@ -700,7 +720,7 @@ class LogWriter:
                 self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
     def _block(self, now: float) -> Block | None:
-        """Make a block of events from the pending changes; None if there are none."""
+        """Make a block of events from the pending changes; return None if there are no changes."""
         with self._lock:
             self._signalled = self.urgent = False
             diffs = self.take()
@@ -715,17 +735,18 @@ class LogWriter:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + 1, diffs[0])]
         else:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
-        # `tuple.__new__` skips the Python-level constructor of the named tuples.
+        # `_new` is `tuple.__new__`. It is faster because it skips the named tuples' constructors, which are Python code.
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
         return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False))
 
     async def _append_block(self, block: Block) -> None:
-        """Write a block to the log; if the log fails, retry until it works or the server stops.
+        """Write a block to the log. If the store fails, retry until the write succeeds or the server stops.
 
-        Until then no reader sees the block, and threads that write to this job wait.
+        During the retries, no reader gets the block, and worker threads that write to this job may have to wait.
 
         Raises:
-            HeadMovedError: The log was deleted, or another process writes it, or the server stops first.
+            HeadMovedError: The log was deleted, or another process writes it, or the server stopped before a retry
+                succeeded.
         """
         reported = False
         while True:
@@ -733,7 +754,7 @@ class LogWriter:
                 return await self._log.append(self._head, block)
             except StoreError as error:
                 if not reported:
-                    _log.error("%s; a job waits for the log, and retries every %g s", error, _RETRY)
+                    _log.error("%s; a job cannot continue, and retries the write every %g s", error, _RETRY)
                 reported = True
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRY):
@@ -742,7 +763,7 @@ class LogWriter:
                     raise HeadMovedError(f"the server is stopping, and {error}") from None
 
     def stop(self) -> None:
-        """Reject later writes and commit nothing more, because the server stops before the job has ended."""
+        """Reject later writes and stop committing. Called if the server stops before the job has ended."""
         with self._lock:
             self._ended = True
             self._close()
@@ -751,10 +772,13 @@ class LogWriter:
         self.waits_until = None
 
     async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
-        """Write the pending changes and `done` to the log, and reject later writes.
+        """End the log: reject later writes, then write the pending changes and the event `done`.
 
         Args:
-            make_done: Called with the digest of the items and the remaining checks; returns the data of `done`.
+            make_done: Function that makes the data of `done` from the digest of the items and the pending checks.
+
+        Returns:
+            The id and the data of `done`.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.
@@ -775,7 +799,7 @@ class LogWriter:
             done = make_done(found, self.pending_checks())
             frames, head = ([], self._head) if last is None else (last.frames, last.state.cursor)
             cursor = Cursor(head.epoch, head.seq + 1)
-            # One block with the pending changes: readers get both at once, and a store writes once.
+            # Write `done` in the same block as the pending changes, so that the store needs only one write.
             block = Block(
                 [*frames, messages.done_frame(cursor, done)],
                 StateAt(head, self._columns, document.view()),

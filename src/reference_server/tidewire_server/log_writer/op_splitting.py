@@ -1,6 +1,7 @@
 """Split a large op into several ops that each fit in an event and together have the same effect.
 
-A large text is set in part and then appended to. A large array or object is set empty and then filled.
+For a large text, the first op sets the beginning, and further ops append to it. For a large array or object, the first op
+sets an empty array or object, and further ops fill it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,10 +16,10 @@ from tidewire.protocol.document.json_values import common_prefix
 from tidewire_server.log_writer.text_check_schedule import is_array, is_text
 
 MAX_ESCAPED_BYTES: Final = 6
-"""Worst-case JSON size of one code point: an escaped control character such as ``\\u0001``."""
+"""Maximum size of one code point in JSON, in bytes. Escaped control characters such as ``\\u0001`` have this size."""
 
 _BRACKETS = 16
-"""Upper bound of the bytes of an op in addition to its path and its value."""
+"""Upper bound of the size of an op without its path and its value, in bytes."""
 
 
 def split_text(text: str, limit: int) -> Iterator[str]:
@@ -29,12 +30,16 @@ def split_text(text: str, limit: int) -> Iterator[str]:
 
 
 def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
-    """Split an op like `split_op`, for the document that it will be applied to. Call before applying the op."""
+    """Split an op like `split_op`, with regard to the document to which it will be applied.
+
+    An op that sets an existing text keeps the common prefix of the old and the new text. Call this function before the
+    op is applied.
+    """
     if _size(op) <= limit:
         return [op]
     path = str(op[1])
     if op[0] == "s" and type(op[2]) is str and is_text(document, path):
-        # Keep the common prefix in place: it may be declared stable, and must not be truncated (TW-DIF-057).
+        # Do not truncate the common prefix, because it may be declared stable (TW-DIF-057).
         old = str(document.value(path))
         kept = common_prefix(old, op[2])
         dropped = [["t", path, len(old) - kept]] if kept < len(old) else []
@@ -48,12 +53,12 @@ def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
 def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
     """Split an op into ops whose JSON takes at most `limit` bytes each.
 
-    An op that fits is not changed, nor is one whose path alone exceeds the limit, because it cannot be split.
+    An op that fits is returned unchanged. An op whose path alone exceeds the limit cannot be reduced to the limit.
 
     Args:
         op: Any op.
-        limit: Bytes of the JSON of one op.
-        start: Length of the array that an append op grows.
+        limit: Maximum size of the JSON of one op, in bytes.
+        start: Current length of the array, if the op appends to an array.
     """
     if len(op) < 3 or op[0] not in {"a", "s", "i"} or _size(op) <= limit:
         yield op
@@ -78,7 +83,7 @@ def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
 
 
 def _append(path: str, elements: list[Any], limit: int, room: int, start: int) -> Iterator[Op]:
-    """Append elements in groups. An element that is too large for one op is set in parts, at the index after the last."""
+    """Make ops that append elements to an array in groups. An element that is too large for one op is set in parts."""
     group: list[Any] = []
     filled = 0
     for index, element in enumerate(elements, start):

@@ -1,6 +1,7 @@
-"""Validation of progress, notes and usage, which a function reports in addition to its value.
+"""Validation of the progress, notes and usage that a function reports in addition to its value.
 
-Invalid arguments raise in the function's own call; otherwise readers would receive events that violate the protocol.
+An invalid argument raises an error in the function's call. Without this validation, readers would receive events that
+violate the protocol.
 """
 
 import math
@@ -14,16 +15,17 @@ from tidewire.protocol.strict_json import MAX_INTEGER
 from tidewire_server.log_writer.user_values import plain
 
 MAX_REPORT_TEXT: Final = 1000
-"""Characters of a unit or a phase. The server keeps the latest report of each item and sends it to new readers."""
+"""Maximum number of characters of a `unit` or `phase` in a progress report. The limit bounds the memory of the server,
+which keeps the latest report of each item for new readers."""
 
 _LEVELS: Final = ("info", "warning", "error")
 
 
 def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> messages.Progress:
-    """Make the progress event of an item.
+    """Validate a progress report, and make the progress event of an item.
 
     Raises:
-        ValueError: A number is not finite, or a text is not valid or too long.
+        ValueError: A number is not finite or an integer is outside ±2^53, or a text is invalid or too long.
     """
     return messages.Progress(
         current=_number("current", current),
@@ -35,10 +37,10 @@ def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> mess
 
 
 def note(text: Any, level: Any) -> dict[str, JsonValue]:
-    """Make a note in the form that a job's state contains.
+    """Validate a note, and return it in its JSON form in a job's state.
 
     Raises:
-        ValueError: The text is not valid, or the level is unknown.
+        ValueError: The text is not a string or not valid Unicode, or the level is unknown.
     """
     if level not in _LEVELS:
         raise ValueError(f"a note's level must be 'info', 'warning' or 'error', not {level!r}")
@@ -48,7 +50,7 @@ def note(text: Any, level: Any) -> dict[str, JsonValue]:
 
 
 def usage(numbers: dict[str, Any]) -> dict[str, int | float]:
-    """Validate usage numbers.
+    """Validate reported usage, and convert its numbers to plain JSON numbers.
 
     Raises:
         ValueError: A value is not a number, or is outside ±2^53.
@@ -56,7 +58,7 @@ def usage(numbers: dict[str, Any]) -> dict[str, int | float]:
     checked: dict[str, int | float] = plain(numbers)
     for name, number in checked.items():
         if type(number) not in {int, float} or not abs(number) <= MAX_INTEGER:
-            raise ValueError(f"usage takes numbers up to ±2^53; {name!r} is not one")
+            raise ValueError(f"the usage {name!r} must be a number from -2^53 to 2^53")
     return checked
 
 

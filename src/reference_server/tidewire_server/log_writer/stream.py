@@ -1,8 +1,8 @@
 """`Stream[T]`: the object through which an endpoint's function writes its value.
 
-A facade over the item's `ItemWriter` that shows only the methods that functions may call. The cost of a call does not
-depend on the length of the value. Calls may come from the event loop or from a worker thread. A change that does not fit
-the value raises a `ValueError` and changes nothing.
+`Stream` wraps the item's `ItemWriter` and has only the methods that functions may call. The cost of a call does not
+depend on the length of the value. Functions may call the methods on the event loop or in a worker thread. A call that
+cannot be applied to the value raises a `ValueError` and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """The value of one item while its function runs. `T` is the type of the value.
+    """Writer for the value of one item while its function runs. `T` is the type of the value.
 
-    A function gets one by having a parameter annotated `Stream[T]`.
+    The server passes a stream to a function that has a parameter annotated `Stream[T]`.
     """
 
     __slots__ = ("_writer",)
@@ -28,7 +28,7 @@ class Stream(Generic[T]):
 
     @property
     def value(self) -> T:
-        """A copy of the current value, made at each access in time proportional to its length."""
+        """A copy of the current value. Each access makes a new copy, which takes time proportional to its length."""
         value: T = self._writer.value
         return value
 
@@ -37,8 +37,8 @@ class Stream(Generic[T]):
 
         Args:
             x: The string or the elements.
-            at: JSON Pointer of the text or array within the value. Default: the endpoint's column if it has exactly
-                one, otherwise the value itself.
+            at: JSON Pointer of the text or array within the value. The default is the endpoint's column if the endpoint
+                has exactly one column, otherwise the value itself.
 
         Raises:
             ValueError: The value at this path is not a text (for a string) or an array (for elements).
@@ -56,48 +56,54 @@ class Stream(Generic[T]):
             at: JSON Pointer within the value; default as in `append`.
 
         Raises:
-            ValueError: There are fewer; or the value at this path is neither text nor array; or it is a text and the
-                endpoint does not declare the capability `rollback`.
+            ValueError: The text or array is shorter than `n_last`, or the value at this path is neither a text nor an
+                array, or the value is a text and the endpoint does not declare the capability `rollback`.
             StreamClosedError: The item has ended.
         """
         self._writer.truncate(n_last, at)
 
     def row(self, *members: Any) -> None:
-        """Append one member to each of the endpoint's columns: a string to a text, an element to an array.
+        """Append to all columns of the endpoint at once, a string to each text and one element to each array.
+
+        Args:
+            *members: One argument for each column, in the order of the columns: a string if the column is a text, one
+                element if it is an array.
 
         Raises:
-            ValueError: The number of members is not the number of columns, or a member has the wrong type.
+            ValueError: The number of arguments differs from the number of columns, or an argument has the wrong type.
             StreamClosedError: The item has ended.
         """
         self._writer.row(members)
 
     def set(self, pointer: str, value: Any) -> None:
-        """Set one member of the value. Its parent must exist. An index equal to an array's length appends.
+        """Set one member or element of the value. The object or array that contains it must exist.
+
+        Setting the index after the last element of an array appends to the array.
 
         Args:
-            pointer: JSON Pointer within the value; empty sets the value as a whole.
+            pointer: JSON Pointer within the value. An empty pointer replaces the whole value.
             value: JSON, or a value that pydantic can convert to JSON.
 
         Raises:
-            ValueError: The parent does not exist, or the value is not JSON; or this would retract text and the
-                endpoint does not declare the capability `rollback`.
+            ValueError: The containing object or array does not exist, or the value is not JSON, or the change would
+                retract text and the endpoint does not declare the capability `rollback`.
             StreamClosedError: The item has ended.
         """
         self._writer.set(pointer, value)
 
     def stable(self, n_first: int | None = None, *, at: str | None = None) -> None:
-        """Declare the beginning of a text as stable: it will not be retracted.
+        """Declare that the beginning of a text is stable, so that it can no longer be retracted.
 
         Clients deliver a stable prefix as final at once, even if the endpoint declares the capability `rollback`. A
-        stable prefix never becomes shorter: a smaller number has no effect, and a `truncate`, `set` or yielded value
-        that would change the prefix raises.
+        stable prefix never becomes shorter: a call with a smaller number has no effect, and a `truncate`, a `set` or a
+        yielded value that would change the prefix raises an error.
 
         Args:
-            n_first: Number of code points; default: the whole text as it is now.
+            n_first: Length of the stable prefix in code points. The default is the current length of the text.
             at: JSON Pointer of the text within the value; default as in `append`.
 
         Raises:
-            ValueError: The value at this path is not a text, or has fewer code points.
+            ValueError: The value at this path is not a text, or it has fewer than `n_first` code points.
             StreamClosedError: The item has ended.
         """
         self._writer.stable(n_first, at)
@@ -105,7 +111,7 @@ class Stream(Generic[T]):
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
     ) -> None:
-        """Report the progress of the function. Readers see the latest report; earlier ones may be dropped.
+        """Report the progress of the function. Readers get the latest report; the server may drop earlier reports.
 
         Raises:
             ValueError: A number is not finite, an integer is outside ±2^53, or a string has more than 1000 characters.
@@ -114,7 +120,7 @@ class Stream(Generic[T]):
         self._writer.progress(current, total, unit=unit, phase=phase)
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
-        """Add a note to the job's state, for all readers.
+        """Add a note to the job's state, where all readers of the job can see it.
 
         Raises:
             ValueError: The note is not a string, or the level is unknown.
@@ -125,7 +131,8 @@ class Stream(Generic[T]):
     def usage(self, **numbers: float) -> None:
         """Report resource usage, such as `prompt_tokens=12`.
 
-        A later call replaces numbers of the same name. The usage of a job is the sum over its items.
+        A later call replaces the numbers that an earlier call reported under the same name. The usage of a job is the
+        sum over its items.
 
         Raises:
             ValueError: A value is not a number, or is outside ±2^53.
@@ -135,10 +142,10 @@ class Stream(Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the item was cancelled. A function in a worker thread should check this and return."""
+        """Whether the item was cancelled. A function in a worker thread should check this regularly and return if so."""
         return self._writer.cancelled
 
 
 def writer_of(stream: Stream[Any]) -> ItemWriter:
-    """Return the writer behind a stream, for endpoints that are part of the server."""
+    """Return the `ItemWriter` of a stream. Endpoints that are part of the server need its internal methods."""
     return stream._writer

@@ -1,10 +1,12 @@
 """Schedule of text checks (TW-DIF-051, TW-DIF-052).
 
-A check is the length and the CRC of a text, sent with a diff so that readers can verify their copy. A text needs a check
-if it grew or shrank since its last one. The check is due in an event that truncates the text, with the 64th logged
-change since the last check, and when the item ends. An op that sets or deletes the text cancels it.
+A check is the length and the CRC-32 of a text. The server sends it with a diff, so that readers can verify their copy of
+the text. A text needs a check if it grew or shrank since its last check. The check is sent with an event that truncates
+the text, with the 64th logged change since the last check, and when the item ends. No check is needed anymore if an op
+sets or deletes the text.
 
-`Unchecked` counts the logged changes of each text since its last check. The functions update it for one event.
+`Unchecked` counts the logged changes of each text since its last check. Each function of this module updates these
+counts for one event.
 """
 
 from collections.abc import Iterable
@@ -14,13 +16,13 @@ from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
 
 CHECK_EVERY: Final = 64
-"""Logged changes of a text between two checks, at most."""
+"""Maximum number of logged changes of a text between two checks."""
 
 Unchecked = dict[str, int]
 
 
 def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
-    """Count the growth of texts in one event; return the texts whose check is due in it."""
+    """Count one more change for each text that grew in an event; return the texts whose check the event must contain."""
     due = []
     for path in paths:
         changes = unchecked.get(path, 0) + 1
@@ -33,10 +35,10 @@ def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
 
 
 def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> list[str]:
-    """Count the changes of one event; return the texts whose check is due in it.
+    """Count the changes of one event; return the texts whose check the event must contain.
 
     Args:
-        unchecked: Updated in place.
+        unchecked: The counts; updated in place.
         ops: The ops of the event.
         document: The document after the event.
     """
@@ -60,7 +62,7 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
 
 
 def take_below(unchecked: Unchecked, place: str) -> list[str]:
-    """Return the texts at or below a path that need a check, and forget them."""
+    """Return the texts at or below a path that need a check, and remove them from the counts."""
     return _drop(unchecked, place)
 
 
@@ -72,7 +74,7 @@ def _drop(paths: dict[str, int] | dict[str, None], place: str) -> list[str]:
 
 
 def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None:
-    """Move the counts of the elements after an inserted or deleted one to their new index."""
+    """After an array element was inserted or deleted, move the counts of later elements to their new indexes."""
     parent, _, index = path.rpartition("/")
     if not index.isdigit() or not is_array(document, parent):
         return

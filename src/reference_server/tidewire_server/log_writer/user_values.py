@@ -1,6 +1,6 @@
 """Conversion of the values that functions write to plain JSON types.
 
-NaN and lone surrogates pass unchanged: the document rejects them later, and its error names their path.
+NaN and lone surrogates are not rejected here. The document rejects them later, with an error that names their path.
 """
 
 from functools import lru_cache
@@ -14,17 +14,17 @@ from tidewire_server.errors import InvalidValueError
 from tidewire_server.log_writer.value_errors import said_of_part
 
 PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-"""Immutable Python types that are plain JSON."""
+"""Immutable Python types that need no conversion to JSON."""
 
 _MAX_MODELS: Final = 256
 """Number of models whose serializers are cached."""
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain JSON types: models, dataclasses, tuples, dates, and arrays of numpy or torch.
+    """Convert a value to plain JSON types. It may contain models, dataclasses, tuples, dates, and numpy or torch arrays.
 
     Raises:
-        InvalidValueError: It has no JSON form.
+        InvalidValueError: The value has no JSON form.
     """
     if type(value) in PLAIN:
         return value
@@ -41,17 +41,17 @@ def _plain(value: Any) -> Any:
     return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
-_BYTES: Final = "; bytes that are not UTF-8 are sent as base64: annotate them with pydantic.Base64Bytes"
+_BYTES: Final = "; to send bytes that are not UTF-8 as base64, annotate them with pydantic.Base64Bytes"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 
 
 def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """Convert a value with the serializer of one type.
+    """Convert a value to plain JSON types with the serializer of one type.
 
     Raises:
-        ValueError: It has no JSON form.
-        TypeError: Likewise.
+        ValueError: The value has no JSON form.
+        TypeError: The value has no JSON form.
     """
     return converted(rows, value, _from_array)
 

@@ -1,4 +1,4 @@
-"""Rewriting of internal errors, so that their paths are relative to the user's value."""
+"""Messages of errors about a user's value. The paths in these messages are relative to the value, not to the state."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,14 +11,14 @@ from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.strict_json import MAX_DEPTH
 
 _AT: Final = re.compile(r"at (['\"])(.*?)\1: ", re.DOTALL)
-"""The path at the beginning of a message of `strict_json`."""
+"""Pattern of the path at the beginning of an error message of `strict_json`."""
 
 
 def said_of_value(error: ValueError, place: str = "") -> str:
-    """Return the message of an error about a value, with paths relative to the value.
+    """Rewrite the message of an error, so that its path is relative to the user's value.
 
     Args:
-        error: An error of `strict_json` or of the document.
+        error: An error that `strict_json` or the document raised.
         place: The path of the value in the document.
     """
     reason, pointer = str(error), ""
@@ -32,17 +32,23 @@ def said_of_value(error: ValueError, place: str = "") -> str:
 
 
 def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
-    """Return the message for a value without a JSON form: the path of the innermost such part, and the reason."""
+    """Return the error message for a value that has no JSON form. It names the innermost part that cannot be converted.
+
+    Args:
+        value: The value.
+        makes: Function that converts a part of the value, and raises an error if the part has no JSON form.
+        reason: Reason for the message.
+    """
     return f"{named(_place(value, makes, 0))}: not JSON: {reason}"
 
 
 def named(pointer: str) -> str:
-    """Return the beginning of an error message: a path within the value, or "the value" itself."""
+    """Return a path within the value for an error message, or "the value" if the path is empty."""
     return pointer or "the value"
 
 
 def _place(value: Any, makes: Callable[[Any], Any], depth: int) -> str:
-    """Return the JSON Pointer of the innermost part without a JSON form."""
+    """Return the JSON Pointer of the innermost part of a value that has no JSON form."""
     if depth < MAX_DEPTH:
         for name, member in _parts(value):
             try:

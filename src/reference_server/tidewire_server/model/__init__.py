@@ -1,4 +1,4 @@
-"""Default model: a small language model of Python code, and the recipe that trained it. See `MODEL_CARD.md`."""
+"""The default model, a small language model for Python code, and the script that trained it. See `MODEL_CARD.md`."""
 
 from pathlib import Path
 

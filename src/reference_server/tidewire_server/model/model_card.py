@@ -1,4 +1,4 @@
-"""Generation of the default model's card (`MODEL_CARD.md`) from the record of its training."""
+"""Generate the model card of the default model (`MODEL_CARD.md`) from the record of its training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 CARD = """\
 # tidewire-stdlib-{millions}m
 
-A very small language model of Python source code. It allows a fresh checkout of Tidewire to stream real model output.
-The model continues Python code. It has learned the syntax and some names and idioms of the standard library, and nothing
-else.
+A very small language model for Python source code. With this model, a fresh checkout of Tidewire can stream real model
+output. The model continues Python code. It has learned only the syntax, and some names and idioms of the standard library.
 
 | | |
 |---|---|
@@ -24,7 +23,8 @@ else.
 ## Intended use
 
 - Trying the server and the client without a download.
-- Demonstrations of streams, resumption and log-probabilities. Both sharp and flat distributions occur.
+- Demonstrations of streams, resumption and log-probabilities. The probability distributions are sharp at some positions and
+  flat at others.
 - Tests of the engine with a trained model.
 
 ## Out of scope
@@ -37,7 +37,7 @@ passages of the standard library verbatim.
 
 The training data is the source code of the Python standard library, under the Python Software Foundation License Version 2
 (Copyright © 2001 Python Software Foundation; All Rights Reserved). `corpus.json` lists each file with its SHA-256. The
-weights and the recipe are distributed under the project's license. Passages that the model reproduces verbatim remain under
+weights and the training script are distributed under the project's license. Passages that the model reproduces verbatim remain under
 Python's license.
 
 ## How to reproduce
@@ -46,15 +46,16 @@ Python's license.
 python -m tidewire_server.model.recipe --out DIR --steps {planned} --batch {batch} --threads {threads} --seed {seed}
 ```
 
-Run this command with Python {python}. With another version of Python, pass `--stdlib` with the folder `Lib/` of that
-release's source archive. The recipe verifies the files, fixes the seed, and writes all files of this folder.
-`training.json` records the loss over time, the numbers above, and the versions of the libraries. Other library versions
-or processors round differently and therefore give different weights of the same quality.
+Run this command with Python {python}. If you use another version of Python, download the source archive of Python {python},
+and pass its folder `Lib/` with the option `--stdlib`. The training script verifies the files of the standard library, fixes
+the seed, and writes the files of this folder. The file `training.json` contains the loss over time, the numbers in the
+table above, and the versions of the libraries. With other versions of the libraries, or on another processor, rounding
+differs, so that the weights differ. Their quality is the same.
 """
 
 
 def write(record: dict[str, Any]) -> str:
-    """Return the model card for a training record, which is the content of `training.json`."""
+    """Return the text of the model card for a training record, that is for the content of `training.json`."""
     model, settings, corpus, result = record["model"], record["settings"], record["corpus"], record["result"]
     return CARD.format(
         millions=f"{model['parameters'] / 1e6:.1f}",

@@ -1,8 +1,9 @@
 """Train the default model: `python -m tidewire_server.model.recipe --out DIR --steps N`.
 
-The recipe trains a byte-level BPE tokenizer and a small Llama on the source code of the Python standard library, using the
-files listed in `corpus.json`. The last part of the training uses windows as long as the context, so that every position is
-trained. Checkpoint files are replaced atomically, so an interrupted run leaves the previous checkpoint.
+The script trains a byte-level BPE tokenizer and a small Llama model on the source code of the Python standard library. It
+uses the files that `corpus.json` lists. The last part of the training uses windows as long as the model's context, so that
+every position is trained. The files of a checkpoint are replaced atomically, so an interrupted run leaves the previous
+checkpoint.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ VOCABULARY = 2048
 CONTEXT = 1024
 WINDOW = 512
 WHOLE_CONTEXT_FROM = 0.85
-"""Fraction of the steps after which windows have the length of the context. The batch size is reduced accordingly."""
+"""Fraction of the training steps after which windows are as long as the model's context. The batch size is then reduced, so
+that a step processes the same number of tokens."""
 PEAK_LEARNING_RATE = 3e-3
 WARM_UP_STEPS = 100
 WEIGHT_DECAY = 0.1
 SHORT_VALIDATION = 40
-"""Number of validation windows at each checkpoint. The final checkpoint uses all windows."""
+"""Number of windows of held-out text on which each checkpoint is evaluated. The final checkpoint is evaluated on all."""
 RECORDED_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -54,7 +56,7 @@ RECORDED_SIZES = (
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """Train a byte-level BPE tokenizer with `VOCABULARY` entries. It includes all bytes, so it can encode any text."""
+    """Train a byte-level BPE tokenizer with `VOCABULARY` entries. It has a token for each byte, so it can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -69,9 +71,9 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Return the tokenizer's files by name.
+    """Return the contents of the tokenizer's files by name.
 
-    The configuration names the class `PreTrainedTokenizerFast`, which exists in all releases of transformers.
+    The file `tokenizer_config.json` names the class `PreTrainedTokenizerFast`, which exists in all releases of transformers.
     """
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
@@ -89,7 +91,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
-    """Encode texts to a single row of token ids, with end-of-text tokens before, between and after the texts."""
+    """Encode texts as one sequence of token ids, with an end-of-text token before, between and after the texts."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [end]
     for encoding in tokenizer.encode_batch(texts):
@@ -99,9 +101,9 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
 
 
 def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield an endless sequence of random batches, `[batch, length + 1]`.
+    """Yield random batches of windows, `[batch, length + 1]`, without end.
 
-    Each pass over the text cuts it at a random offset into windows and shuffles them.
+    In each pass over the text, the text is cut into windows from a random offset on, and the windows are shuffled.
 
     Raises:
         CorpusError: The text is too short for one batch.
@@ -109,7 +111,7 @@ def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator)
     least = (batch + 1) * length + 1
     if len(ids) < least:
         raise stdlib_corpus.CorpusError(
-            f"the text has {len(ids)} tokens, but {batch} windows of {length} tokens need {least}"
+            f"the text has {len(ids)} tokens, but a batch of {batch} windows of {length} tokens needs {least} tokens"
         )
     while True:
         offset = int(torch.randint(length, (1,), generator=chance))
@@ -130,7 +132,12 @@ def loss_of(model: LlamaForCausalLM, batch: torch.Tensor, reduction: str = "mean
 
 @torch.no_grad()
 def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = None) -> tuple[float, int]:
-    """Evaluate the model on consecutive windows of the held-out text, at most `limit` of them.
+    """Evaluate the model on consecutive windows of the held-out text.
+
+    Args:
+        model: The model.
+        ids: Token ids of the held-out text.
+        limit: Maximum number of windows, or None for all windows.
 
     Returns:
         The loss in nats per token, and the number of windows.
@@ -145,7 +152,7 @@ def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = Non
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Learning-rate schedule: linear warm-up, then cosine decay to a hundredth of the peak."""
+    """Return the learning rate of a step. It increases linearly, then falls along a cosine to a hundredth of its peak."""
     warm_up = min(WARM_UP_STEPS, max(1, steps // 10))
     if step < warm_up:
         return PEAK_LEARNING_RATE * (step + 1) / warm_up
@@ -163,7 +170,10 @@ def put(out: Path, files: dict[str, bytes]) -> None:
 
 
 def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[str, bytes]:
-    """Return the checkpoint's files by name: the model in bfloat16, the training record and the model card."""
+    """Return the contents of the checkpoint's files by name.
+
+    The files are those of the model in bfloat16, the training record and the model card.
+    """
     half = LlamaForCausalLM(LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"}))
     half.bfloat16()
     half.load_state_dict(model.state_dict())
@@ -200,7 +210,7 @@ def new_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
 
 
 def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
-    """Create the AdamW optimizer. Weight decay applies to matrices only, not to the weights of norms."""
+    """Create the AdamW optimizer. Weight decay applies only to matrices, not to the weights of normalization layers."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     return torch.optim.AdamW(
@@ -267,10 +277,10 @@ def new_record(
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train the model and write each checkpoint, with its record and model card, to `arguments.out`.
+    """Train the model. Write each checkpoint, with its training record and model card, to the folder `arguments.out`.
 
     Raises:
-        CorpusError: The training files do not match the manifest, or the text is too short.
+        CorpusError: The files of the training corpus do not match the manifest, or they contain too little text.
     """
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(arguments.threads)
@@ -288,7 +298,8 @@ def train(arguments: argparse.Namespace) -> None:
     model = new_model(tokenizer)
     optimizer = new_optimizer(model)
     record = new_record(arguments, text, model, len(train_ids), len(validation_ids))
-    # Converts nats per token to bits per byte. End-of-text tokens count as tokens although they have no bytes.
+    # Factor from nats per token to bits per byte. End-of-text tokens count as tokens, although the text has no bytes for
+    # them.
     bits_per_nat = (len(validation_ids) - 1) / math.log(2) / record["corpus"]["validation_bytes"]
 
     started = time.monotonic()
@@ -336,9 +347,12 @@ def main(argv: list[str] | None = None) -> int:
         "--out", type=Path, required=True, help="folder for the model; existing files are replaced"
     )
     parser.add_argument(
-        "--steps", type=int, required=True, help="optimizer steps, each of BATCH * 512 tokens"
+        "--steps",
+        type=int,
+        required=True,
+        help="number of optimizer steps; each processes BATCH * 512 tokens",
     )
-    parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
+    parser.add_argument("--batch", type=int, default=8, help="number of windows of 512 tokens in each step")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU threads")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random number generators")
     parser.add_argument(
@@ -351,7 +365,10 @@ def main(argv: list[str] | None = None) -> int:
         help="folder of the Python standard library to train on",
     )
     parser.add_argument(
-        "--corpus", type=Path, default=stdlib_corpus.MANIFEST, help="manifest with the files and their hashes"
+        "--corpus",
+        type=Path,
+        default=stdlib_corpus.MANIFEST,
+        help="manifest with the names and hashes of the files",
     )
     parser.add_argument(
         "--allow-drift", action="store_true", help="train even if files differ from the manifest"

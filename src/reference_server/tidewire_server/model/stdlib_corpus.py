@@ -1,7 +1,8 @@
-"""Training corpus: files of the Python 3.11 standard library, listed in the manifest `corpus.json` with their SHA-256.
+"""Training corpus of the default model. It consists of files of the Python 3.11 standard library.
 
-Files that are missing or differ from the manifest are called *drift*. Another patch release of Python causes drift, for
-example. The recipe then lists the files and stops, unless drift is allowed.
+The manifest `corpus.json` lists the files with their SHA-256. Files that are missing or differ from the manifest are called
+*drift*. The standard library of another patch release of Python, for example, differs in some files. If there is drift, the
+training script lists these files and stops, unless its option `--allow-drift` is set.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.json")
 
-# Excluded from the corpus: tests, grammars, tables of generated data, and files that depend on the build of Python.
+# The corpus excludes tests, grammars, tables of generated data, and files that depend on the build of Python.
 SKIPPED_FOLDERS = frozenset(
     {
         "test",
@@ -52,26 +53,26 @@ SKIPPED_FILES = frozenset(
 )
 
 VALIDATION_EVERY = 20
-"""On average one file in this many is held out for validation. The file's name decides, so that drift in other files does
-not change the split."""
+"""Average number of files for each file that is held out for validation. The name of a file decides whether it is held
+out, so that the decision does not depend on other files."""
 
 
 class CorpusError(Exception):
-    """The files do not match the manifest, or there is not enough text."""
+    """The files of the training corpus do not match the manifest, or they contain too little text."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Contents of the files, split into training and validation data."""
+    """Contents of the files of the training corpus, split into training and validation data."""
 
     python: str
-    """Release of Python whose files the manifest lists."""
+    """Release of Python to which the files in the manifest belong."""
     train: list[str]
     validation: list[str]
     drift: list[str]
-    """Differences from the manifest, one line per file. Empty if all files match."""
+    """Files that are missing or differ from the manifest, with one line for each file. Empty if all files match."""
     digest: str
-    """SHA-256 over the names and contents of the files."""
+    """SHA-256 of the names and contents of all files."""
 
 
 def source_folder() -> Path:
@@ -92,22 +93,23 @@ def list_files(folder: Path) -> list[str]:
 
 
 def write_manifest(folder: Path, python: str, manifest: Path = MANIFEST) -> int:
-    """Write a manifest of the files in `folder`. Returns the number of files."""
+    """Write a manifest that lists the files in `folder` with their SHA-256. Returns the number of files."""
     files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in list_files(folder)}
     manifest.write_text(json.dumps({"python": python, "files": files}, indent=0) + "\n", encoding="utf-8")
     return len(files)
 
 
 def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) -> Corpus:
-    """Read and verify the corpus.
+    """Read the files of the training corpus, and verify that they match the manifest.
 
     Args:
-        folder: A standard library, or the folder `Lib/` of Python's source archive.
-        allow_drift: Accept missing and different files, and record them in `Corpus.drift`.
-        manifest: The manifest file.
+        folder: Folder of a Python standard library, or the folder `Lib/` of Python's source archive.
+        allow_drift: Whether to accept missing and different files, and to list them in `Corpus.drift`.
+        manifest: Path of the manifest.
 
     Raises:
-        CorpusError: A file is missing or different and drift is not allowed, or the folder has too few of the files.
+        CorpusError: A file is missing or different although `allow_drift` is false, or the folder contains too few of
+            the files in the manifest.
     """
     recorded = json.loads(manifest.read_text(encoding="utf-8"))
     train: list[str] = []
@@ -127,7 +129,7 @@ def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) 
         (validation if held_out else train).append(data.decode("utf-8", "replace"))
     if not train or not validation:
         raise CorpusError(
-            f"{folder} has too few of the {len(recorded['files'])} files listed in {manifest.name}"
+            f"{folder} contains too few of the {len(recorded['files'])} files listed in {manifest.name}"
         )
     if drift and not allow_drift:
         shown = "\n  ".join(drift[:20]) + (f"\n  … and {len(drift) - 20} more" if len(drift) > 20 else "")

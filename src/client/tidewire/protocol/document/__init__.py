@@ -1,4 +1,4 @@
-"""Job state as a JSON document (`Document`): applying diffs, integrity checks, and limits on size and depth."""
+"""The state of a job as a JSON document (`Document`), with diffs, integrity checks, and limits on size and depth."""
 
 from tidewire.protocol.document.document import Document
 

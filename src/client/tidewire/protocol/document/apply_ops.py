@@ -1,12 +1,14 @@
 """Apply the ops of a diff to a JSON value (`apply`, `DiffApplier`).
 
-Rules for all ops:
-- The parent of a path must exist. The target of `a`, `t` and `d` must exist and have the type that the op needs.
-- Containers are copied on write, from the root down to the container that the op changes, once per diff. Values from
-  before the diff therefore stay unchanged. Appending creates a new text or array, too. The subclass `Document` appends
-  in place instead.
+These rules apply to all ops:
+
+- The object or array that contains the target of a path must exist. For the ops `a`, `t` and `d`, the target itself must
+  exist, too, and have the right type.
+- Objects and arrays are copied on write. An op copies all objects and arrays from the root to its target, unless an earlier
+  op of the same diff has already copied them. The value before the diff therefore stays unchanged. An append also creates a
+  new text or array. The subclass `Document`, however, appends in place.
 - Each op is validated before it changes anything, and a `DiffApplier` that raised an error is discarded. A diff is
-  therefore applied as a whole or not at all.
+  therefore applied completely or not at all.
 """
 
 from collections.abc import Sequence
@@ -28,28 +30,29 @@ _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a numb
 
 TEXTS: Final = frozenset({str, Rope})
 ARRAYS: Final = frozenset({list, RopeArray})
-"""Node types that represent a text (`TEXTS`) and an array (`ARRAYS`). Only a `Document` creates `Rope` and `RopeArray`."""
+"""Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope` and `RopeArray`
+nodes."""
 
 
 def describe(node: object) -> str:
-    """Name of a node's JSON type with its article, for error messages."""
+    """Return the name of a node's JSON type with an article, for error messages."""
     if type(node) in TEXTS:
         return "a text"
     return "an array" if type(node) in ARRAYS else _NAMES.get(type(node), type(node).__name__)
 
 
 def length_of(node: Any) -> int:
-    """Current length of a text in code points, or of an array in elements."""
+    """Return the current length of a text in code points, or of an array in elements."""
     return node.length if isinstance(node, Rope | RopeArray) else len(node)
 
 
 def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, Any]:
-    """Resolve a path to its container, which is a dict or list, and the key or index in that container.
+    """Find the dict or list that contains the node at a path, and the key or index of the node in it.
 
     Args:
         top: A list whose only element is the root.
         tokens: The tokens of the path.
-        version: Version of the document. Elements that a `RopeArray` received later are ignored.
+        version: Version of the document. Elements that were appended to a `RopeArray` later are ignored.
 
     Raises:
         DiffError: The path does not exist.
@@ -91,17 +94,17 @@ def find(top: list[Any], tokens: Tokens, version: int = LATEST) -> Any:
 def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> JsonValue:
     """Apply one diff to a value and return the new value.
 
-    The original value is not modified. The result shares unchanged parts with the original value and nothing with `ops`.
-    For a value that receives many diffs use `Document`, where the cost of an append does not depend on the size.
+    The original value is not modified. The result shares unchanged parts with the original value, but nothing with the diff.
+    To apply many diffs to a value, use `Document`, in which the cost of an append does not depend on the size of the value.
 
     Args:
         value: Any JSON value.
-        ops: A diff in any of its three shapes: a string, an array of ops, or `{"ops", "on", "check"}`.
-        columns: JSON Pointers of the texts and arrays that bare strings and rows append to.
+        ops: A diff of any of the three shapes: a string, an array of ops, or an object with the member `ops`.
+        columns: JSON Pointers of the columns, that is of the texts and arrays to which string diffs and rows append.
 
     Raises:
-        DiffError: The diff is malformed, or does not fit the value. The message names the op and its path.
-        IntegrityError: The result does not match the diff's `check`.
+        DiffError: The diff is malformed, or it cannot be applied to the value. The message names the op and its path.
+        IntegrityError: The result does not match the `check` of the diff.
     """
     applier = DiffApplier(value, columns)
     shape = read(ops, applier.columns)
@@ -112,23 +115,23 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
 
 
 class DiffApplier:
-    """Applies ops to a JSON value, copying on write. The value passed in is never modified."""
+    """Applies ops to a copy of a JSON value. It copies only the parts that change, and never modifies the original value."""
 
     __slots__ = ("_column_tokens", "_own", "_top", "columns")
 
     columns: tuple[str, ...]
-    """JSON Pointers of the texts and arrays that rows and bare strings append to."""
+    """JSON Pointers of the columns, that is of the texts and arrays to which rows and string diffs append."""
 
     def __init__(self, value: JsonValue, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self._column_tokens = tuple(map(_parse_column, self.columns))
         self._top: list[Any] = [value]
-        """List with the root as its only element, which gives the root a container like every other node."""
+        """List whose only element is the root. With this list, every node, including the root, is contained in another."""
         self._own: dict[int, Any] = {}
-        """Containers that the current diff created, keyed by `id`. They can be modified in place."""
+        """Dicts and lists that the current diff has created, by their `id`. The diff may modify them in place."""
 
     def text_length(self, pointer: str) -> int:
-        """Length of the text at a pointer, in code points.
+        """Return the length of the text at a pointer, in code points.
 
         Raises:
             LookupError: There is no text at the pointer.
@@ -136,7 +139,7 @@ class DiffApplier:
         return length_of(self._measured(pointer, TEXTS, "a text"))
 
     def text_crc(self, pointer: str) -> int:
-        """CRC-32 of the UTF-8 encoding of the text at a pointer.
+        """Return the CRC-32 of the text at a pointer in UTF-8.
 
         Raises:
             LookupError: There is no text at the pointer.
@@ -145,7 +148,7 @@ class DiffApplier:
         return node.crc() if isinstance(node, Rope) else crc32(node.encode())
 
     def array_length(self, pointer: str) -> int:
-        """Number of elements of the array at a pointer.
+        """Return the number of elements of the array at a pointer.
 
         Raises:
             LookupError: There is no array at the pointer.
@@ -218,7 +221,7 @@ class DiffApplier:
         self._grow(tokens, target, self._addition(target, x, len(tokens)))
 
     def _addition(self, target: Any, x: Any, depth: int) -> str | list[Any]:
-        """Validate the argument of an append. Returns a string, or a validated copy of a list."""
+        """Validate the argument of an append op. Returns the string, or a copy of the list of elements."""
         if type(target) in TEXTS:
             if type(x) is not str:
                 raise DiffError(f"only a string can be appended to a text, not {describe(x)}")
@@ -243,7 +246,7 @@ class DiffApplier:
 
     def _truncate(self, tokens: Tokens, n: Any) -> None:
         if not is_count(n):
-            raise DiffError("the length to drop is not an integer ≥ 0")
+            raise DiffError("the number of code points or elements to drop is not an integer ≥ 0")
         target = self._target(tokens)
         if type(target) not in TEXTS and type(target) not in ARRAYS:
             raise DiffError(f"{describe(target)} cannot be truncated")
@@ -292,9 +295,9 @@ class DiffApplier:
         return admit(value, max(0, MAX_STATE_DEPTH - depth))
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
-        """Return a writable copy of the container at the end of a path, and the key or index of the last token.
+        """Return a writable copy of the dict or list that contains the target of a path, and the key or index of the target.
 
-        The key need not exist, and the index need not be in range.
+        The key need not exist in the dict, and the index need not be in the range of the list.
         """
         top = self._top
         if id(top) not in self._own:
@@ -315,7 +318,7 @@ class DiffApplier:
         return container, key
 
     def _open(self, container: Any, key: Any) -> Any:
-        """Return the container at `container[key]`, replaced by a writable copy unless this diff already made one."""
+        """Return the dict or list at `container[key]`. It is first replaced by a writable copy, unless the diff created it."""
         node = container[key]
         if id(node) in self._own:
             return node

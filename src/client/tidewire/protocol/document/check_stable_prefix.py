@@ -1,8 +1,8 @@
 """Check that diffs leave the stable prefix of a text unchanged.
 
-An item may have a member `stable`, which maps a JSON Pointer within the item's value to a number n. The first n code
-points of that text do not change within an epoch, whether by truncating, setting or deleting. The number never decreases
-within an epoch. The check compares the document before a diff with the document after it.
+An item may have the member `stable`, which maps a JSON Pointer within the item's value to a number n. No diff may change
+the first n code points of the text at this pointer, or make the number smaller. The check compares the document before a
+diff with the document after the diff.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from tidewire.protocol.document.view import View
 
 
 def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> None:
-    """Raise an error if a diff changed a stable prefix or lowered a `stable` number.
+    """Raise an error if a diff changed a stable prefix of a text, or made the length of a stable prefix smaller.
 
     Args:
         before: The document before the diff.
@@ -22,14 +22,14 @@ def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> N
         touched: Paths that the diff changed.
 
     Raises:
-        StableError: The diff changed a stable prefix, or lowered or removed its `stable` number.
-        DiffError: The `stable` member of an item is malformed.
+        StableError: The diff changed a stable prefix, or made its length smaller, or removed its length.
+        DiffError: The member `stable` of an item is malformed.
     """
     for index in _items(touched, before, now):
         kept = _stable_lengths(now, index)
         for pointer, n in _stable_lengths(before, index).items():
             if kept.get(pointer, -1) < n:
-                raise StableError(f"'stable' of item {index} at {pointer[:200]!r} falls below {n}")
+                raise StableError(f"'stable' of item {index} at {pointer[:200]!r} is less than before ({n})")
             tokens = ("items", index, "value", *parse(pointer))
             if not before.same_prefix(now, tokens, n):
                 raise StableError(

@@ -1,14 +1,15 @@
 """The three shapes of a diff, their validation, and the errors for a diff that cannot be applied.
 
-A diff is a string (appended to the only column), an array of ops, or an object with `ops` and optional members.
+A diff is an array of ops, an object with the member `ops` and optional members, or a string. A string is appended to the
+job's column, and requires that there is exactly one column. A column is a text or an array in the job's state that grows.
 
   op                  | meaning
   --------------------+--------------------------------------------------------------------------------------------
   ["r", x1, …, xn]    | row: append the string x_i to the text in column i, or the element x_i to the array in column i
   ["a", path, x]      | append a string to a text, or the elements of an array to an array
   ["t", path, n]      | drop the last n code points or elements
-  ["s", path, value]  | set; the parent must exist; an index equal to the length appends; "" is the root
-  ["i", path, value]  | insert before the element that the path names (0…length)
+  ["s", path, value]  | set; the parent must exist; an index equal to the length appends; the path "" is the root
+  ["i", path, value]  | insert an element before the index at the end of the path (0…length)
   ["d", path]         | delete a member or an element
 
 The module `apply_ops` implements the effect of each op on a value.
@@ -22,11 +23,11 @@ from pydantic import JsonValue
 Op: TypeAlias = list[JsonValue]
 
 ARITY: Final = {"a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Number of members of each op that has a path, including its letter. A row has one more member than there are columns."""
+"""Length of each kind of op that has a path. A row has no path, and is one longer than the number of columns."""
 
 
 class DiffError(ValueError):
-    """The diff is malformed or does not fit the value. None of its ops were applied."""
+    """The diff is malformed, or it cannot be applied to the value. None of its ops were applied."""
 
     reason: str
     op: int | None
@@ -45,15 +46,15 @@ class DiffError(ValueError):
 
 
 class UnknownOpError(DiffError):
-    """The diff has an op or a shape that this version of the protocol does not define."""
+    """The diff has a shape, or contains an op, that this version of the protocol does not define."""
 
 
 class StableError(DiffError):
-    """The diff changes text that its item declared `stable`, or lowers or removes that declaration."""
+    """The diff changes text that the server has declared stable, or shortens or removes a stable prefix."""
 
 
 class DiffShape(NamedTuple):
-    """A diff of any shape, normalized to a list of ops and a list of checks."""
+    """The content of a diff of any of the three shapes, as a list of ops and a list of checks."""
 
     ops: list[Any]
     check: list[Any]
@@ -64,12 +65,15 @@ def read(diff: JsonValue, columns: Sequence[str]) -> DiffShape:
 
     Raises:
         UnknownOpError: The diff has none of the three shapes.
-        DiffError: A member of the diff has the wrong type, or a bare string is used without exactly one column.
+        DiffError: A member of the diff has the wrong type, or the diff is a string although the job does not have exactly
+            one column.
     """
     kind = type(diff)
     if isinstance(diff, str):
         if len(columns) != 1:
-            raise DiffError(f"a bare string needs exactly one column, but there are {len(columns)}")
+            raise DiffError(
+                f"a diff that is a string requires exactly one column, but there are {len(columns)}"
+            )
         return DiffShape([["a", columns[0], diff]], [])
     if isinstance(diff, list):
         return DiffShape(diff, [])
@@ -93,11 +97,11 @@ def is_count(number: object) -> bool:
 
 
 def check_form(op: object) -> None:
-    """Validate the letter, the number of members and the path type of an op.
+    """Validate the letter and the length of an op, and that its path is a string.
 
     Raises:
         UnknownOpError: The protocol defines no op with this letter.
-        DiffError: The value is not an op, or has the wrong number of members, or its path is not a string.
+        DiffError: The value is not an op, or it has the wrong length, or its path is not a string.
     """
     if not isinstance(op, list) or not op or not isinstance(op[0], str):
         raise DiffError("an op must be an array that begins with a letter")

@@ -1,7 +1,7 @@
-"""Integrity checks that compare the client's state with the server's: checks of single texts and arrays, and the digest.
+"""Integrity checks with which a client verifies that its copy of a job's state equals the server's state.
 
-A check of a text is `[path, n, crc]`, with its length n in code points and the CRC-32 of its UTF-8 as an integer. A check
-of an array is `[path, n]` and covers only the length. The digest covers all of a job's final items completely.
+A check of a text is `[path, n, crc]`, where n is the length in code points, and crc is the CRC-32 of the text in UTF-8. A
+check of an array is `[path, n]`, where n is its length. The digest is a hash over all final items of a job.
 """
 
 import hashlib
@@ -29,11 +29,14 @@ PART: Final = 2**16
 
 
 class IntegrityError(ValueError):
-    """The local state does not match a check or the digest that the sender computed."""
+    """The client's state does not match a check or a digest that the server has sent."""
 
 
 class Measured(Protocol):
-    """Document with measurable texts and arrays. Each method raises LookupError if the pointer has no such node."""
+    """A document that can measure its texts and arrays.
+
+    Each method raises LookupError if there is no text or array at the pointer.
+    """
 
     def text_length(self, pointer: str, /) -> int: ...
     def text_crc(self, pointer: str, /) -> int: ...
@@ -41,17 +44,17 @@ class Measured(Protocol):
 
 
 def text_check(pointer: str, text: str) -> list[JsonValue]:
-    """Create the check of a text: `[pointer, length in code points, crc]`."""
+    """Create the check of a text, `[pointer, length in code points, crc]`."""
     return [pointer, len(text), crc32(text.encode())]
 
 
 def array_check(pointer: str, length: int) -> list[JsonValue]:
-    """Create the check of an array's length: `[pointer, length]`."""
+    """Create the check of an array, `[pointer, length]`."""
     return [pointer, length]
 
 
 def verify(document: Measured, checks: JsonValue) -> None:
-    """Compare a document with the checks of a diff or of a `done` event.
+    """Verify a document with the checks in a diff or in a `done` event.
 
     Raises:
         DiffError: The checks are malformed.
@@ -64,7 +67,7 @@ def verify(document: Measured, checks: JsonValue) -> None:
         try:
             if crc:
                 found = [document.text_length(path)]
-                # The length is cheap to get, so compute the CRC only if the length matches.
+                # Compute the CRC only if the length matches, because the length is much cheaper to compute.
                 if found[0] == length:
                     found.append(document.text_crc(path))
                 expected = [length, *crc][: len(found)]
@@ -75,22 +78,22 @@ def verify(document: Measured, checks: JsonValue) -> None:
         if found != expected:
             what = ("length in code points", "CRC-32")[len(found) - 1] if crc else "number of elements"
             raise IntegrityError(
-                f"check of {path[:200]!r} failed: the {what} is {found[-1]}, expected {expected[-1]}"
+                f"check of {path[:200]!r} failed: the {what} is {found[-1]}, but {expected[-1]} was expected"
             )
 
 
 def digest(items: Any) -> str:
-    """Return the first 16 hex digits of SHA-256 over the canonical JSON (RFC 8785) of a job's final items.
+    """Return the digest of a job's final items: the first 16 hex digits of the SHA-256 of their canonical JSON (RFC 8785).
 
-    Canonical JSON writes a number the same way whatever its type, so `1` and `1.0` have the same digest.
+    `1` and `1.0` have the same digest, because canonical JSON does not distinguish integers from other numbers.
 
     Args:
-        items: JSON, in which long texts may be `Rope` nodes (see `versioned_text_and_arrays.in_pieces`).
+        items: The items as JSON. Long texts may be `Rope` nodes (see `versioned_text_and_arrays.in_pieces`).
 
     Raises:
         StrictJsonError: The items are not valid I-JSON.
     """
-    # Most items are small and have no unusual numbers. Those are serialized by Python's `json`, in one pass.
+    # Most items are small and contain no unusual numbers. Python's `json` can serialize such items at once.
     form = _canonical_by_json_module(items)
     found = hashlib.sha256(form or b"")
     for part in () if form else _parts(items):
@@ -99,7 +102,7 @@ def digest(items: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """Yield the canonical JSON of a value. Long texts are yielded in parts, so they are never copied as a whole."""
+    """Yield the canonical JSON of a value in parts, so that a long text is never copied as a whole."""
     kind = type(value)
     if not _holds_long_text(value, strict_json.MAX_DEPTH):
         yield canonical(value)
@@ -133,7 +136,7 @@ def _parts(value: Any) -> Iterator[bytes]:
 def _holds_long_text(value: Any, max_depth: int) -> bool:
     """Whether a value contains a text of more than `PART` code points.
 
-    Returns False for a value that is nested too deep or not JSON. `canonical` rejects such a value.
+    If a value is nested too deep or is not JSON, the result is False. `canonical` then rejects the value.
     """
     kind = type(value)
     if kind is str:
@@ -154,7 +157,8 @@ def _holds_long_text(value: Any, max_depth: int) -> bool:
 def canonical(value: JsonValue) -> bytes:
     """Serialize a value as canonical JSON (RFC 8785).
 
-    Python's `json` module is used for values that it writes in canonical form, and the library `rfc8785` for all others.
+    Python's module `json` is used if its output for the value is canonical. Otherwise the library `rfc8785` is used, which
+    is slower.
 
     Raises:
         StrictJsonError: The value is not valid I-JSON.
@@ -169,24 +173,26 @@ def canonical(value: JsonValue) -> bytes:
 
 
 def _canonical_by_json_module(value: Any) -> bytes | None:
-    """Serialize a value with Python's `json` if the output is known to be canonical JSON, otherwise return None."""
+    """Serialize a value with Python's module `json`. Return None if the output might not be canonical JSON."""
     if _is_canonical_in_python(value, strict_json.MAX_DEPTH):
         text = _write(value)
-        # RFC 8785 sorts members by UTF-16 units. Python sorts by code points, which differs above U+FFFF.
+        # RFC 8785 sorts members by UTF-16 code units, and Python sorts them by code points. The orders can only differ if a
+        # name contains a character above U+FFFF.
         if text.isascii() or max(text) < "\U00010000":
             return text.encode()
     return None
 
 
 _write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-"""Defined at module level, because `json.dumps` with options creates an encoder per call."""
+"""Function that serializes a value. The encoder is created only once, because `json.dumps` with options would create a new
+encoder for each call."""
 
 
 def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
-    """Whether Python's `json` certainly writes a value in canonical form.
+    """Whether the output of Python's module `json` for a value is certainly canonical, except for the order of members.
 
-    That requires valid I-JSON without long texts, in which Python and ECMAScript spell each number the same way: integers,
-    and fractions that neither of them writes with an exponent.
+    The value must be valid I-JSON without long texts. Each number must be written in the same way by Python and ECMAScript.
+    This is true for integers, and for fractions that neither of them writes with an exponent.
     """
     kind = type(value)
     if kind is str:
@@ -210,7 +216,7 @@ def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
     if kind is int:
         return bool(-strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER)
     if kind is float:
-        # These comparisons are also False for NaN and infinities, which JSON cannot represent.
+        # The comparisons are also False for NaN and infinities, which must be rejected because they are not JSON.
         return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
     return value is None or kind is bool
 
@@ -230,7 +236,7 @@ def _parse_check(check: object) -> list[Any]:
 
 
 def _within_library(value: Any) -> Any:
-    """Convert the integers ±2^53 to floats, which are written the same. `rfc8785` rejects them as integers."""
+    """Convert the integers ±2^53 to floats. `rfc8785` rejects these integers, and writes the floats in the same way."""
     if type(value) is int:
         return float(value) if abs(value) == strict_json.MAX_INTEGER else value
     if type(value) is list:

@@ -1,10 +1,11 @@
-"""A job's state (`Document`) with constant-time appends and immutable views of earlier states.
+"""The state of a job (`Document`), with appends in constant time and immutable views of earlier states.
 
-The document is a tree of dicts, lists and scalars. The first append to a text or an array replaces that node, in place,
-with a versioned one that can grow (`versioned_text_and_arrays`). All other ops copy the containers on their path
-(`apply_ops`), which leaves the trees of existing views unchanged. A view is a root and a version.
+A document is a tree of dicts, lists, strings and other JSON values. The first append to a text or an array replaces this
+node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
+lists on their path (`apply_ops`), so that existing views do not change. A view consists of the root of a tree and a version.
 
-Values passed in are validated and copied, and values returned are copies. Only `apply` and `grow` change a document.
+Only `apply` and `grow` change a document. They validate and copy the values that are passed to them. All values that a
+document returns are copies.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ __all__ = ["Document", "TextChange", "View"]
 
 
 class TextChange(NamedTuple):
-    """Change of one text: its last `deleted` code points were removed, then `text` was appended."""
+    """Change of one text, in which the last `deleted` code points were removed, and then `text` was appended."""
 
     pointer: str
     deleted: int
@@ -37,13 +38,13 @@ class TextChange(NamedTuple):
 
     @classmethod
     def between(cls, pointer: str, old: str, new: str) -> Self:
-        """Compute the change from one text to another. Everything after their longest common prefix is deleted."""
+        """Compute the change from one text to another. The text after their longest common prefix counts as deleted."""
         kept = common_prefix(old, new)
         return cls(pointer, len(old) - kept, new[kept:])
 
     @classmethod
     def since(cls, pointer: str, old: Rope, new: str) -> Self:
-        """Compute the change from a `Rope` to another text, without joining the pieces of the rope."""
+        """Compute the change from the text in a `Rope` to another text, without joining the pieces of the rope."""
         kept = 0
         for piece in old.pieces():
             if not new.startswith(piece, kept):
@@ -55,19 +56,19 @@ class TextChange(NamedTuple):
 
 @dataclass(slots=True)
 class _Applied:
-    """Record of the last diff, from which `Document.text_changes` computes its result on demand."""
+    """Record of the last applied diff, from which `Document.text_changes` computes its result when it is read."""
 
     before: View
     touched: list[Tokens]
     row: bool
-    """Whether the diff held a row, which appends to all columns."""
+    """Whether the diff contained a row, which appends to all columns."""
 
 
 class Document(DiffApplier):
-    """A job's state. Appends cost O(1) at any size, and a view never changes after it was taken.
+    """The state of a job. Appends take constant time, and a view never changes after it was created.
 
-    Only one thread may apply diffs. Other threads may read views meanwhile. Diffs are atomic: a diff that raises an error
-    leaves the document unchanged.
+    Only one thread may apply diffs. Other threads may read views at the same time. If a diff cannot be applied, `apply`
+    raises an error and leaves the document unchanged.
     """
 
     __slots__ = (
@@ -86,11 +87,12 @@ class Document(DiffApplier):
         """Create a document from a state.
 
         Args:
-            value: The state, or any other JSON value. It is copied.
-            columns: JSON Pointers of the texts and arrays that rows and bare strings append to. They need not exist yet.
+            value: The state, or any other JSON value. The document copies it.
+            columns: JSON Pointers of the columns, that is of the texts and arrays to which rows and string diffs append. The
+                texts and arrays need not exist yet.
 
         Raises:
-            DiffError: A column is not a valid JSON Pointer, or the value is nested too deep or not I-JSON.
+            DiffError: A column is not a valid JSON Pointer, or the value is nested too deep, or it is not I-JSON.
         """
         try:
             super().__init__(admit(value), columns)
@@ -101,22 +103,23 @@ class Document(DiffApplier):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
         self._growing: dict[Tokens, Rope | RopeArray] = {}
-        """Cache of versioned nodes by their path. Cleared by every op that does not append."""
+        """Cache of versioned nodes by their path. Every op that does not append clears the cache."""
         self._rows: list[Rope | RopeArray] | None = None
-        """Cache of the nodes of all columns, in order. Cleared together with `_growing`."""
+        """Cache of the nodes of all columns, in order. It is cleared together with `_growing`."""
         self._sole: Rope | None = None
-        """Node of the only column, if it is a text. Bare strings are appended to it directly."""
+        """Node of the column if the job has exactly one column, and it is a text. String diffs append to it directly."""
         self._grown: list[Rope | RopeArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
         self._last: str | _Applied | tuple[TextChange, ...] = ()
 
     def apply(self, diff: JsonValue) -> None:
-        """Apply one diff, in any of its three shapes, as a whole or not at all.
+        """Apply one diff, which may have any of the three shapes. If the diff is invalid, the document does not change.
 
         Raises:
-            DiffError: The diff is malformed, does not fit the document, or changes a stable prefix (`StableError`).
-            IntegrityError: The result does not match the diff's `check`.
+            DiffError: The diff is malformed, or cannot be applied to the document, or changes a stable prefix
+                (`StableError`).
+            IntegrityError: The result does not match the `check` of the diff.
         """
         text = self._sole
         if text is not None and type(diff) is str and (diff.isascii() or is_text(diff)):
@@ -133,7 +136,7 @@ class Document(DiffApplier):
                 check_stable_prefix(before, View(self._top, LATEST), self._touched)
             verify(self, shape.check)
             if self._own:
-                # Views taken from now on share the containers that this diff created. Later diffs must copy them.
+                # Later diffs must copy the dicts and lists that this diff created, because new views share them.
                 self._clear_node_caches()
         except BaseException:
             self._top = before._top
@@ -146,10 +149,10 @@ class Document(DiffApplier):
         self._last = _Applied(before, self._touched, self._row_grew)
 
     def grow(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows without validating them. The caller has validated the members and their types.
+        """Append rows without validating them. The caller must have validated the values and their types.
 
         Args:
-            rows: One member per column in each row: a string for a text, one new element for an array.
+            rows: The rows. Each row has one value for each column: a string for a text, or one new element for an array.
 
         Raises:
             DiffError: A column does not exist, or is neither a text nor an array.
@@ -176,16 +179,16 @@ class Document(DiffApplier):
         return View(self._top, LATEST).value(pointer)
 
     def in_pieces(self, pointer: str) -> Any:
-        """Return a copy of the current value at a pointer, with long texts left as `Rope` nodes for `digests.digest`."""
+        """Return a copy of the current value at a pointer, in which long texts are `Rope` nodes, for `digests.digest`."""
         return in_pieces(find(self._top, parse(pointer)))
 
     def json_bytes(self) -> int:
-        """Size of the document as compact JSON, in bytes. Takes time linear in that size."""
+        """Return the size of the document as compact JSON, in bytes. This takes time linear in the size."""
         return json_bytes(self._top[0])
 
     @property
     def text_changes(self) -> tuple[TextChange, ...]:
-        """Net changes of the column texts by the last diff. Texts that did not change are omitted."""
+        """Changes that the last diff made to the texts in columns. Texts that did not change are omitted."""
         last = self._last
         if isinstance(last, tuple):
             return last
@@ -197,9 +200,9 @@ class Document(DiffApplier):
         return changes
 
     def changes_since(self, before: "Document | None") -> tuple[TextChange, ...]:
-        """Changes of the column texts relative to an earlier document, which a snapshot replaced.
+        """Return the changes of the texts in columns since an earlier document, which a snapshot has replaced.
 
-        A text that is a column of the earlier document but not of this document counts as deleted completely.
+        If a text is a column of the earlier document but not of this document, the whole text counts as deleted.
         """
         changes = []
         for pointer in dict.fromkeys(self.columns + (before.columns if before is not None else ())):
@@ -228,8 +231,8 @@ class Document(DiffApplier):
             if isinstance(new, Rope) and old is new:
                 change = TextChange(pointer, 0, new.text_since(new.length_at(before._version)))
             elif isinstance(old, Rope) and isinstance(new, Rope):
-                # The new rope is a truncated copy of the old one, so the pieces that both hold need no comparison. The
-                # old rope may have grown before it was truncated.
+                # The text was truncated, so that the new rope shares its first pieces with the old rope. These pieces need
+                # not be compared. The old rope may also have grown before it was truncated.
                 length = old.length_at(before._version)
                 shared = min(old.shared_with(new), length)
                 was = old.text_since(shared)[: length - shared]
@@ -251,7 +254,7 @@ class Document(DiffApplier):
             found.update(index for index in near if self._column_tokens[index][: len(tokens)] == tokens)
         return sorted(found)
 
-    # ---- Overrides of `DiffApplier` that append in place -------------------------------------------------------
+    # ---- overrides of methods of `DiffApplier`, to append in place -----------------------------------------------
 
     def _row(self, op: list[Any]) -> None:
         super()._row(op)
@@ -283,7 +286,7 @@ class Document(DiffApplier):
         if type(node) is str:
             node = container[key] = Rope(node)
         elif type(node) is list and id(node) not in self._own:
-            # Copy the list, because older roots may refer to it. Lists created by this diff are appended to directly.
+            # Copy the list, because existing views may contain it. A list that this diff has created need not be copied.
             node = container[key] = RopeArray(node.copy())
         elif not isinstance(node, Rope | RopeArray):
             return node
@@ -305,12 +308,12 @@ class Document(DiffApplier):
 
     def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:
         node = super()._measured(pointer, kinds, kind)
-        # Texts are usually checked repeatedly. A Rope caches its CRC, which keeps repeated checks cheap.
+        # Convert the text to a Rope, which caches its CRC, because most texts are checked repeatedly.
         return self._growable(parse(pointer)) if type(node) is str else node
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         container, key = super()._slot(tokens)
-        # An op on an array element can shift all elements after it, so the whole array counts as touched.
+        # An op on an element of an array can shift all later elements. The whole array therefore counts as changed.
         self._touched.append(tokens[:-1] if type(container) is list else tokens)
         self._clear_node_caches()
         return container, key

@@ -1,8 +1,8 @@
-"""Strict JSON Pointers (RFC 6901): parsing, building and array indexes.
+"""Parse and build JSON Pointers (RFC 6901) by strict rules, so that each location in a document has exactly one pointer.
 
-A `~` must be followed by `0` or `1`. A token for an array must be an index: ASCII digits without sign or leading zero,
-which excludes `-` and `٣`. For an object every token is an ordinary member name, including `-` and `__proto__`. Each
-location in a document therefore has exactly one pointer.
+A `~` must be followed by `0` or `1`. If a token refers to an element of an array, it must be an index, that is ASCII
+digits without a sign or a leading zero. This excludes `-` and `٣`. If a token refers to a member of an object, it may be
+any name, including `-` and `__proto__`.
 """
 
 import re
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MAX_CACHED_POINTERS = 1024
-"""Size of the cache of parsed pointers. A stream uses the same few pointers in nearly all of its diffs."""
+"""Maximum number of parsed pointers in the cache. A stream uses the same few pointers in nearly all of its diffs."""
 
 MAX_CACHED_LENGTH = 256
-"""Maximum length of a cached pointer. Without this limit hostile pointers could fill the memory."""
+"""Maximum length of a pointer in the cache. Without this limit, a hostile server could fill the memory with pointers."""
 
 _STRAY_TILDE = re.compile(r"~(?![01])")
-# Sixteen digits cover 2^53. The limit keeps `int` from raising its own ValueError for thousands of digits.
+# Sixteen digits are enough for 2^53. Without a limit, `int` would raise a different ValueError for thousands of digits.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
@@ -25,11 +25,11 @@ class PointerError(ValueError):
 
 
 def parse(pointer: str) -> tuple[str, ...]:
-    """Split a pointer into its unescaped tokens. The root pointer `""` has no tokens.
+    """Split a pointer into its unescaped tokens. The pointer to the root, `""`, has no tokens.
 
     Raises:
-        PointerError: The pointer is not empty and does not begin with `/`, or it holds a `~` that is not followed by `0`
-            or `1`, or a lone surrogate.
+        PointerError: The pointer is not empty and does not begin with `/`, or it contains a lone surrogate, or a `~` that
+            is not followed by `0` or `1`.
     """
     return _cached_split(pointer) if len(pointer) <= MAX_CACHED_LENGTH else _split(pointer)
 
@@ -48,12 +48,14 @@ def array_index(token: str) -> int:
     """Parse a token as an array index.
 
     Raises:
-        PointerError: The token is not 1 to 16 ASCII digits without sign and leading zero.
+        PointerError: The token does not consist of 1 to 16 ASCII digits without a leading zero.
     """
     if len(token) == 1 and "0" <= token <= "9":
         return ord(token) - 48
     if _INDEX.fullmatch(token) is None:
-        raise PointerError(f"{token[:40]!r} is not an array index: use digits without sign or leading zero")
+        raise PointerError(
+            f"{token[:40]!r} is not an array index; use digits without a sign or a leading zero"
+        )
     return int(token)
 
 

@@ -1,8 +1,8 @@
-"""JSON values inside a document: depth limits, validated copies, and comparison.
+"""JSON values in a document: limits on their nesting, validated copies, and comparison.
 
-Depth counts nested arrays and objects: a text has depth 0, and `[[]]` has depth 2. The value of one item may have depth
-56. In a state it is located at `/items/k/value`, which adds three levels. The remaining levels up to the limit of 64 per
-event are reserved for the event's own structure.
+The depth of a value is the number of nested arrays and objects. A text has the depth 0, and `[[]]` has the depth 2. The
+value of an item may have at most the depth 56. In a state, it is located at `/items/k/value`, which adds three levels. The
+protocol's limit for an event is 64 levels. The remaining levels are reserved for the structure of the event.
 """
 
 from collections.abc import Iterable
@@ -14,28 +14,29 @@ from pydantic import JsonValue
 from tidewire.protocol import strict_json
 
 MAX_VALUE_DEPTH: Final = 56
-"""Maximum nesting of one item's value."""
+"""Maximum depth of the value of an item."""
 
 MAX_STATE_DEPTH: Final = MAX_VALUE_DEPTH + 3
-"""Maximum nesting of a document. Ops that would create deeper nesting are rejected."""
+"""Maximum depth of a document. Ops that would exceed it are rejected."""
 
 
 _PART: Final = 2**16
-"""Number of code points that are compared at a time."""
+"""Number of code points of long texts that are compared at a time."""
 
 _LEAST: Final = -strict_json.MAX_INTEGER
 _MOST: Final = strict_json.MAX_INTEGER
 
 
 def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
-    """Copy a value's arrays and objects, and validate it as I-JSON.
+    """Validate a value as I-JSON, and return a copy of its arrays and objects.
 
     Args:
         value: Any value.
-        max_depth: Maximum nesting of the value.
+        max_depth: Maximum depth of the value.
 
     Raises:
-        StrictJsonError: The value is nested too deep or is not I-JSON. The message names the location, except for nesting.
+        StrictJsonError: The value is nested too deep, or is not I-JSON. The message contains the path of the violation,
+            unless the nesting is too deep.
     """
     try:
         copy: JsonValue = _copies((value,), max_depth)[0]
@@ -49,28 +50,28 @@ def admit_all(values: Iterable[JsonValue], max_depth: int = MAX_STATE_DEPTH) -> 
     """Copy and validate several values like `admit`, with a less specific error message.
 
     Raises:
-        StrictJsonError: A value is nested too deep or is not I-JSON. The message does not name the location.
+        StrictJsonError: A value is nested too deep, or is not I-JSON. The message does not contain the path.
     """
     return _copies(values, max_depth)
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
-    """Whether two JSON values are equal including their types: `1`, `1.0` and `true` differ, and so do `-0.0` and `0.0`.
+    """Whether two JSON values are equal and have the same types.
 
-    The order of an object's members is ignored.
+    `1`, `1.0` and `true` are different values, and so are `-0.0` and `0.0`. The order of an object's members is ignored.
     """
     return one is other or _same(one, other, MAX_STATE_DEPTH)
 
 
 def is_text(text: str) -> bool:
-    """Whether a string can be encoded as UTF-8, that is, holds no lone surrogates."""
+    """Whether a string can be encoded as UTF-8, that is, whether it contains no lone surrogates."""
     return text.isascii() or strict_json.lone_surrogate(text) is None
 
 
 def common_prefix(one: str, other: str) -> int:
-    """Length of the longest common prefix of two texts, in code points.
+    """Return the length of the longest common prefix of two texts, in code points.
 
-    Compares large slices instead of single characters, and never copies a long text as a whole.
+    For speed, the function compares large slices instead of single characters. It never copies a long text as a whole.
     """
     if len(one) > len(other):
         one, other = other, one
@@ -98,14 +99,18 @@ def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
     for value in values:
         kind = type(value)
         if kind is str:
-            if not (value.isascii() or is_text(value)):  # `isascii` first: it saves a call for most texts
-                raise _NotAdmitted("the value holds a lone surrogate")
+            if not (
+                value.isascii() or is_text(value)
+            ):  # `isascii` makes the call of `is_text` unnecessary in most cases
+                raise _NotAdmitted("the value contains a lone surrogate")
         elif kind is float:
             if not isfinite(value):
-                raise _NotAdmitted("the value holds a number that JSON cannot represent (NaN or an infinity)")
+                raise _NotAdmitted(
+                    "the value contains a number that JSON cannot represent (NaN or an infinity)"
+                )
         elif kind is int:
             if not _LEAST <= value <= _MOST:
-                raise _NotAdmitted("the value holds an integer beyond ±2^53")
+                raise _NotAdmitted("the value contains an integer beyond ±2^53")
         elif kind is list or kind is dict:
             if max_depth <= 0:
                 raise _NotAdmitted("the value is nested too deep")
@@ -114,9 +119,9 @@ def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
             elif _are_names(value):
                 value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901
             else:
-                raise _NotAdmitted("a member name is not a string, or holds a lone surrogate")
+                raise _NotAdmitted("a member name is not a string, or contains a lone surrogate")
         elif value is not None and kind is not bool:
-            raise _NotAdmitted("the value holds an object of a type that JSON does not have")
+            raise _NotAdmitted("the value contains an object of a type that JSON does not have")
         copies.append(value)
     return copies
 

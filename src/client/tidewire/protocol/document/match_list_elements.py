@@ -1,10 +1,10 @@
-"""Align two lists: find pairs of equal elements in the same order, for a short diff.
+"""Align two lists, that is, find pairs of equal elements in the same order, so that the diff between the lists is short.
 
-Up to `MAX_EDITS` edits are found exactly, with the greedy algorithm of Myers ("An O(ND) Difference Algorithm", 1986),
-which takes time proportional to the length of the lists times the number of edits. If there are more edits, the lists are
-split at elements that occur exactly once in both lists, as in a patience diff, and each section between two such elements
-is aligned recursively, up to `MAX_TURNS` levels. Sections beyond these limits stay unaligned. The diff is then longer
-but still correct.
+If at most `MAX_EDITS` edits lead from one list to the other, the optimal alignment is found with the greedy algorithm of
+Myers ("An O(ND) Difference Algorithm", 1986). It takes time proportional to the length of the lists times the number of
+edits. If there are more edits, the lists are split at the elements that occur exactly once in both lists, as in a patience
+diff. Each section between two such elements is aligned recursively, up to a depth of `MAX_TURNS`. Sections beyond these
+limits are not aligned. The diff is then longer but still correct.
 """
 
 from bisect import bisect_left
@@ -14,16 +14,16 @@ from itertools import pairwise
 from typing import Final
 
 MAX_EDITS: Final = 64
-"""Maximum number of insertions and deletions per section for the exact algorithm."""
+"""Maximum number of insertions and deletions in a section for which an optimal alignment is searched."""
 
 MAX_TURNS: Final = 8
-"""Maximum depth of splitting a section into smaller sections."""
+"""Maximum depth of the recursion in which sections are split into smaller sections."""
 
 Matches = list[tuple[int, int]]
 
 
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
-    """Return index pairs of equal elements. Both indexes increase strictly from pair to pair."""
+    """Return the pairs of indexes of matching elements. Both indexes increase strictly from pair to pair."""
     matches: Matches = []
     stretches = [(0, len(old), 0, len(new), MAX_TURNS)]
     while stretches:
@@ -41,10 +41,10 @@ def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
 
 
 def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | None:
-    """Longest common subsequence, or None if more than `MAX_EDITS` edits separate the lists."""
+    """Return a longest common subsequence, or None if more than `MAX_EDITS` edits lead from one list to the other."""
     n, m = len(old), len(new)
-    # Maps diagonal k (x - y = k) to the furthest x that is reachable with the current number of edits. An x past the end
-    # of a list is harmless, because a path to both ends with fewer edits has already been returned.
+    # The names are those of the paper. `furthest` maps a diagonal k (x - y = k) to the largest x that can be reached with the
+    # current number of edits. An x beyond the end of a list does no harm, because it is never read as an index.
     furthest: dict[int, int] = {}
     earlier: list[dict[int, int]] = []
     for edits in range(min(MAX_EDITS, n + m) + 1):
@@ -62,7 +62,10 @@ def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | No
 
 
 def _step(furthest: dict[int, int], k: int) -> int:
-    """The x at which one more edit enters diagonal k: an insertion from diagonal k + 1, or a deletion from k - 1."""
+    """Return the largest x on diagonal k after one more edit.
+
+    The edit is an insertion from diagonal k + 1, or a deletion from diagonal k - 1.
+    """
     return max(furthest.get(k + 1, -1), furthest.get(k - 1, -2) + 1)
 
 
@@ -81,12 +84,12 @@ def _walk_back(earlier: list[dict[int, int]], n: int, m: int) -> Matches:
 
 
 def _anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
-    """Longest common subsequence of the elements that occur exactly once in both lists."""
+    """Return a longest common subsequence of the elements that occur exactly once in each list."""
     in_old, in_new = Counter(old), Counter(new)
     places = {element: j for j, element in enumerate(new) if in_new[element] == 1}
     shared = [(i, places[e]) for i, e in enumerate(old) if in_old[e] == 1 and e in places]
-    # Patience sorting: tails[n] is the smallest index in `new` at which an increasing run of n + 1 pairs can end, ends[n]
-    # is the pair with that index, and previous[i] is the pair before pair i in its run.
+    # This is patience sorting. tails[n] is the smallest index in `new` at which an increasing run of n + 1 pairs can end.
+    # ends[n] is the pair with this index, and previous[i] is the pair before pair i in its run.
     tails: list[int] = []
     ends: list[int] = []
     previous: list[int] = []

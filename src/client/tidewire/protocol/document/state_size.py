@@ -1,8 +1,8 @@
-"""Limit on the size of a job's state, enforced without measuring the state at each event.
+"""Limit on the size of a job's state, which the client enforces without measuring the state at each event.
 
-An op adds at most its own size to the state. The client therefore adds up the sizes of events, and measures the state only
-when the sum could exceed the limit. Near the limit it measures once per sixteenth of the limit instead of at each event.
-The state can therefore exceed the limit by up to a sixteenth.
+An op adds at most its own size to the state. The client therefore adds up the sizes of the events, and measures the state
+only when the sum exceeds the limit. When the state is nearly as large as the limit, the client measures it each time that
+events with a sixteenth of the limit have arrived. The state can therefore exceed the limit by up to a sixteenth.
 """
 
 from json.encoder import encode_basestring
@@ -11,27 +11,27 @@ from typing import Any, Final
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 
 MAX_STATE_BYTES: Final = 64 * 2**20
-"""Default limit of the client for a job's state as JSON, in bytes. Four times the default limit of the server."""
+"""Default of the client's limit for the size of a job's state as JSON, in bytes. It is four times the server's default."""
 
 _SLACK: Final = 16
-"""A state is measured again only after at least `limit / _SLACK` bytes have arrived."""
+"""Divisor of the limit. The client measures a state again only after events of `limit / _SLACK` bytes have arrived."""
 
 _PART: Final = 2**16
-"""Number of code points of a text that are serialized at a time."""
+"""Number of code points of a long text that are serialized at a time."""
 
 
 def cost(data: str) -> int:
-    """Upper bound of the UTF-8 size of an event's data, in bytes. Takes constant time."""
+    """Return an upper bound of the UTF-8 size of an event's data, in bytes. This takes constant time."""
     return len(data) if data.isascii() else 4 * len(data)
 
 
 def room_for_more(limit: int, size: int) -> int:
-    """Bytes that may arrive before a state of this size must be measured again."""
+    """Return the number of bytes that may arrive before a state of this size must be measured again."""
     return max(limit - size, limit // _SLACK)
 
 
 def json_bytes(node: Any) -> int:
-    """Current size of a document node as compact JSON, in bytes, computed without building that JSON."""
+    """Return the current size of a document node as compact JSON, in bytes, without serializing the node as a whole."""
     kind = type(node)
     if kind is str:
         return 2 + _inner(node)

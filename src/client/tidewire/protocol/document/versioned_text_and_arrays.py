@@ -1,15 +1,17 @@
 """Append-only texts (`Rope`) and arrays (`RopeArray`) whose earlier versions stay readable.
 
-Appending never changes existing content, so an earlier version of a node is a prefix of it. A document numbers its
-*versions*. When a node grows, it records the length that it had before. A reader of a version reads only up to that length.
+An append never changes existing content, so the content of a node in an earlier version is a prefix of its current content.
+A document numbers its *versions*. When a node grows, it records the version and its previous length. To read the node in an
+earlier version, a reader looks up the length in this version, and reads only this prefix.
 
-One thread writes while other threads read. Three rules make that safe without a lock on the hot path:
-- The writer updates `version` before `length`, and a reader reads `length` before `version`. If the version that a reader
-  read is not newer than its own, then the length is not newer either.
+One thread writes while other threads read. Three rules make this safe without a lock:
+
+- The writer updates `version` before `length`, and a reader reads `length` before `version`. If the version that the reader
+  gets is not newer than the version that it wants to read, then the length is not newer either.
 - The pieces of a text are joined by a single call that the interpreter does not interrupt. When the writer merges pieces,
   it replaces the whole list, so a reader never sees a partial merge.
-- Content that a reader may read is never removed. Truncating a text creates a new node. The only content removed in place
-  belongs to a diff that failed, and no reader has a version that includes it.
+- Content that a reader may read is never removed. Truncating a text creates a new node. Only the content from a diff that
+  failed is removed in place, and no reader reads a version that includes this content.
 """
 
 from array import array
@@ -21,14 +23,14 @@ from zlib import crc32
 from tidewire.protocol.document.json_values import same
 
 LATEST: Final = 2**62
-"""Version number above all others. Reading at this version returns the current content."""
+"""A version number greater than all others. Reading a node in this version returns its current content."""
 
 MAX_LOOSE_PIECES: Final = 512
-"""Number of unmerged pieces after which a text merges them."""
+"""Maximum number of pieces of a text that are not merged. When it is exceeded, the text merges them."""
 
 MAX_PIECE: Final = 65_536
-"""Maximum length of a merged piece, in code points, which bounds the copying when a text is truncated. A longer piece that
-was appended at once is kept as one piece, shared with the caller, until the text is truncated."""
+"""Maximum length of a merged piece, in code points. It limits how much text is copied when a text is truncated. A longer
+string that was appended at once stays one piece until the text is truncated."""
 
 
 class _RopeNode:
@@ -37,7 +39,7 @@ class _RopeNode:
     length: int
     """Current length, in code points or elements."""
     version: int
-    """Version at which `length` was last changed."""
+    """Version of the document in which `length` last changed."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -46,7 +48,7 @@ class _RopeNode:
         self._lengths = array("q")
 
     def length_at(self, version: int) -> int:
-        """Length of the node at the end of a version."""
+        """Return the length of the node in a version of the document."""
         length = self.length
         if self.version <= version:
             return length
@@ -59,10 +61,11 @@ class _RopeNode:
 
 
 class Rope(_RopeNode):
-    """A text stored as a list of pieces: merged pieces of decreasing size, then the pieces appended since the last merge.
+    """A text that is stored as a list of pieces.
 
-    Two pieces are merged only if the first is not longer than the second, so each code point is copied only a few times.
-    Merging keeps the memory for many small pieces close to the size of their text.
+    The list begins with merged pieces of decreasing length, followed by the pieces that were appended since the last merge.
+    Merging many small pieces saves memory. Two pieces are merged only if the first is not longer than the second, so that
+    each code point is copied only a few times.
     """
 
     __slots__ = ("_crcs", "_pieces")
@@ -71,15 +74,15 @@ class Rope(_RopeNode):
         super().__init__(len(text))
         self._pieces = [text] if text else []
         self._crcs: list[int] = []
-        """CRC-32 of the text up to the end of each merged piece."""
+        """For each merged piece, the CRC-32 of the text up to the end of this piece."""
 
     def extend(self, piece: str, version: int) -> None:
-        """Append one piece. The caller has checked that it holds no lone surrogates."""
+        """Append one piece. The caller must have checked that the piece contains no lone surrogates."""
         if self.version != version:
             if not piece:
-                # An empty piece would still record a length. A stream of empty pieces would fill the memory.
+                # Do not record a length for an empty piece, because a stream of empty pieces would fill the memory.
                 return
-            # Inlined `_record_length`, because this runs for each token of a stream.
+            # This is a copy of `_record_length`, to save a function call for each token of a stream.
             self._lengths.append(self.length)
             self._versions.append(self.version)
             self.version = version
@@ -90,13 +93,13 @@ class Rope(_RopeNode):
             self._merge()
 
     def text_at(self, version: int) -> str:
-        """Return the text at the end of a version."""
+        """Return the text of the node in a version of the document."""
         length = self.length_at(version)
         text = "".join(self._pieces)
         return text if len(text) == length else text[:length]
 
     def text_since(self, length: int) -> str:
-        """Return the text after its first `length` code points. Takes time linear in the result, not in the whole text."""
+        """Return the text after the first `length` code points. The time depends only on the length of the result."""
         pieces = self._pieces
         start, missing = len(pieces), self.length - length
         while missing > 0:
@@ -105,11 +108,14 @@ class Rope(_RopeNode):
         return "".join(pieces[start:])[-missing:]
 
     def pieces(self) -> Iterator[str]:
-        """Iterate over the pieces of the current text, which avoids copying it."""
+        """Iterate over the pieces of the current text, without copying the text."""
         return iter(self._pieces)
 
     def shared_with(self, other: "Rope") -> int:
-        """Length of the common prefix made of shared pieces, in code points. Compares identities, not characters."""
+        """Return the total length of the first pieces that two ropes share, in code points.
+
+        Only pieces that are the same Python object count as shared. Their characters are not compared.
+        """
         shared = 0
         for mine, theirs in zip(self._pieces, other._pieces, strict=False):
             if mine is not theirs:
@@ -118,7 +124,7 @@ class Rope(_RopeNode):
         return shared
 
     def crc(self) -> int:
-        """CRC-32 of the UTF-8 encoding of the current text. Only pieces appended since the last call are read."""
+        """Return the CRC-32 of the current text in UTF-8. Only the pieces appended since the last call are read."""
         self._merge()
         return self._crcs[-1] if self._crcs else 0
 
@@ -159,7 +165,7 @@ class Rope(_RopeNode):
 
 
 def _blocks(pieces: Iterable[str]) -> Iterator[str]:
-    """Join pieces into blocks of at most `MAX_PIECE` code points. A longer piece stays a block by itself."""
+    """Join pieces into blocks of at most `MAX_PIECE` code points. A piece that is longer becomes a separate block."""
     run: list[str] = []
     size = 0
     for piece in pieces:
@@ -178,17 +184,17 @@ def _crc(text: str, crc: int) -> int:
 
 
 class RopeArray(_RopeNode):
-    """An append-only array. Its elements may be arrays, objects, and versioned nodes."""
+    """An append-only array. Its elements may be JSON values and versioned nodes."""
 
     __slots__ = ("items",)
 
     def __init__(self, items: list[Any]) -> None:
-        """Wrap a list. The caller must not keep a reference to it."""
+        """Create an array from a list. The caller must not keep a reference to the list."""
         super().__init__(len(items))
         self.items: list[Any] = items
 
     def extend(self, elements: list[Any], version: int) -> None:
-        """Append elements. The caller must not modify them afterwards."""
+        """Append elements. The caller must not modify the elements afterwards."""
         if self.version != version:
             if not elements:
                 return
@@ -197,7 +203,7 @@ class RopeArray(_RopeNode):
         self.length += len(elements)
 
     def items_at(self, version: int) -> list[Any]:
-        """Return a new list of the elements at the end of a version."""
+        """Return a new list with the elements of the array in a version of the document."""
         return self.items[: self.length_at(version)]
 
     def cut(self, length: int) -> None:
@@ -207,7 +213,7 @@ class RopeArray(_RopeNode):
 
 
 def in_pieces(node: Any) -> Any:
-    """Copy a node like `materialize` at the latest version, but keep texts longer than `MAX_PIECE` as `Rope` nodes."""
+    """Copy the current content of a node to JSON types, except that texts longer than `MAX_PIECE` stay `Rope` nodes."""
     kind = type(node)
     if kind is dict:
         return {name: in_pieces(member) for name, member in node.items()}
@@ -219,7 +225,10 @@ def in_pieces(node: Any) -> Any:
 
 
 def holds(node: Any, value: Any) -> bool:
-    """Whether the current content of a node equals a JSON value, compared like `json_values.same` and without copying."""
+    """Whether the current content of a node equals a JSON value, by the rules of `json_values.same`.
+
+    The content of the node is not copied.
+    """
     kind = type(node)
     if kind is Rope:
         if type(value) is not str or len(value) != node.length:
@@ -242,7 +251,7 @@ def holds(node: Any, value: Any) -> bool:
 
 
 def materialize(node: Any, version: int) -> Any:
-    """Copy a node and its descendants at the end of a version to dicts, lists, strings and scalars."""
+    """Copy the content of a node in a version of the document to dicts, lists, strings and other JSON types."""
     kind = type(node)
     if kind is dict:
         return {name: materialize(member, version) for name, member in node.items()}

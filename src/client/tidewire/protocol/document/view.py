@@ -1,4 +1,4 @@
-"""Immutable view of a document (`View`)."""
+"""Immutable view of a document's state at one point in time (`View`)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tidewire.protocol.document.versioned_text_and_arrays import Rope, materiali
 
 
 class View:
-    """The state of a document at the time the view was taken. Values are copied only when they are read."""
+    """The state of a document at the time when the view was created. A value is copied only when it is read."""
 
     __slots__ = ("_top", "_version")
 
@@ -29,14 +29,14 @@ class View:
         return value
 
     def length(self, pointer: str) -> int:
-        """Length of the array at a pointer, or 0 if there is no array."""
+        """Return the length of the array at a pointer, or 0 if there is no array at the pointer."""
         node = self.node(parse(pointer))
         if type(node) not in ARRAYS:
             return 0
         return len(node) if type(node) is list else node.length_at(self._version)
 
     def elements(self, pointer: str, start: int) -> list[JsonValue]:
-        """Copies of the array elements at a pointer from index `start` on. Takes time linear in the result only."""
+        """Return copies of an array's elements from index `start` on. The time depends only on the length of the result."""
         node = self.node(parse(pointer))
         if type(node) not in ARRAYS:
             return []
@@ -44,16 +44,16 @@ class View:
         return [materialize(one, self._version) for one in items[start : self.length(pointer)]]
 
     def node(self, tokens: Tokens) -> Any:
-        """Return the node at a path, or None. Internal: the node is shared with the document."""
+        """Return the node at a path, or None if there is no node. For internal use, because the document shares the node."""
         try:
             return find(self._top, tokens, self._version)
         except LookupError:
             return None
 
     def same_prefix(self, later: "View", tokens: Tokens, n: int) -> bool:
-        """Whether the first n code points of the text at a path are the same in a later view.
+        """Whether the first n code points of the text at a path are the same in a later view. For internal use.
 
-        Returns True if this view has no text at the path. Pieces that both views share are not compared. Internal.
+        If this view has no text at the path, the result is True. Pieces of the text that both views share are not compared.
         """
         old, new = self.node(tokens), later.node(tokens)
         if old is new or type(old) not in TEXTS:
@@ -68,6 +68,6 @@ class View:
         return old.text_since(shared)[: n - shared] == new.text_since(shared)[: n - shared]
 
     def text(self, tokens: Tokens) -> str | None:
-        """Return the text at a path, or None if there is no text. Internal."""
+        """Return the text at a path, or None if there is no text at the path. For internal use."""
         node = self.node(tokens)
         return materialize(node, self._version) if type(node) in TEXTS else None

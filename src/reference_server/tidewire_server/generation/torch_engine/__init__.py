@@ -1,7 +1,8 @@
-"""Inference engine on torch, with continuous batching.
+"""Inference engine that uses torch, with continuous batching.
 
-Model code and checkpoints come from transformers. The key-value cache, the scheduler, the sampler and the log-probabilities
-are implemented here. Only this package and the recipe of the default model import torch.
+The library transformers provides the code of the models and loads checkpoints. This package implements the key-value
+cache, the scheduler, the sampler and the log-probabilities. In this project, only this package and the training script of
+the default model import torch.
 """
 
 try:

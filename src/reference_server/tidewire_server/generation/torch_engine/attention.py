@@ -1,7 +1,8 @@
-"""Attention over a key-value cache with dense slots, registered in transformers' attention interface.
+"""Attention over a key-value cache with dense slots, for models of the library transformers.
 
-A forward pass processes one packed row of tokens: first one token per slot (index i belongs to slot i), up to the highest
-slot that decodes, then the prompt chunks. The model calls `attention` in each layer and passes on the context of the pass.
+A forward pass processes one packed row of tokens. The row begins with one token for each slot, up to the highest slot that
+decodes, where the token at index i belongs to slot i. The prompt chunks follow. In each layer, the model calls `attention`
+with the attention context that the engine has passed to the model.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ from tidewire_server.generation.torch_engine.kv_cache import KVCache
 
 NAME = "tidewire_dense_slots"
 
-# Attention options beyond plain softmax(q·k)·v. Ignoring them would silently give wrong results, so they are rejected.
+# Options of attention functions that this module does not implement. A model that uses one of them is rejected, because it
+# would compute wrong results if the option were ignored.
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cu_seq_lens_q")
 
 
 class UnsupportedAttentionError(Exception):
-    """The model requires an attention variant other than full causal attention."""
+    """The model requires a kind of attention other than full causal attention."""
 
 
 class AttentionContext(Protocol):
-    """Attention for the tokens of one forward pass."""
+    """Computes the attention for the tokens of one forward pass."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """Compute the attention of one layer.
+        """Compute the attention of one layer for T tokens.
 
         Args:
             layer: Index of the layer.
-            query: Queries, [H, T, D].
-            key: Keys, [Hkv, T, D].
+            query: Queries, [H, T, D], where H is the number of query heads, and D the size of a head.
+            key: Keys, [Hkv, T, D], where Hkv is the number of key-value heads.
             value: Values, [Hkv, T, D].
-            scale: Factor for the dot products. None means 1/sqrt(D).
+            scale: Factor for the dot products of queries and keys. None means 1/sqrt(D).
 
         Returns:
             Attention output, [T, H, D].
@@ -58,7 +60,10 @@ def attention(
     attention_context: AttentionContext | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention function that the model calls. Shapes: query [1, H, T, D], key and value [1, Hkv, T, D]."""
+    """Compute the attention of one layer. The model calls this function.
+
+    The query has the shape [1, H, T, D]. The key and the value have the shape [1, Hkv, T, D].
+    """
     if attention_context is None:
         raise UnsupportedAttentionError(
             "the model does not pass its keyword arguments on to the attention function"
@@ -75,13 +80,19 @@ def attention(
 
 
 def register() -> None:
-    """Register the attention function with transformers. No mask function is registered, so models create no masks."""
+    """Register the attention function with transformers.
+
+    Models do not create attention masks, because no mask function is registered.
+    """
     AttentionInterface.register(NAME, attention)
 
 
 @dataclass
 class Probe:
-    """Context of a forward pass over one token that records the cache's shape: `heads[layer] = (Hkv, D)`."""
+    """Attention context that only records the number and the size of the key-value heads of each layer.
+
+    `heads` maps the index of a layer to (Hkv, D). The key-value cache needs these numbers.
+    """
 
     heads: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -96,11 +107,11 @@ class Probe:
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """Location of one chunk of a prompt, within the packed row and within the prompt."""
+    """Location of a prompt chunk in the packed row of tokens and in its prompt."""
 
     slot: int
     row: int
-    """Index in the packed row at which the chunk begins."""
+    """Index of the chunk's first token in the packed row."""
     start: int
     """Position of the chunk's first token in the prompt."""
     end: int
@@ -111,13 +122,14 @@ class Step:
     """Attention context of a forward pass over decoding slots and prompt chunks.
 
     Args:
-        cache: Keys and values of all slots. The pass writes the keys and values of its tokens to it.
-        decode_positions: Position of the current token of each slot. None for an idle slot.
+        cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
+        decode_positions: Position of the current token of each slot. None for a slot that does not decode.
         chunks: The prompt chunks, in the order of the packed row.
     """
 
     LENGTH_BUCKET = 64
-    """The number of positions that decoding reads is rounded up to a multiple of this, to limit the number of tensor shapes."""
+    """Granularity of the number of cache positions that decoding reads. The number is rounded up to a multiple of it, so that
+    few different tensor shapes occur."""
 
     def __init__(
         self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
@@ -126,7 +138,8 @@ class Step:
         self._cache = cache
         self._chunks = chunks
         self._decoding = len(decode_positions)
-        # Idle slots write to a scratch position that is never read, because they may hold a partially read prompt.
+        # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. Such slots
+        # write to a scratch position that is never read.
         writes = [cache.scratch if position is None else position for position in decode_positions]
         slots = list(range(self._decoding))
         for chunk in chunks:
@@ -154,9 +167,9 @@ class Step:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """Attention for one token per slot.
+        """Compute the attention for one token of each slot.
 
-        Query heads that share a key-value head are placed on the query axis, so the cache is read only once for them.
+        Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for them.
         """
         heads, batch, size = query.shape
         keys, values = self._cache.read(layer, slice(0, batch), self._length)  # [B, Hkv, S, D]

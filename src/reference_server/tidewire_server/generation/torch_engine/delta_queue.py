@@ -8,9 +8,9 @@ from tidewire_server.generation.engine import Delta, EngineError
 
 
 class DeltaQueue:
-    """Queue of one request's token blocks. Blocks that the reader has not taken yet are merged into one.
+    """Queue of one request's token blocks. The queue merges all blocks that the reader has not taken yet into one block.
 
-    All methods must be called on the reader's event loop. They are not thread-safe.
+    The methods are not thread-safe. Call them on the reader's event loop.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,8 @@ class DeltaQueue:
         """Wait for tokens and return all tokens since the last call as one block.
 
         Raises:
-            EngineError: The request failed. Raised only after all earlier tokens were returned.
+            EngineError: The request failed. This error is raised after all tokens that were generated before the failure
+                have been returned.
         """
         await self._ready.wait()
         delta, self._delta = self._delta, None

@@ -1,7 +1,7 @@
-"""Incremental detokenizer (`TextStream`), which emits complete characters and detects stop strings.
+"""Incremental detokenizer (`TextStream`), which converts tokens to text and detects stop strings.
 
-It uses the vocabulary that `tokenizer_bytes` reads when a model is loaded. The tokenizer itself is not called during
-generation.
+The detokenizer uses the vocabulary that `tokenizer_bytes` reads when a model is loaded. During a generation, the tokenizer
+itself is not called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidewire_server.generation.vocabulary import Vocabulary
 
 
 class TextStream:
-    """Incremental detokenizer for one generation. It emits only complete characters, and no part of a stop string.
+    """Incremental detokenizer for one generation. It returns only complete characters, and no part of a stop string.
 
     Args:
         vocabulary: The bytes of each token.
@@ -29,7 +29,7 @@ class TextStream:
         self.stopped = False
 
     def feed(self, token_id: int) -> str:
-        """Add a token and return the text that can be emitted. Sets `stopped` if a stop string is complete."""
+        """Add a token, and return the text that is now certain. If a stop string is complete, set `stopped`."""
         if token_id in self._vocabulary.special:
             return ""
         text = self._decoder.decode(self._vocabulary.bytes_of(token_id))
@@ -46,12 +46,12 @@ class TextStream:
         return text[: len(text) - held]
 
     def flush(self) -> str:
-        """Return the text held back for stop strings, at the end of the generation. Drops an incomplete character."""
+        """End the generation, and return the text that was held back. An incomplete character is dropped."""
         text, self._held = self._held, ""
         return text
 
     def _overlap(self, text: str) -> int:
-        """Length of the longest suffix of `text` that is a prefix of a stop string."""
+        """Return the length of the longest suffix of `text` with which a stop string begins."""
         longest = min(len(text), max(map(len, self._stops)) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""Torch engine (`TorchEngine`): a thread that repeatedly plans a step, executes it, and delivers the tokens."""
+"""The torch engine (`TorchEngine`). Its thread repeatedly plans a step, executes the step, and delivers the tokens."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, Ste
 logger = logging.getLogger(__name__)
 
 SUPPORTED_MEMBERS = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
-"""Input members that this engine supports in addition to `CORE_MEMBERS`. With a chat template also `messages`."""
+"""Input members that this engine supports in addition to `CORE_MEMBERS`. If the model has a chat template, the engine also
+supports `messages`."""
 
 SPARE_TOKENS = 8
-"""Upper bound of the tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
+"""Maximum number of tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Request(RunningSequence):
-    """A request in the engine, with its detokenizer and the queue of its reader."""
+    """A request in the engine, with its detokenizer and the queue from which its reader takes the generated tokens."""
 
     input: Generate
     text: TextStream
@@ -63,15 +64,16 @@ class TorchEngine:
         slots: Maximum number of requests that run at the same time.
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
         step_tokens: Maximum number of tokens that one forward pass processes.
-        max_top: Maximum value of `top_logprobs`, limited to `MAX_TOP`.
-        max_cache_bytes: Maximum size of the key-value cache. The context is shortened if it does not fit.
+        max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
+        max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
+            larger, the engine uses a shorter context.
 
     Raises:
-        LoadError: Not even a context of `MIN_CONTEXT` tokens fits into `max_cache_bytes`.
+        LoadError: A cache of `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
     """
 
     MIN_CONTEXT = 16
-    """Minimum context in tokens. The engine refuses to start with less."""
+    """Shortest context with which the engine starts, in tokens."""
 
     def __init__(
         self,
@@ -89,10 +91,14 @@ class TorchEngine:
         if context < min(self.MIN_CONTEXT, c.context):
             raise LoadError(
                 f"{slots} slots of {self.MIN_CONTEXT} tokens need {per_slot * (self.MIN_CONTEXT + 1)} bytes of cache, "
-                f"more than max_cache_bytes ({max_cache_bytes}): raise max_cache_bytes, or use fewer slots"
+                f"which is more than max_cache_bytes ({max_cache_bytes}); raise max_cache_bytes, or use fewer slots"
             )
         if context < c.context:
-            logger.warning("context shortened from %d to %d tokens to fit the cache", c.context, context)
+            logger.warning(
+                "the context is limited to %d instead of %d tokens, because of max_cache_bytes",
+                context,
+                c.context,
+            )
         self._checkpoint = checkpoint
         self._scheduler: StepScheduler[Request] = StepScheduler(slots, step_tokens)
         self._runner = Runner(
@@ -107,20 +113,20 @@ class TorchEngine:
             | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
         )
-        # Without a normalizer each token covers at least one byte. A prompt's size is then an upper bound of its tokens, and
-        # most prompts can be accepted without tokenizing them.
+        # If the tokenizer has no normalizer, each token covers at least one byte. The size of a prompt in bytes is then an
+        # upper bound of its number of tokens, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
         self._wake = threading.Condition()
-        # Guarded by the condition's lock, like the scheduler:
+        # The lock of `_wake` protects the scheduler and the following attributes:
         self._arrivals: deque[Request] = deque()
         self._max_open = slots + max_waiting
         self._closing = False
         self._started = 0
-        # Written by the engine's thread only:
+        # Only the engine's thread changes the following counters:
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
-        # The thread starts with the first request, so that an unused engine can be garbage-collected without `close`.
+        # The first request starts the thread. An engine that was never used can then be garbage-collected without `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
 
     @classmethod
@@ -144,10 +150,10 @@ class TorchEngine:
             threads: Number of CPU threads for torch. None keeps torch's default.
             slots: Maximum number of requests that run at the same time.
             max_waiting: Maximum number of requests that wait for a slot.
-            max_top: Maximum value of `top_logprobs`.
+            max_top: Maximum value of the input member `top_logprobs`.
 
         Raises:
-            LoadError: The checkpoint is not supported or cannot be read.
+            LoadError: The checkpoint is not supported, or it cannot be read.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -160,10 +166,12 @@ class TorchEngine:
         return self._caps
 
     async def check(self, request: Generate) -> None:
-        """Validate a request. Tokenizes the prompt only if its size alone does not show that it fits.
+        """Validate a request; see `Engine.check`.
+
+        The prompt is tokenized only if its size in bytes does not already show that it fits into the context.
 
         Raises:
-            InputError: The engine cannot serve the request. The error names the input member.
+            InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
         """
         check_members(request, self._caps)
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
@@ -171,7 +179,7 @@ class TorchEngine:
             await asyncio.to_thread(self._read_prompt, request)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
-        """Generate text, see `Engine.generate`. If the reader is slow, waiting blocks are merged."""
+        """Generate text; see `Engine.generate`. If the reader is slow, the blocks that it has not read yet are merged."""
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
         job = Request(
@@ -216,10 +224,11 @@ class TorchEngine:
             await asyncio.to_thread(self._thread.join)
 
     def _read_prompt(self, request: Generate) -> list[int]:
-        """Tokenize the prompt.
+        """Tokenize the prompt or the messages of a request.
 
         Raises:
-            InputError: The prompt is empty, or the prompt and `max_tokens` do not fit into the context.
+            InputError: The prompt is empty, the chat template cannot render the messages, or the prompt and `max_tokens`
+                together do not fit into the context.
         """
         tokenizer = self._checkpoint.tokenizer
         member = "prompt" if request.messages is None else "messages"
@@ -235,13 +244,13 @@ class TorchEngine:
                     f"the model's chat template cannot render these messages: {error}", member=member
                 ) from error
             add_special = False
-        # The transformers wrapper of the tokenizer is not thread-safe, because it stores settings between calls. The backend
-        # tokenizer is thread-safe.
+        # Call the backend tokenizer, which is thread-safe. The tokenizer class of transformers is not thread-safe, because
+        # it stores settings between calls.
         ids: list[int] = tokenizer.backend_tokenizer.encode(text, add_special_tokens=add_special).ids
         context = self._caps.context
         if not ids:
             raise InputError(
-                f"{member} is empty: the model needs at least one token to continue", member=member
+                f"{member} is empty, but the model needs at least one token to continue", member=member
             )
         if len(ids) >= context:
             raise InputError(
@@ -252,15 +261,19 @@ class TorchEngine:
             )
         if len(ids) + request.max_tokens > context:
             raise InputError(
-                f"max_tokens is {request.max_tokens}, but after the {len(ids)} tokens of {member}, "
-                f"the context of {context} tokens has room for {context - len(ids)}",
+                f"max_tokens is {request.max_tokens}, but {member} has {len(ids)} tokens, and the context of {context} "
+                f"tokens has room for only {context - len(ids)} more",
                 member="max_tokens",
                 code="input_too_long",
             )
         return ids
 
     def _check_size(self, text: str) -> None:
-        """Reject a prompt that is certainly too long, without spending time on tokenizing it."""
+        """Reject a prompt whose size in bytes shows that it is too long, so that it need not be tokenized.
+
+        Raises:
+            InputError: The prompt does not fit into the context.
+        """
         size = len(text.encode())
         fewest = size // self._checkpoint.vocabulary.longest
         if fewest > self._caps.context:
@@ -278,7 +291,7 @@ class TorchEngine:
             taken = len(self._arrivals) + self._scheduler.waiting + self._scheduler.running
             if taken >= self._max_open:
                 raise EngineFullError(
-                    f"the engine is full: {taken} requests are running or waiting, which is its limit"
+                    f"the engine has reached its limit: {taken} requests are running or waiting"
                 )
             if self._thread.ident is None:
                 self._thread.start()
@@ -306,7 +319,7 @@ class TorchEngine:
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
     def _run(self, step: StepPlan[Request]) -> None:
-        """Execute a step and deliver its tokens. An exception fails all requests of the step, but no others."""
+        """Execute a step and deliver its tokens. If an exception occurs, only the requests of this step fail."""
         try:
             sampled = self._runner.run(step)
             with self._wake:
@@ -332,7 +345,7 @@ class TorchEngine:
         _deliver(results)
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
-        """Build the block with one sampled token and the columns that the request asks for."""
+        """Build the block for one sampled token, with the columns that the request asks for."""
         if not sampled.is_number:
             return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
         request = job.input
@@ -364,7 +377,7 @@ class TorchEngine:
 
 
 def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
-    """Deliver results to the event loops of their readers, with one call per loop instead of one per token."""
+    """Deliver results to their readers, with one callback for each event loop instead of one for each token."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Request, Delta | EngineError]]] = defaultdict(
         list
     )
@@ -373,7 +386,7 @@ def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
     for loop, batch in by_loop.items():
         try:
             loop.call_soon_threadsafe(_put_all, batch)
-        except RuntimeError:  # the loop is closed, so its readers no longer exist
+        except RuntimeError:  # the event loop is closed, so that no reader can take the results
             for job, _ in batch:
                 job.cancelled = True
 
@@ -384,7 +397,7 @@ def _put_all(results: list[tuple[Request, Delta | EngineError]]) -> None:
 
 
 def _rounded(logprob: float, decimals: int) -> float | None:
-    """Round a log-probability for JSON. Infinity becomes None, and adding 0.0 turns -0.0 into 0.0."""
+    """Round a log-probability for JSON. Infinity becomes None, and -0.0 becomes 0.0."""
     return round(logprob, decimals) + 0.0 if math.isfinite(logprob) else None
 
 

@@ -1,4 +1,4 @@
-"""Key-value cache with one dense slot per running request (`KVCache`)."""
+"""The key-value cache of the engine (`KVCache`), in which each running request has one slot of fixed size."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 
 class KVCache:
-    """Keys and values of all running requests. Each request occupies one slot while it runs.
+    """Cache of the attention keys and values of all running requests. Each request occupies one slot while it runs.
 
-    Keys and values are two tensors of the shape [layer, slot, key-value head, position, head size].
+    The keys and the values are two tensors with the shape [layer, slot, key-value head, position, head size].
 
     Args:
         layers: Number of attention layers.
@@ -30,7 +30,7 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # Each slot has one extra position, `scratch`, to which the rows of idle slots write.
+        # Each slot has the extra position `scratch`, to which a forward pass writes if the slot does not decode.
         shape = (layers, slots, heads, context + 1, size)
         self._k = torch.zeros(shape, dtype=dtype, device=device)
         self._v = torch.zeros(shape, dtype=dtype, device=device)
@@ -46,10 +46,22 @@ class KVCache:
     def write(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> None:
-        """Store the key and value of each token. Shapes: `slots` and `positions` [T], `key` and `value` [Hkv, T, D]."""
+        """Store the keys and values of T tokens in one layer.
+
+        Args:
+            layer: Index of the layer.
+            slots: Slot of each token, [T].
+            positions: Position of each token in its slot, [T].
+            key: Keys, [Hkv, T, D].
+            value: Values, [Hkv, T, D].
+        """
         self._k[layer][slots, :, positions] = key.transpose(0, 1)
         self._v[layer][slots, :, positions] = value.transpose(0, 1)
 
     def read(self, layer: int, slots: slice, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of the keys and values of the first `length` positions, [B, Hkv, length, D] each."""
+        """Return views of the keys and values at the first `length` positions of some slots.
+
+        Returns:
+            The keys and the values. Each has the shape [B, Hkv, length, D], where B is the number of slots.
+        """
         return self._k[layer, slots, :, :length], self._v[layer, slots, :, :length]

@@ -1,4 +1,4 @@
-"""Loading and validation of a Hugging Face checkpoint from a local folder (`load`, `Checkpoint`)."""
+"""Load a Hugging Face checkpoint from a local folder, and check that the engine supports it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tidewire_server.generation.torch_engine.attention import Probe, Unsupported
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
-# Never download files, and never execute code from a checkpoint.
+# These options prevent transformers from downloading files and from executing code that a checkpoint contains.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Rotary embeddings in which the rotation of a position does not depend on the longest sequence of the batch.
+# Types of rotary embeddings in which the rotation at a position does not depend on the longest text in the batch.
 SUPPORTED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 
 class LoadError(Exception):
-    """The checkpoint cannot be loaded or is not supported. The message states the reason."""
+    """The checkpoint cannot be loaded, or is not supported. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with its tokenizer, and the properties that the engine needs."""
+    """A loaded model with its tokenizer, and properties of the model that the engine needs."""
 
     name: str
     model: PreTrainedModel
@@ -48,9 +48,9 @@ class Checkpoint:
     device: torch.device
     dtype: torch.dtype
     context: int
-    """Maximum number of positions, from the model's configuration."""
+    """Maximum number of tokens in a text, according to the model's configuration."""
     vocab_size: int
-    """Width of the logits, which is at least the number of tokens."""
+    """Number of logits at each position. It is at least the number of tokens in the vocabulary."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a text."""
     layers: int
@@ -59,12 +59,12 @@ class Checkpoint:
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
-    """Load a decoder-only model with full attention.
+    """Load a decoder-only model with full attention from a local folder.
 
     Args:
         folder: Folder with config.json, *.safetensors and tokenizer.json.
-        device: `auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:N` or `mps`.
-        dtype: `auto` (float32 on a CPU, otherwise the checkpoint's type), `float32`, `bfloat16` or `float16`.
+        device: `cpu`, `cuda`, `cuda:N`, `mps` or `auto`, which selects the first available of CUDA, MPS and CPU.
+        dtype: `float32`, `bfloat16`, `float16` or `auto`, which selects float32 on a CPU, otherwise the checkpoint's type.
 
     Raises:
         LoadError: The checkpoint does not exist, cannot be read, or is not supported.
@@ -91,16 +91,18 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     model: PreTrainedModel
     model, report = loaded
     if report["missing_keys"]:
-        # transformers initializes missing weights with random numbers, so the model would produce garbage.
+        # Reject the checkpoint, because transformers initializes missing weights with random numbers.
         missing = sorted(report["missing_keys"])
         raise LoadError(
-            f"{folder} lacks {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
+            f"{folder} has no values for {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
         )
     if not tokenizer.is_fast:
-        raise LoadError(f"{folder} has no tokenizer.json, and other tokenizer formats are not supported")
+        raise LoadError(
+            f"{folder} has no usable tokenizer.json, and other tokenizer formats are not supported"
+        )
     if len(tokenizer) > config.vocab_size:
         raise LoadError(
-            f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model with only {config.vocab_size}"
+            f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model for only {config.vocab_size} tokens"
         )
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
@@ -129,7 +131,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the torch device for a name. `auto` selects CUDA, MPS or the CPU.
+    """Return the torch device with a name. The name `auto` selects the first available of CUDA, MPS and the CPU.
 
     Raises:
         LoadError: The name is not valid, or the device is not available.
@@ -165,20 +167,22 @@ def _pick_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> to
 def _read_config(folder: Path) -> PreTrainedConfig:
     if not folder.is_dir():
         raise LoadError(
-            f"{folder} is not a folder; pass the folder of a local checkpoint (nothing is downloaded)"
+            f"{folder} is not a folder; pass the folder of a local checkpoint, because the engine downloads nothing"
         )
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if missing:
         raise LoadError(f"{folder} has no {' and no '.join(missing)}")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # no common exception class: unknown model type, malformed JSON, not UTF-8
+    except (
+        Exception
+    ) as error:  # the errors for an unknown model, malformed JSON and invalid UTF-8 have no common class
         raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
     return config
 
 
 def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
-    """Raise an error unless the configuration is that of a decoder-only model with full attention."""
+    """Raise an error if the configuration does not describe a decoder-only model with full attention."""
     kind = f"{folder} is a {config.model_type} model"
     only = "only decoder-only models with full attention are supported"
     names = config.architectures or []
@@ -212,17 +216,23 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 @torch.inference_mode()
 def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int, int]]:
-    """Run the model on one token. Returns the number of key-value heads and the head size of each layer."""
+    """Run the model on one token to measure its heads.
+
+    Returns:
+        The number of key-value heads and the head size, by the index of the layer.
+    """
     probe = Probe()
     token = torch.zeros((1, 1), dtype=torch.int64, device=device)
     model(input_ids=token, position_ids=token, use_cache=False, attention_context=probe)
     layers = model.config.num_hidden_layers
     if sorted(probe.heads) != list(range(layers)):
         raise UnsupportedAttentionError(
-            f"only {len(probe.heads)} of its {layers} layers use transformers' attention interface"
+            f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
         )
     if len(set(probe.heads.values())) > 1:
-        raise UnsupportedAttentionError("its layers have different numbers or sizes of key-value heads")
+        raise UnsupportedAttentionError(
+            "the model's layers have different numbers or sizes of key-value heads"
+        )
     return probe.heads
 
 
@@ -236,7 +246,11 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
 
 
 def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the end-of-text ids from the generation settings, else from the configuration, else from the tokenizer."""
+    """Return the ids of the end-of-text tokens.
+
+    They come from the generation settings if these have them, otherwise from the model's configuration, otherwise from the
+    tokenizer.
+    """
     generation = model.generation_config
     named = (
         generation.eos_token_id if generation else None,

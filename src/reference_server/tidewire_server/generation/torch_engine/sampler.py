@@ -1,7 +1,8 @@
-"""Sampling with the Gumbel-max trick: argmax(logit / temperature + Gumbel noise) is a sample of the softmax.
+"""Sampling of tokens with the Gumbel-max trick.
 
-The noise depends only on the seed, the position and the token id. A request's tokens therefore do not depend on the other
-requests in the batch, on its row, or on the number of steps in which its prompt was read.
+argmax(logit / temperature + Gumbel noise) is a sample from the softmax distribution. The noise depends only on the seed,
+the position and the token id. The tokens of a request therefore do not depend on the other requests in the batch, on the
+request's row in the batch, or on the number of steps in which the prompt was processed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ MASK32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters of one request. A temperature of 0 selects the most probable token, in a tie the lowest id."""
+    """Sampling parameters of one request.
+
+    A temperature of 0 selects the most probable token. Of several equally probable tokens, it selects the lowest id.
+    """
 
     temperature: float
     top_p: float
@@ -30,7 +34,7 @@ class Sampling:
 
 
 def sample(logits: torch.Tensor, sampling: list[Sampling], positions: list[int]) -> torch.Tensor:
-    """Sample one token per row.
+    """Sample one token for each row of a batch of logits.
 
     Args:
         logits: Logits, [B, V], float32.
@@ -52,10 +56,13 @@ def sample(logits: torch.Tensor, sampling: list[Sampling], positions: list[int])
 
 
 def allowed(scaled: torch.Tensor, sampling: list[Sampling]) -> torch.Tensor:
-    """Return the mask of tokens that pass `top_k`, `top_p` and `min_p`: bool [B, V], at least one token per row.
+    """Return a mask of the tokens that pass the filters `top_k`, `top_p` and `min_p`.
 
-    Tokens are ordered by descending logit, then by ascending id. Top-k keeps the first k tokens. Top-p then keeps the
-    smallest prefix of these whose renormalized probabilities reach p.
+    Tokens are ordered by descending logit, then by ascending id. `top_k` keeps the first k tokens. The probabilities of
+    these tokens are renormalized, and `top_p` keeps the shortest prefix whose probabilities add up to at least p.
+
+    Returns:
+        Mask, [B, V], bool, with at least one token in each row.
     """
     kept = torch.ones_like(scaled, dtype=torch.bool)
     rows = [i for i, s in enumerate(sampling) if s.filters]
@@ -77,21 +84,22 @@ def allowed(scaled: torch.Tensor, sampling: list[Sampling]) -> torch.Tensor:
 def gumbel(seeds: list[int], positions: list[int], size: int, device: torch.device) -> torch.Tensor:
     """Compute Gumbel noise, [B, size], float32.
 
-    A hash of seed, position and token id gives a uniform number u, and the noise is -log(-log(1 - u)).
+    A hash of the seed, the position and the token id gives a number u that is uniform between 0 and 1. The noise is
+    -log(-log(1 - u)).
     """
     parts = [[s & MASK32, s >> 32, p] for s, p in zip(seeds, positions, strict=True)]
     low, high, position = torch.tensor(parts, device=device).T
     key = _mix(_mix(_mix(low ^ 0x9E3779B9) ^ high) ^ position)
     ids = _mix(torch.arange(size, device=device) ^ 0x85EBCA6B)
     bits = _mix(key[:, None] ^ ids)
-    # Large noise, which decides the argmax, comes from small u, where float32 keeps all 32 bits. u = 1 must not occur,
-    # because its noise is infinite, so u is clamped.
+    # Use 1 - u in the formula, so that large noise, which decides the argmax, comes from small values of u. For small u,
+    # float32 keeps all 32 bits. Clamp u below 1, because the noise would be infinite for u = 1.
     uniform = ((bits.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-uniform))
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:
-    """Integer hash: a bijection on 32-bit numbers (stored as int64) with a good avalanche effect."""
+    """Hash 32-bit integers, stored as int64. The hash is a bijection with a good avalanche effect."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK32
     x = ((x ^ (x >> 15)) * 0x846CA68B) & MASK32
     return x ^ (x >> 16)

@@ -1,4 +1,4 @@
-"""Execution of one step on the device (`Runner`): forward pass, sampling, and log-probabilities if requested."""
+"""Execution of one step on the device (`Runner`). A step consists of a forward pass, sampling, and log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tidewire_server.generation.torch_engine.top_n import score
 
 @dataclass(eq=False, kw_only=True)
 class RunningSequence(Sequence):
-    """A scheduled request with its parameters for sampling and scoring."""
+    """A scheduled request, with its parameters for sampling and for the computation of log-probabilities."""
 
     sampling: Sampling
     scored: bool
     """Whether to compute the log-probability and rank of each token."""
     top: int
-    """Number of alternatives per token. 0 unless `scored`."""
+    """Number of most probable tokens to return for each generated token. 0 if `scored` is false."""
 
 
 R = TypeVar("R", bound=RunningSequence)
@@ -31,7 +31,9 @@ R = TypeVar("R", bound=RunningSequence)
 
 @dataclass(frozen=True)
 class Sampled:
-    """Sampled token of one request. Log-probabilities are in nats, unrounded, before temperature and filters."""
+    """Sampled token of one request. Its log-probabilities are in nats. They are not rounded, and are computed before
+    temperature and filters are applied.
+    """
 
     token: int
     logprob: float = 0.0
@@ -39,11 +41,11 @@ class Sampled:
     top_ids: list[int] = field(default_factory=list)
     top_logprobs: list[float] = field(default_factory=list)
     is_number: bool = True
-    """Whether the logits are a valid distribution. False for NaN or an infinite maximum."""
+    """Whether the logits are valid. False if their maximum is NaN or infinite."""
 
 
 class Runner:
-    """Executes steps with one model and one key-value cache."""
+    """Executes the steps of the engine with one model and one key-value cache."""
 
     def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
         self._model = checkpoint.model
@@ -52,7 +54,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, step: StepPlan[R]) -> list[Sampled]:
-        """Execute one step and return the sampled tokens in the order of `step.sampled`."""
+        """Execute one step. Return the sampled tokens in the order of the requests in `step.sampled`."""
         logits = self._forward(step)
         runs = step.sampled
         if not runs:
@@ -79,7 +81,8 @@ class Runner:
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, [len(step.sampled), V], float32.
 
-        The input is a packed row: one token per slot up to the highest decoding slot, then the prompt chunks.
+        The model's input is a packed row of tokens. It begins with one token for each slot, up to the highest slot that
+        decodes, followed by the prompt chunks.
         """
         by_slot = {run.slot: run for run in step.decode}
         decoding = 1 + max(by_slot, default=-1)

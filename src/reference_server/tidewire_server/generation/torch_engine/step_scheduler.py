@@ -1,13 +1,13 @@
-"""Scheduler for continuous batching (`StepScheduler`): decides which tokens the next forward pass processes.
+"""Scheduler for continuous batching (`StepScheduler`), which decides which tokens the next forward pass processes.
 
-It uses no tensors, no clock and no threads. It plans a step by these rules, in this order:
+The scheduler uses no tensors, no clock and no threads. It plans each step in this order:
 
-1. Remove cancelled requests. Their slots are free at once.
-2. While there are free slots, assign the lowest free slot to the oldest waiting request.
-3. Decode one token of each request whose prompt has been read.
-4. Spend the remaining token budget on prompts, oldest first. A prompt that exceeds the budget is read in chunks over several
-   steps, so that a long prompt never blocks the requests that decode.
-5. The step that reads the last chunk of a prompt also samples the request's first token.
+1. It removes cancelled requests, whose slots become free at once.
+2. While there are free slots, it assigns the lowest free slot to the oldest waiting request.
+3. It decodes one token for each request whose prompt was processed completely.
+4. It spends the remaining token budget of the step on prompts, oldest first. A prompt that exceeds the budget is processed
+   in chunks over several steps, so that a long prompt never blocks the requests that decode.
+5. The step that processes the last chunk of a prompt also samples the request's first token.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Generic, TypeVar
 
 @dataclass(eq=False)
 class Sequence:
-    """Scheduling state of a request."""
+    """The state of a request that the scheduler needs."""
 
     prompt: list[int]
     slot: int = -1
     read: int = 0
-    """Number of prompt tokens that are in the cache."""
+    """Number of tokens of the prompt that were processed, so that they are in the key-value cache."""
     generated: int = 0
-    """Number of generated tokens."""
+    """Number of tokens generated so far."""
     last: int = -1
-    """The last generated token, which is not in the cache yet."""
+    """The last generated token, which is not in the key-value cache yet."""
     cancelled: bool = False
 
     @property
     def decodes(self) -> bool:
-        """Whether the prompt has been read completely, so that the request decodes."""
+        """Whether the prompt was processed completely, so that each step generates one token of the request."""
         return self.generated > 0
 
     @property
     def length(self) -> int:
-        """Number of tokens of the prompt and the generated text."""
+        """Total number of tokens of the prompt and the generated text."""
         return len(self.prompt) + self.generated
 
 
@@ -48,7 +48,7 @@ S = TypeVar("S", bound=Sequence)
 
 @dataclass(frozen=True)
 class Prefill(Generic[S]):
-    """Chunk of a prompt, from token `start` up to but not including token `end`."""
+    """A chunk of a prompt that one step processes, from token `start` up to but not including token `end`."""
 
     sequence: S
     start: int
@@ -61,14 +61,17 @@ class Prefill(Generic[S]):
 
 @dataclass(frozen=True)
 class StepPlan(Generic[S]):
-    """Plan of one forward pass: the requests that decode one token, and the prompt chunks to read."""
+    """Plan of one forward pass: the requests for which it decodes one token, and the prompt chunks that it processes."""
 
     decode: list[S]
     prefill: list[Prefill[S]]
 
     @property
     def sampled(self) -> list[S]:
-        """Requests that get a token in this step: all that decode, then those whose prompt is complete."""
+        """Requests for which this step samples a token.
+
+        First all requests that decode, then the requests whose last prompt chunk the step processes.
+        """
         return [*self.decode, *(part.sequence for part in self.prefill if part.completes)]
 
     def __bool__(self) -> bool:
@@ -76,12 +79,12 @@ class StepPlan(Generic[S]):
 
 
 class StepScheduler(Generic[S]):
-    """Waiting and running requests, and the assignment of slots.
+    """Scheduler for continuous batching. Keeps the waiting and running requests, and assigns slots to them.
 
     Args:
         slots: Maximum number of requests that run at the same time.
-        step_tokens: Maximum number of tokens per step. Must be greater than `slots`, so that each step can decode one
-            token of every request and also read a part of a prompt.
+        step_tokens: Maximum number of tokens per step. It must be greater than `slots`, so that each step can decode one
+            token of every request and also process a part of a prompt.
     """
 
     def __init__(self, slots: int, step_tokens: int) -> None:
@@ -107,11 +110,11 @@ class StepScheduler(Generic[S]):
         return len(self._running)
 
     def add(self, sequence: S) -> None:
-        """Add a request to the end of the waiting requests."""
+        """Add a request to the end of the queue of waiting requests."""
         self._waiting.append(sequence)
 
     def plan(self) -> StepPlan[S]:
-        """Plan the next step: assign slots, then choose tokens to decode and prompt chunks to read."""
+        """Plan the next step. Assign free slots, then choose the requests that decode and the prompt chunks to process."""
         for sequence in [s for s in self._running if s.cancelled]:
             self.finish(sequence)
         if any(s.cancelled for s in self._waiting):
@@ -133,7 +136,7 @@ class StepScheduler(Generic[S]):
         return StepPlan(decode, prefill)
 
     def done(self, step: StepPlan[S], tokens: list[int]) -> None:
-        """Record the tokens that a step sampled, in the order of `step.sampled`."""
+        """Record that a step was executed, and which tokens it sampled, in the order of `step.sampled`."""
         for part in step.prefill:
             part.sequence.read = part.end
         for sequence, token in zip(step.sampled, tokens, strict=True):
@@ -147,7 +150,7 @@ class StepScheduler(Generic[S]):
         sequence.slot = -1
 
     def clear(self) -> list[S]:
-        """Remove all requests and return them."""
+        """Remove all running and waiting requests from the scheduler, and return them."""
         everyone = [*self._running, *self._waiting]
         for sequence in list(self._running):
             self.finish(sequence)

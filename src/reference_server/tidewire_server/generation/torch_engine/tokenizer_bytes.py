@@ -1,4 +1,4 @@
-"""Extraction of a tokenizer's vocabulary as bytes, for byte-level BPE and SentencePiece tokenizers."""
+"""Read the bytes of each token from a byte-level BPE or SentencePiece tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UnsupportedTokenizerError(Exception):
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """Read the vocabulary of a tokenizer, with at least `size` ids.
+    """Read the vocabulary of a tokenizer. The result has at least `size` ids; unused ids have empty bytes.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
@@ -31,8 +31,8 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
         to_bytes = _sentence_piece
     else:
         raise UnsupportedTokenizerError(
-            f"its tokenizer has the decoders {', '.join(sorted(steps)) or 'none'}, but only byte-level and SentencePiece "
-            "tokenizers are supported"
+            "only byte-level and SentencePiece tokenizers are supported, but the decoders of this tokenizer are "
+            f"{', '.join(sorted(steps)) or 'none'}"
         )
     ids: dict[str, int] = tokenizer.get_vocab()
     tokens = [b""] * max(size, 1 + max(ids.values()))
@@ -53,9 +53,10 @@ def _decoders(decoder: dict[str, Any] | None) -> set[str]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Map the characters of the byte-level BPE alphabet to bytes.
+    """Return a table that maps the characters of the byte-level BPE alphabet to bytes.
 
-    Printable Latin-1 characters represent themselves. All other bytes are represented by characters from U+0100 on.
+    The bytes of printable Latin-1 characters are represented by these characters. All other bytes are represented by the
+    characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

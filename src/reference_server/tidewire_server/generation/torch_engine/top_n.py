@@ -1,4 +1,4 @@
-"""Log-probabilities, top-n tokens and ranks, computed before temperature and filters are applied."""
+"""Compute log-probabilities, the n most probable tokens, and ranks, before temperature and filters are applied."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of B rows. Log-probabilities are in nats, float32."""
+    """Log-probabilities and ranks for a batch of B rows. Log-probabilities are in nats, float32."""
 
     chosen: torch.Tensor
     """Log-probabilities of the chosen tokens, [B]."""
     ranks: torch.Tensor
-    """Ranks of the chosen tokens, [B], int64: 1 + the number of tokens with a higher logit. Tied tokens share a rank."""
+    """Ranks of the chosen tokens, [B], int64. A rank is 1 + the number of tokens with a higher logit, so that tokens with
+    equal logits have the same rank."""
     top_ids: torch.Tensor
     """Ids of the most probable tokens, [B, n], int64."""
     top: torch.Tensor
@@ -22,16 +23,16 @@ class Scores:
 
 
 def score(logits: torch.Tensor, chosen: torch.Tensor, n: int) -> Scores:
-    """Compute the scores of the chosen tokens and of the n most probable tokens.
+    """Compute the log-probabilities and ranks of the chosen tokens, and the n most probable tokens.
 
     Args:
         logits: Logits, [B, V], float32.
         chosen: Ids of the chosen tokens, [B], int64.
-        n: Number of most probable tokens, from 0 to V.
+        n: Number of most probable tokens to return, from 0 to V.
     """
     picked = logits.gather(-1, chosen[:, None])
     peak = logits.amax(-1, keepdim=True)
-    # Subtract the peak before adding the log-sum-exp, so that a large common offset of the logits causes no rounding error.
+    # Subtract the highest logit first. Otherwise large logits would cause rounding errors in the sum of their exponentials.
     log_sum = (logits - peak).exp_().sum(-1, keepdim=True).log_()
     ids = top_ids(logits, n)
     return Scores(
@@ -45,7 +46,8 @@ def score(logits: torch.Tensor, chosen: torch.Tensor, n: int) -> Scores:
 def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     """Return the ids of the n highest logits per row, [B, n], ordered by descending logit, then by ascending id.
 
-    `torch.topk` alone is not deterministic for equal logits. Their order and selection depend on the device.
+    `torch.topk` does not define which of several equal logits it selects, or in which order. The results differ between
+    devices.
     """
     size = logits.shape[-1]
     if n == 0:
@@ -57,7 +59,8 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     chosen = above | (level & (level.cumsum(-1) <= room))
     every = torch.arange(size, device=logits.device).expand_as(logits)
     ids = torch.where(chosen, every, size).topk(n, dim=-1, largest=False, sorted=True).values
-    # A row with NaN selects no token. Without this clamp its invalid ids would make `gather` fail for the whole batch.
+    # If a row contains NaN, no token is chosen, and its ids are invalid. Clamp them, because `gather` would otherwise fail
+    # for the whole batch.
     ids = ids.clamp(max=size - 1)
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)
