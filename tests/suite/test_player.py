@@ -307,7 +307,7 @@ def test_an_invalid_scenario_file_raises(tmp_path):
     file.write_text(
         json.dumps({"description": "…", "scenarios": [one | {"streams": streams}]}), encoding="utf-8"
     )
-    with pytest.raises(ScenarioError, match="unknown part 'nothing'"):
+    with pytest.raises(ScenarioError, match="undefined part 'nothing'"):
         load(file)
 
 
@@ -341,11 +341,11 @@ INTRODUCTION = 'import sys, time\nprint(\'{"client": "bad", "can": []}\', flush=
 @pytest.mark.parametrize(
     ("then", "note"),
     [
-        ("print('hello', flush=True)", "a line is not JSON"),
-        ("print('[1]', flush=True)", "a line is not a JSON object"),
-        ("print('{}', flush=True)", "is not a report"),
+        ("print('hello', flush=True)", "a line that is not JSON"),
+        ("print('[1]', flush=True)", "a line that is not a JSON object"),
+        ("print('{}', flush=True)", "is not a valid report"),
         ('print(\'{"id": "c0", "end": "succeeded"}\', flush=True)', "a report for 'c0'"),
-        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line is not JSON"),
+        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line that is not JSON"),
     ],
 )
 def test_invalid_output_of_a_program_is_an_error(program, then, note):
@@ -398,7 +398,7 @@ def test_an_endless_line_is_read_up_to_a_limit(program, monkeypatch):
     monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
-    assert "a line is not JSON" in verdict.note
+    assert "a line that is not JSON" in verdict.note
 
 
 def test_scenarios_interrupted_by_another_ones_crash_are_replayed(program):
@@ -432,7 +432,7 @@ def test_a_report_with_an_unknown_id_is_an_error_for_all_running_scenarios(progr
     )
     found = list(play_all([BY_NAME["404"], BY_NAME["410"]], program(text), workers=2))
     assert {verdict.outcome for verdict in found} == {Outcome.ERROR}
-    assert all("'c0', which is not the id of any command" in verdict.note for verdict in found)
+    assert all("'c0', but no command has this id" in verdict.note for verdict in found)
 
 
 def test_a_program_that_swaps_two_reports_fails_both_scenarios(program):

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the suite, or print the pip command that installs a missing dependency."""
+    """Run the suite, or print the pip command that installs its missing dependency."""
     try:
         from tidewire_conformance import cli  # noqa: PLC0415 - needs the extra `conformance`
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Command line of the suite: `tidewire conformance` and `python -m tidewire_conformance`."""
+"""Command line of the conformance suite: `tidewire conformance` and `python -m tidewire_conformance`."""
 
 import asyncio
 import os
@@ -35,10 +35,10 @@ from tidewire_conformance.runner import DEFAULT_CONCURRENCY, INTERRUPTED, CheckP
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
-HELP: Final = """Report which requirements of the specification a server or a client violates, with the bytes that prove it.
+HELP: Final = """Report the requirements of the specification that a server or a client violates, with the bytes that prove it.
 
-The suite needs nothing but the server's own description. It runs the examples of the endpoints, and their traits decide
-which checks can run. An endpoint `tidewire.script`, described in spec/README.md, unlocks the remaining checks.
+The suite needs only the URL of the server. It runs the examples in the server's endpoint descriptions, and uses them in
+all checks that they are suited for. The remaining checks need an endpoint `tidewire.script`, which spec/README.md describes.
 
 \b
   tidewire conformance http://127.0.0.1:8000                    all checks
@@ -54,18 +54,20 @@ Inside pytest, with one test for each check:
   pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL
 
 \b
-A client is a program that reads commands and writes reports as JSON lines (docs/how-to/write-a-client.md):
+To test a client, write a program that drives it by reading commands and writing reports as lines of JSON
+(docs/how-to/write-a-client.md):
   tidewire conformance --client 'node my-client.mjs'            every scenario
   tidewire conformance --client CMD --only cuts --only TW-CLI-017
-  tidewire conformance --client CMD --variants all              also each scenario with every server variant
+  tidewire conformance --client CMD --variants all              also play each scenario with every unusual server
 
 \b
 The grade counts requirements. A profile (core, durable, batch, logprobs, browser) is met only if all its requirements
-hold. A requirement that the server declares but the suite cannot test counts as not met. The report lists it with what
-would unlock it.
+hold. If the server declares a feature that the suite cannot test, the requirements for it count as not met. The report
+lists them and says what the suite needs to test them.
 
 \b
-A baseline is a TOML file of known failures. Their checks still run, and a known failure that passes is an error:
+A baseline is a TOML file that lists known failures. Their checks still run. If a listed requirement holds, the run fails,
+so that the baseline stays up to date:
   [[known]]
   sentence = "TW-FRM-068"
   reason = "the proxy in front sends no ping"
@@ -73,12 +75,12 @@ A baseline is a TOML file of known failures. Their checks still run, and a known
 \b
 Exit codes: 0 no requirement failed, 1 a requirement failed or could not be judged, 2 wrong usage, 3 the server cannot
 be reached, the client program's output cannot be parsed, the suite failed or was cut short, 4 nothing ran.
-An interrupt (Ctrl-C) ends the run and prints the report so far. Checks that have not ended count as untested.
+An interrupt (Ctrl-C) ends the run, and the report shows the results so far. Unfinished checks count as untested.
 """
 
 RepeatedOption = list[str] | None
 LINE_SECONDS: Final = 10.0
-"""Interval between progress lines when the standard error is not a terminal."""
+"""Interval, in seconds, between progress lines if the standard error is not a terminal."""
 
 
 def conformance(
@@ -87,48 +89,64 @@ def conformance(
     ] = "",
     client: Annotated[
         str,
-        typer.Option(metavar="CMD", help="Test a client instead: the command of the program that drives it."),
+        typer.Option(
+            metavar="CMD",
+            help="Test a client instead of a server. CMD is the command line of a program that drives the client.",
+        ),
     ] = "",
     variants: Annotated[
         RepeatedOption,
         typer.Option(
             metavar="NAME",
-            help="Server variants for the client: a name, `all` or `none`; by default a few of each.",
+            help="Unusual servers that a client is also tested with: a name, `all` or `none`. By default, each of them plays a few scenarios.",
         ),
     ] = None,
     only: Annotated[
         RepeatedOption,
-        typer.Option(metavar="NAME", help="Areas, requirement ids or names of checks (with *) to run."),
+        typer.Option(
+            metavar="NAME",
+            help="Area, requirement id or name of checks to run. A name may contain * as a wildcard.",
+        ),
     ] = None,
     skip: Annotated[
         RepeatedOption,
-        typer.Option(metavar="NAME", help="Areas, requirement ids or names of checks to leave out."),
+        typer.Option(metavar="NAME", help="Area, requirement id or name of checks to leave out."),
     ] = None,
     profile: Annotated[
         RepeatedOption,
-        typer.Option(metavar="PROFILE", help="Profiles whose requirements are checked; all by default."),
+        typer.Option(
+            metavar="PROFILE",
+            help="Profile whose requirements are checked. By default, all profiles are checked.",
+        ),
     ] = None,
     header: Annotated[
-        RepeatedOption, typer.Option(metavar="NAME: VALUE", help="Header field to send with each request.")
+        RepeatedOption, typer.Option(metavar="NAME: VALUE", help="HTTP header to send with each request.")
     ] = None,
     second_header: Annotated[
         RepeatedOption,
         typer.Option(
-            metavar="NAME: VALUE", help="Header field of another caller, for the checks of ownership."
+            metavar="NAME: VALUE",
+            help="HTTP header with the credentials of a second user, for the checks that jobs are private.",
         ),
     ] = None,
     endpoint: Annotated[
-        RepeatedOption, typer.Option(metavar="NAME", help="Endpoints whose examples are run; all by default.")
+        RepeatedOption,
+        typer.Option(
+            metavar="NAME", help="Endpoint whose examples are run. By default, all endpoints are used."
+        ),
     ] = None,
     example: Annotated[
         RepeatedOption,
         typer.Option(
-            metavar="ENDPOINT=JSON", help="Input to run in place of the examples in the description."
+            metavar="ENDPOINT=JSON",
+            help="Input to use for an endpoint in place of the examples in its description.",
         ),
     ] = None,
     origin: Annotated[
         str,
-        typer.Option(metavar="ORIGIN", help="Origin whose pages the server allows, for the checks of CORS."),
+        typer.Option(
+            metavar="ORIGIN", help="Web origin that the server is configured to allow, for the CORS checks."
+        ),
     ] = "",
     restart_cmd: Annotated[
         str, typer.Option(metavar="CMD", help="Shell command that kills the server and starts it again.")
@@ -142,11 +160,15 @@ def conformance(
     patience: Annotated[
         float,
         typer.Option(
-            min=0.1, max=100, metavar="FACTOR", help="Factor for all timeouts; shown in the report."
+            min=0.1,
+            max=100,
+            metavar="FACTOR",
+            help="Factor that multiplies all timeouts. The report shows it.",
         ),
     ] = 1.0,
     budget: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Seconds after which no further check starts.")
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="Time, in seconds, after which no further check starts."),
     ] = 300.0,
     seed: Annotated[
         int, typer.Option(metavar="NUMBER", help="Seed for the random choices of the checks.")
@@ -157,7 +179,7 @@ def conformance(
             min=1,
             max=1000,
             metavar="TIMES",
-            help="Number of times to run each check; the worst result counts.",
+            help="Number of times to run each check. The worst result counts.",
         ),
     ] = 1,
     lanes: Annotated[
@@ -166,12 +188,14 @@ def conformance(
             min=1,
             max=64,
             metavar="NUMBER",
-            help=f"Number of checks that run concurrently; by default {DEFAULT_CONCURRENCY}, or {DEFAULT_CLIENT_CONCURRENCY} for a client.",
+            help=f"Number of checks that run concurrently. The default is {DEFAULT_CONCURRENCY}, or {DEFAULT_CLIENT_CONCURRENCY} for a client.",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="TOML file of known failures."),
+        typer.Option(
+            exists=True, dir_okay=False, metavar="FILE", help="TOML file that lists known failures."
+        ),
     ] = None,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as JSON to this file.")
@@ -195,7 +219,7 @@ def conformance(
         bool, typer.Option("--list", help="Print the checks without running them.")
     ] = False,
 ) -> None:
-    """Report which requirements of the specification a server or a client violates."""
+    """Report the requirements of the specification that a server or a client violates."""
     console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
     writers = (
         (json, json_report.write),
@@ -251,8 +275,8 @@ def conformance(
         _fail(str(error), UNREACHABLE)
     if not found.server.samples:
         typer.echo(
-            "tidewire conformance: no example of an endpoint ran to its end, so most checks were skipped; "
-            'pass one with --example \'ENDPOINT={"its": "input"}\'',
+            "tidewire conformance: most checks were skipped, because no example of an endpoint ran to its end; "
+            'pass an input that works with --example \'ENDPOINT={"its": "input"}\'',
             err=True,
         )
     count = len(registry.checks())
@@ -308,7 +332,7 @@ def _write_and_show(
                 write_failed = True
     terminal_report.show(report, console, everything=everything)
     if report.run.cut_short == INTERRUPTED:
-        # Threads of running scenarios would delay the interpreter's exit, so end the process at once.
+        # End the process at once, because the interpreter would wait for the threads of running scenarios before it exits.
         sys.stdout.flush()
         os._exit(report.exit_code)
     raise typer.Exit(report.exit_code or (UNREACHABLE if write_failed else CONFORMANT))
@@ -326,7 +350,7 @@ def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
 
 @contextmanager
 def _show_progress(first: str, total: int) -> Iterator[Watch]:
-    """Show progress on the standard error: a bar on a terminal, otherwise a line every `LINE_SECONDS`."""
+    """Show progress on the standard error, as a bar on a terminal, or else as a line every `LINE_SECONDS` seconds."""
     console = Console(stderr=True, highlight=False)
     columns = (
         BarColumn(bar_width=30),

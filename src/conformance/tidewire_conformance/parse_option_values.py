@@ -1,4 +1,4 @@
-"""Parsing and validation of option values, shared by the command line and the pytest plugin."""
+"""Parsing and validation of option values. The command line and the pytest plugin share it."""
 
 import re
 import tomllib
@@ -21,11 +21,11 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 class UsageError(ValueError):
-    """An option value is invalid. The message says why and what is accepted."""
+    """Raised if an option value is invalid. The message says why, and which values are valid."""
 
 
 class EmptySelectionError(UsageError):
-    """A name matches no check, or no check is left to run."""
+    """Raised if a name matches no check, or if the options leave no check to run."""
 
 
 def plan(
@@ -42,23 +42,23 @@ def plan(
     patience: float = 1.0,
     **more: Any,
 ) -> Plan:
-    """Build the plan of a run from option values.
+    """Build the plan of a test run from option values.
 
     Args:
         url: Base URL of the server.
         header: Header fields as `NAME: VALUE`, sent with each request.
-        second_header: Header fields of another caller.
+        second_header: Header fields with the credentials of a second user.
         example: Inputs as `ENDPOINT=JSON`.
-        endpoint: Names of the endpoints to use; all by default.
+        endpoint: Names of the endpoints to use. By default, all endpoints are used.
         restart: Shell command that kills the server and starts it again.
         expire: Shell command that makes the states of ended jobs expire.
-        replica_url: Base URL of another replica.
+        replica_url: Base URL of a second replica of the server.
         origin: Origin whose pages the server allows.
-        patience: Factor for all timeouts.
+        patience: Factor that multiplies all timeouts.
         **more: Further fields of `Plan`, passed unchanged.
 
     Raises:
-        UsageError: A value is invalid.
+        UsageError: An option value is invalid.
     """
     address(url)
     caller, other = fields(header), fields(second_header)
@@ -75,12 +75,12 @@ def plan(
 
 
 def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> list[Check]:
-    """Return the checks to run.
+    """Return the checks that the options select.
 
     Args:
-        only: Areas, requirement ids or names (with *) of the checks to run; all by default.
+        only: Areas, requirement ids or names of the checks to run. A name may contain `*`. By default, all checks run.
         skip: Areas, requirement ids or names of the checks to leave out.
-        profiles: Profiles; a check is kept if it judges a requirement of one of them. All by default.
+        profiles: Profiles to check. A check runs if it judges a requirement of one of them. By default, all checks run.
 
     Raises:
         UsageError: A profile does not exist.
@@ -106,7 +106,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
 
 
 def part(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> str:
-    """Return the options that select a part of the suite; empty if none was used."""
+    """Return the options that select a part of the suite, or an empty string if no such option was used."""
     options = {"--only": only, "--skip": skip, "--profile": profiles}
     return " ".join(f"{name} {each}" for name, values in options.items() for each in values)
 
@@ -123,35 +123,37 @@ def address(url: str) -> None:
     except ValueError as error:
         raise UsageError(f"{url!r} is not an http URL: {error}") from None
     if not sound:
-        raise UsageError(f"{url!r} is not an http URL such as http://127.0.0.1:8000")
+        raise UsageError(
+            f"the base URL must be an http or https URL such as http://127.0.0.1:8000, not {url!r}"
+        )
     if split.username is not None:
         raise UsageError("the URL must not contain credentials; pass them with --header 'Authorization: …'")
     if split.query or split.fragment or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(
-            f"{url!r} has a query, a fragment or unescaped characters; pass the base URL of the server"
+            f"the base URL must not contain a query, a fragment or unescaped characters: {url!r}"
         )
 
 
 def fields(cli_options: Sequence[str]) -> Fields:
-    """Parse header fields.
+    """Parse header fields of the form `NAME: VALUE`.
 
     Raises:
-        UsageError: A text is not a header field.
+        UsageError: A text does not have the form `NAME: VALUE`, or contains invalid characters.
     """
     pairs = [text.partition(":") for text in cli_options]
     for name, colon, value in pairs:
         if not colon or not _NAME.fullmatch(name.strip()) or not _VALUE.fullmatch(value.strip()):
             raise UsageError(
-                "a header must be NAME: VALUE on one line and in visible ASCII, such as 'Authorization: Bearer a'"
+                "a header must be NAME: VALUE, on one line and in visible ASCII, for example 'Authorization: Bearer a'"
             )
     return tuple((name.strip(), value.strip()) for name, _, value in pairs)
 
 
 def examples(cli_options: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Parse examples into pairs of endpoint name and input.
+    """Parse examples of the form `ENDPOINT=JSON` into pairs of endpoint name and input.
 
     Raises:
-        UsageError: A text is not `ENDPOINT=JSON`.
+        UsageError: A text does not have the form `ENDPOINT=JSON`.
     """
     pairs = [text.partition("=") for text in cli_options]
     try:
@@ -161,7 +163,7 @@ def examples(cli_options: Sequence[str]) -> tuple[tuple[str, Any], ...]:
 
 
 def baseline(path: Path | None) -> dict[str, str]:
-    """Read a baseline: ids of requirements that are known to fail, with the reasons.
+    """Read a baseline, and return the ids of requirements that are known to fail, with the reasons.
 
     Raises:
         UsageError: The file cannot be read, has unknown entries, or an entry lacks a reason or names an unknown
@@ -175,16 +177,14 @@ def baseline(path: Path | None) -> dict[str, str]:
         known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{path} is not a baseline: each [[known]] needs `sentence` and `reason` ({error!r})"
+            f"invalid baseline, because each [[known]] table needs `sentence` and `reason`: {path} ({error!r})"
         ) from None
     others = {*document} - {"known"} | {name for entry in entries for name in entry} - {"sentence", "reason"}
     if others:
         raise UsageError(
-            f"{path}: unknown key {', '.join(sorted(others))}; each [[known]] has only `sentence` and `reason`"
+            f"unknown key in {path}: {', '.join(sorted(others))}; a [[known]] table has only `sentence` and `reason`"
         )
     for name, reason in known.items():
         if name not in specification.requirements() or not reason:
-            raise UsageError(
-                f"{path}: {name!r} is not a requirement of the specification, or has an empty reason"
-            )
+            raise UsageError(f"unknown requirement, or empty reason, in {path}: {name!r}")
     return known

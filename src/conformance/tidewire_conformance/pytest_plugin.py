@@ -1,8 +1,9 @@
 """pytest plugin that adds a test for each check: `pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL`.
 
-The checks run concurrently in a background thread. Each pytest test waits for the verdict of its check.
+The checks run concurrently in a background thread. Each test waits for the verdict of its check, which determines the
+outcome of the test:
 
-verdict of the check               | test
+verdict of the check               | outcome of the test
 -----------------------------------+--------------------------------------------------------------------------
 pass                               | passed
 fail                               | failed, with the text of the console report
@@ -12,7 +13,7 @@ skipped                            | skipped, with the reason: not declared, no 
 inconclusive                       | failed; the text begins with INCONCLUSIVE
 error                              | failed; the text begins with ERROR OF THE SUITE
 
-The grade is printed at the end. The run fails if a requirement in the baseline holds.
+The plugin prints the grade at the end. The pytest run fails if a requirement that the baseline lists as failing holds.
 """
 
 import asyncio
@@ -42,38 +43,38 @@ except ModuleNotFoundError as error:
     ) from None
 
 SHOWN: Final = 5
-"""Maximum number of different failures shown for one check."""
+"""Maximum number of different failures that are shown for one check."""
 CLOSE_SECONDS: Final = 10.0
-"""Time that a cancelled run may take to close its connections."""
+"""Time, in seconds, that a cancelled run may take to close its connections."""
 
 _RUN = pytest.StashKey["_Background"]()
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--tidewire-url": {"metavar": "URL", "default": "", "help": "Base URL of the server. Without it, the plugin does nothing."},
-    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile to check; all profiles by default."},
-    "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Header field to send with each request."},
-    "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Header field of another caller, for the checks of ownership."},
-    "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to run in place of the examples in the description."},
-    "--tidewire-origin": {"default": "", "help": "Origin whose pages the server allows, for the checks of CORS."},
+    "--tidewire-url": {"metavar": "URL", "default": "", "help": "Base URL of the server. Without this option, the plugin does nothing."},
+    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile whose requirements are checked. By default, all profiles are checked."},
+    "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header to send with each request."},
+    "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header with the credentials of a second user, for the checks that jobs are private."},
+    "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to use for an endpoint in place of the examples in its description."},
+    "--tidewire-origin": {"default": "", "help": "Web origin that the server is configured to allow, for the CORS checks."},
     "--tidewire-restart-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that kills the server and starts it again."},
     "--tidewire-expire-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that makes the states of ended jobs expire."},
     "--tidewire-replica-url": {"default": "", "metavar": "URL", "help": "Base URL of another replica of the server."},
-    "--tidewire-patience": {"type": float, "default": 1.0, "help": "Factor for all timeouts."},
+    "--tidewire-patience": {"type": float, "default": 1.0, "help": "Factor that multiplies all timeouts."},
     "--tidewire-seed": {"type": int, "default": 0, "help": "Seed for the random choices of the checks."},
-    "--tidewire-baseline": {"type": Path, "default": None, "metavar": "FILE", "help": "TOML file of known failures."},
+    "--tidewire-baseline": {"type": Path, "default": None, "metavar": "FILE", "help": "TOML file that lists known failures."},
 }  # fmt: skip
 """Command-line options that the plugin adds to pytest."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the suite's command line, prefixed with `--tidewire-`."""
+    """Add options for the suite, with the names of its command-line options after the prefix `--tidewire-`."""
     group = parser.getgroup("tidewire", "conformance to the Tidewire protocol")
     for name, options in OPTIONS.items():
         group.addoption(name, **options)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Parse the options and choose the checks before collection."""
+    """Parse the options and choose the checks before pytest collects tests."""
     if not config.getoption("tidewire_url"):
         return
     config.addinivalue_line("markers", "tidewire: a check of the tidewire conformance suite")
@@ -101,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Return the header line with the number of checks, the URL and the seed."""
+    """Return the line for the header of the pytest output, with the number of checks, the URL and the seed."""
     background = config.stash.get(_RUN, None)
     if background is None:
         return None
@@ -112,7 +113,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Add the checks before pytest deselects items by `-k` and `-m`."""
+    """Add a test for each check, before pytest deselects tests by `-k` and `-m`."""
     background = config.stash.get(_RUN, None)
     if background is None:
         return
@@ -127,7 +128,7 @@ def pytest_collection_modifyitems(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report the location of a skip as that of the check instead of this file."""
+    """Replace the location of a skip in this file by the source location of the check."""
     report = yield
     if isinstance(item, _CheckItem) and isinstance(report.longrepr, tuple):
         path, line, _ = item.reportinfo()
@@ -136,7 +137,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the background run. A stale baseline fails the session."""
+    """Stop the background run, and fail the pytest session if a requirement in the baseline holds."""
     background = session.config.stash.get(_RUN, None)
     if background is None:
         return
@@ -146,7 +147,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the grade."""
+    """Print the grade and the requirements that should be removed from the baseline."""
     background = config.stash.get(_RUN, None)
     if background is None or background.report is None:
         return
@@ -156,15 +157,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if report.part:
         terminalreporter.write_line(f"only a part of the suite was run: {report.part}")
     if report.run.cut_short:
-        terminalreporter.write_line(f"cut short: {report.run.cut_short}")
+        terminalreporter.write_line(f"the run ended early: {report.run.cut_short}")
     for name in report.stale:
-        terminalreporter.write_line(
-            f"stale: {name} is in the baseline but holds; remove it from the baseline", red=True
-        )
+        terminalreporter.write_line(f"stale baseline: {name} holds; remove it from the baseline", red=True)
 
 
 class _Area(pytest.Collector):
-    """Collector for the checks of one area."""
+    """pytest collector for the checks of one area."""
 
     def collect(self) -> Sequence[pytest.Item]:
         """Return no items; `pytest_collection_modifyitems` adds them."""
@@ -172,7 +171,7 @@ class _Area(pytest.Collector):
 
 
 class _CheckItem(pytest.Item):
-    """Test item for one check."""
+    """pytest item for one check."""
 
     def __init__(self, *, check: Check, background: "_Background", **options: Any) -> None:
         area = _area(check)
@@ -182,11 +181,11 @@ class _CheckItem(pytest.Item):
         self._background = background
         self.add_marker("tidewire")
         self.add_marker(f"tidewire_{area}")
-        # Requirement ids are keywords, for `-k TW-RES-019`.
+        # Add the requirement ids as keywords, so that `-k TW-RES-019` selects the checks of that requirement.
         self.extra_keyword_matches |= {*check.requirements, check.name}
 
     def runtest(self) -> None:
-        """Wait for the verdict and translate it into a pytest outcome."""
+        """Wait for the verdict of the check and translate it into an outcome of pytest."""
         chosen = [item.check for item in self.session.items if isinstance(item, _CheckItem)]
         verdict = self._background.verdict(self.check, chosen)
         known = self._background.known
@@ -202,7 +201,7 @@ class _CheckItem(pytest.Item):
                 raise _NotPassedError(verdict)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the text of the console report without a traceback."""
+        """Return the text that the console report shows for the failure, without a traceback."""
         if isinstance(excinfo.value, _NotPassedError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -214,7 +213,7 @@ class _CheckItem(pytest.Item):
 
 
 class _NotPassedError(Exception):
-    """Failed, inconclusive or erroneous check, with the text of the console report."""
+    """Raised for a check that failed, was inconclusive or had an error. Its text is that of the console report."""
 
     def __init__(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.FAIL:
@@ -232,7 +231,7 @@ class _NotPassedError(Exception):
 
 
 class _Background:
-    """Background thread that runs the suite. Test items wait for its verdicts."""
+    """Background thread that runs the suite. The pytest tests wait for its verdicts."""
 
     def __init__(self, plan: Plan, chosen: list[Check], known: dict[str, str]) -> None:
         self.plan, self.chosen, self.known = plan, chosen, known

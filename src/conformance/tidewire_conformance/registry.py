@@ -1,6 +1,7 @@
-"""Registry of checks. A check is an async function that talks to a server and makes assertions about requirements.
+"""Registry of the conformance checks.
 
-The decorator `check` registers a function. A check is named after its module (its area) and its function.
+A check is an async function that sends requests to a server and makes assertions about requirements. The decorator
+`check` registers the function under the name of its module, which is the area of the check, and its own name.
 """
 
 import inspect
@@ -18,7 +19,7 @@ Body = Callable[[Session], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Check:
-    """Registered check."""
+    """Conformance check with its name, its requirements and the function that runs it."""
 
     name: str
     """Area and function name, such as `resume.malformed_cursor_returns_400`."""
@@ -30,9 +31,9 @@ class Check:
     serial: bool
     """Whether the check must not run concurrently with other checks."""
     whole_run: bool
-    """Whether the check judges the exchanges of the whole run and therefore runs last."""
+    """Whether the check judges the recorded requests and responses of the whole run. Such a check runs last."""
     slow: bool = False
-    """Whether the check waits for half a second or more and therefore starts before other concurrent checks."""
+    """Whether the check waits for half a second or more. A slow check starts before other concurrent checks."""
 
     @property
     def profiles(self) -> frozenset[str]:
@@ -40,18 +41,21 @@ class Check:
         return frozenset(specification.requirements()[each].profile for each in self.requirements)
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
-        """Whether a pattern matches the check: a requirement id, an area, or a name with wildcards."""
+        """Whether a pattern matches this check. A pattern is a requirement id, an area, or a name with wildcards."""
         return is_named(self.name, self.requirements, patterns)
 
 
 def is_named(name: str, requirements: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches: a requirement id, the area of the name, or the name with wildcards."""
+    """Whether a pattern matches a check or scenario.
+
+    A pattern is a requirement id, the area in front of the dot in the name, or the name with wildcards.
+    """
     area = name.partition(".")[0]
     return any(pattern in requirements or pattern == area or fnmatch(name, pattern) for pattern in patterns)
 
 
 class BrokenChecksError(Exception):
-    """The checks of the suite cannot be loaded."""
+    """Raised if a module with checks cannot be imported."""
 
 
 _CHECKS: dict[str, Check] = {}
@@ -69,9 +73,9 @@ def check(
     Args:
         *requirements: Ids of the requirements that the check judges.
         needs: Capabilities that the server must declare.
-        serial: Do not run concurrently with other checks.
-        whole_run: Judge the exchanges of the whole run.
-        slow: The check waits for half a second or more.
+        serial: Whether the check must not run concurrently with other checks.
+        whole_run: Whether the check judges the recorded requests and responses of the whole run.
+        slow: Whether the check waits for half a second or more.
 
     Raises:
         ValueError: A requirement id is unknown, no id is passed, the docstring is missing, or the name is already
@@ -83,7 +87,9 @@ def check(
         if unknown := [each for each in requirements if each not in specification.requirements()]:
             raise ValueError(f"check {name}: the specification has no requirement {unknown}")
         if not requirements or not body.__doc__ or name in _CHECKS:
-            raise ValueError(f"check {name} needs at least one requirement id, a docstring and a unique name")
+            raise ValueError(
+                f"a check needs at least one requirement id, a docstring and a unique name: {name}"
+            )
         about = inspect.cleandoc(body.__doc__)
         _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow)
         return body

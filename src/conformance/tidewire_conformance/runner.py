@@ -1,4 +1,4 @@
-"""Runner of the checks: runs them against one server, several at a time, and collects their verdicts."""
+"""Runner of the conformance checks. It runs them concurrently against one server and collects their verdicts."""
 
 import asyncio
 import random
@@ -19,36 +19,36 @@ from tidewire_conformance.wire.recording_client import IncompleteResponseError, 
 DEFAULT_CONCURRENCY = 8
 """Default number of checks that run concurrently."""
 CHECK_SECONDS = 120.0
-"""Timeout of one check, multiplied by `patience`."""
+"""Timeout of one check, in seconds. The option `--patience` multiplies it."""
 INTERRUPTED = "the run was interrupted"
-"""Value of `cut_short` after a keyboard interrupt."""
+"""Value of `cut_short` if the user interrupted the run with Ctrl-C."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
-"""Number of probes, and seconds between them, before a server that stopped answering counts as unreachable."""
+"""Number of probes, and the delay between them in seconds, before a silent server counts as unreachable."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Options of a run."""
+    """Options of a test run against a server."""
 
     base_url: str
     header: tuple[tuple[str, str], ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     endpoints: tuple[str, ...] = ()
-    """Names of the endpoints to use; all by default."""
+    """Names of the endpoints to use. By default, all endpoints are used."""
     seed: int = 0
     repeat: int = 1
     patience: float = 1.0
     budget: float = 300.0
-    """Seconds after which no further check starts."""
+    """Time, in seconds, after which no further check starts."""
     lanes: int = DEFAULT_CONCURRENCY
     examples: tuple[tuple[str, Any], ...] = ()
     """Pairs of endpoint name and input that replace the examples in the descriptions."""
 
 
-# asyncio.run formats the repr of a finished task's result. A generated repr would include every byte of the record.
+# No generated repr: `asyncio.run` may format the repr of a task's result, which would include all recorded bytes.
 @dataclass(repr=False)
 class SuiteRun:
-    """Result of a run."""
+    """Result of a test run against a server."""
 
     plan: Plan
     server: Server
@@ -56,7 +56,7 @@ class SuiteRun:
     record: list[RecordedExchange]
     seconds: float = 0.0
     cut_short: str = ""
-    """Reason why the run ended early; empty if it was complete."""
+    """Reason why the run ended early, or an empty string if the run was complete."""
 
     @property
     def subject(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class SuiteRun:
 
     @property
     def profiles(self) -> list[str]:
-        """Profiles that the server claims, by the table in section 1.3."""
+        """Profiles that the server claims to meet, according to the table in section 1.3."""
         has, discovery_body = self.server.capabilities, self.server.discovery_body
         new_attempt = any(
             block.type == "snapshot"
@@ -89,12 +89,12 @@ class SuiteRun:
         return [profile for profile, claimed in claims.items() if claimed]
 
     def profile_of(self, requirement: Requirement) -> str:
-        """Return the profile that a requirement counts toward."""
+        """Return the profile toward which a requirement counts."""
         return requirement.profile
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Callback for each finished check: verdict, number of finished checks, total number."""
+"""Callback for each finished check. Its arguments are the verdict, the number of finished checks and the total number."""
 
 
 async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> SuiteRun:
@@ -106,7 +106,7 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
         watch: Called for each finished check.
 
     Raises:
-        ProbeError: The URL does not lead to a Tidewire server.
+        ProbeError: The URL is not that of a Tidewire server.
     """
     progress = CheckProgress(plan, checks, watch)
     await progress.go()
@@ -114,15 +114,18 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
 
 
 class CheckProgress:
-    """Suite run in progress. Its result can be taken at any time, so an interrupt loses no finished verdict."""
+    """Test run in progress.
+
+    The result so far is available at any time, so an interrupt loses no verdict of a finished check.
+    """
 
     def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
-        """Create the run without sending a request. The arguments are those of `run`."""
+        """Create the test run without sending a request. The arguments are those of the function `run`."""
         self.plan, self.checks = plan, checks
         self.cut_short = ""
         """Reason why the run ended early."""
         self.server: Server | None = None
-        """Server under test; None until the probe is complete."""
+        """Server under test, or None until the probe is complete."""
         self._wire = Wire(plan.base_url, header=plan.header, patience=plan.patience)
         self._watch = watch
         self._rounds: list[dict[str, Verdict]] = []
@@ -133,7 +136,7 @@ class CheckProgress:
         """Probe the server and run all checks.
 
         Raises:
-            ProbeError: The URL does not lead to a Tidewire server.
+            ProbeError: The URL is not that of a Tidewire server.
         """
         try:
             self.server = await probe(self._wire, self.plan.endpoints, self.plan.examples)
@@ -145,7 +148,7 @@ class CheckProgress:
             self.cut_short = spent(self.plan)
 
     def run(self) -> SuiteRun:
-        """Return the result so far. Checks that have not ended count as untested.
+        """Return the result of the run so far. Unfinished checks count as untested.
 
         Raises:
             ProbeError: The run ended before the server was probed.
@@ -194,7 +197,7 @@ class CheckProgress:
             await take(check)
 
     async def _check_liveness(self, check: Check) -> None:
-        """Probe the server after a missing response, so that remaining checks can be skipped if it is gone."""
+        """Probe the server after a missing response, so that the other checks are skipped if the server is gone."""
         async with self._liveness_lock:
             for attempt in range(0 if self._gone else LIVENESS_TRIES):
                 await asyncio.sleep(LIVENESS_SECONDS * self.plan.patience * bool(attempt))
@@ -211,7 +214,7 @@ class CheckProgress:
                     if answered
                     else ""
                 )
-                self._gone = f"the server does not answer any more ({fault}); {last}"
+                self._gone = f"the server has stopped responding ({fault}); {last}"
 
     def _not_run(self, check: Check) -> Verdict:
         verdict = Verdict(check.name, check.requirements, check.about, Outcome.SKIPPED)
@@ -221,15 +224,15 @@ class CheckProgress:
 
 
 class Budget(Protocol):
-    """Options with a time budget."""
+    """Options of a run that include a time budget."""
 
     @property
     def budget(self) -> float: ...
 
 
 def spent(plan: Budget) -> str:
-    """Return the note for a check that did not start because the budget was spent."""
-    return f"the time budget of {plan.budget:g} s was spent"
+    """Return the note for a check that did not start because the time budget was used up."""
+    return f"the time budget of {plan.budget:g} s was used up"
 
 
 async def _run(
@@ -248,14 +251,14 @@ async def _run(
         async with asyncio.timeout(CHECK_SECONDS * plan.patience):
             await check.run(session)
         if check.whole_run and not session.assertions:
-            raise Skip(SkipReason.NO_OCCASION, "no exchange of this run is relevant to this check")
+            raise Skip(SkipReason.NO_OCCASION, "this run had no request to which this check applies")
     except Skip as skip:
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, skip.why, str(skip)
     except (IncompleteResponseError, Inconclusive) as unclear:
         verdict.outcome, verdict.note = Outcome.INCONCLUSIVE, str(unclear)
     except TimeoutError:
         verdict.outcome = Outcome.INCONCLUSIVE
-        verdict.note = f"the check had not ended after {CHECK_SECONDS * plan.patience:g} s"
+        verdict.note = f"the check was still running after {CHECK_SECONDS * plan.patience:g} s"
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
         verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
         if cut := _last_cut(wire, check):
@@ -268,9 +271,9 @@ async def _run(
 
 
 def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
-    """Return the last response to this check that ended before its framing allows, or None.
+    """Return the last response to this check that was cut off before its declared end, or None.
 
-    An incomplete response can make a check raise. The check is then inconclusive rather than wrong.
+    A truncated response can make the code of a check raise an exception. The check is then inconclusive, not faulty.
     """
     own = (each for each in reversed(wire.record) if each.check == check.name)
     return next((each for each in own if each.ended == "cut"), None)
@@ -280,7 +283,7 @@ def settle(verdict: Verdict) -> None:
     """Derive the outcome of a verdict from its assertions."""
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
-        # A skip or error after a violation may be a consequence of it, so the violation decides.
+        # A violation takes precedence over a later skip or error, which may be its consequence.
         verdict.outcome, verdict.why = Outcome.FAIL, None
     elif verdict.outcome is Outcome.PASS and found:
         verdict.outcome = Outcome.WARN
@@ -289,15 +292,15 @@ def settle(verdict: Verdict) -> None:
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """Merge the verdicts of a repeated check into the worst one, with its frequency in the note.
+    """Merge the verdicts of a repeated check into the worst one, and add its frequency to the note.
 
-    Rounds that skipped the check as untested are ignored if another round ran it.
+    Repetitions that were skipped as untested are ignored if the check ran in any other repetition.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)
     verdict = next(each for each in rounds if each.outcome is chosen)
     verdict.rounds = len(rounds)
-    # Keep violations of the other rounds, although only one round's verdict is shown.
+    # Keep the violations from all repetitions, although the verdict comes from only one of them.
     verdict.assertions = [
         *verdict.assertions, *(broken for each in rounds if each is not verdict for broken in each.broken)
     ]  # fmt: skip

@@ -1,6 +1,6 @@
-"""Session of a check: HTTP clients, sample requests to submit, and the list of assertions.
+"""Session of a check: HTTP clients, sample requests to submit jobs, and the list of assertions.
 
-Each check receives its own `Session`. All sessions of a run share one record of exchanges.
+Each check gets a new `Session`. All sessions of a run share the record of requests and responses.
 """
 
 import asyncio
@@ -19,21 +19,23 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
-"""Timeout for a job, in addition to the duration of its example; multiplied by `patience`."""
+"""Timeout, in seconds, for a job to end. The duration of the job's example is added, and `--patience` multiplies the
+sum.
+"""
 MAX_READS: Final = 100
-"""Maximum number of reads of a job in `Session.read_until`."""
+"""Maximum number of times that `Session.read_until` reads a job."""
 READ_INTERVAL: Final = 0.05
-"""Interval between two reads in `Session.read_until`, multiplied by `patience`."""
+"""Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""
 _SHOWN = 400
-"""Maximum number of characters of a value that an assertion keeps."""
+"""Maximum length, in characters, of an expected or actual value in an assertion. Longer values are cut."""
 
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
-"""Header for a JSON body that is passed as bytes."""
+"""Headers for a request whose JSON body is passed as bytes."""
 
 
 class Skip(Exception):  # noqa: N818 - a skip is not an error
-    """Raised to skip a check, with the reason."""
+    """Raised to skip the rest of a check. The exception contains the reason."""
 
     def __init__(self, why: SkipReason, reason: str) -> None:
         super().__init__(reason)
@@ -41,28 +43,31 @@ class Skip(Exception):  # noqa: N818 - a skip is not an error
 
 
 class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an error
-    """Raised when the outcome of a check cannot be judged."""
+    """Raised if a check cannot reach a verdict, so that it is inconclusive."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Optional aids from the command line: commands for restart and expiry, a replica, a second principal, an origin."""
+    """Optional test aids from the command line.
+
+    They are commands to restart the server and to expire jobs, a second replica, a second user and an allowed origin.
+    """
 
     restart: str = ""
     """Shell command that kills the server and starts it again."""
     expire: str = ""
     """Shell command that makes the states of ended jobs expire."""
     replica: Wire | None = None
-    """Client for another replica of the server."""
+    """HTTP client for a second replica of the server."""
     second: Wire | None = None
-    """Client with the credentials of another principal."""
+    """HTTP client with the credentials of a second user."""
     origin: str = ""
     """Origin whose pages the server is configured to allow."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Job submitted in this run."""
+    """Job that the suite submitted in this run."""
 
     id: str
     sample: SampleRequest
@@ -79,14 +84,14 @@ class Job:
 
 @dataclass
 class Session:
-    """Access of one check to the server, and its assertions."""
+    """Access to the server for one check, and the assertions of that check."""
 
     wire: Wire
     server: Server
     hooks: Hooks
     rng: random.Random
     history_cache: dict[int, Histories] = field(default_factory=dict)
-    """Cache of state histories, keyed by the number of recorded exchanges; shared by all sessions of a run."""
+    """Cache of state histories, keyed by the number of recorded exchanges. All sessions of a run share the cache."""
     assertions: list[Assertion] = field(default_factory=list)
 
     # ---- assertions --------------------------------------------------------------------------------------------
@@ -101,15 +106,15 @@ class Session:
         at: RecordedExchange | None = None,
         block: Block | None = None,
     ) -> bool:
-        """Record an assertion about a requirement. A failed assertion does not end the check.
+        """Record an assertion about a requirement. The check continues even if the assertion fails.
 
         Args:
             requirement: Id of the requirement.
             holds: Whether the requirement holds here.
-            expected: Expected result. Parts of a tuple are joined only if the assertion fails.
+            expected: Description of the expected result. The parts of a tuple are joined only if the assertion fails.
             got: Actual result.
-            at: Exchange that shows the result.
-            block: Event that shows the result.
+            at: Recorded exchange that proves the result.
+            block: Event that proves the result.
 
         Returns:
             Whether the requirement holds.
@@ -123,20 +128,20 @@ class Session:
         return False
 
     def skip_unless(self, holds: object, what: str) -> None:
-        """Skip the rest of the check as blocked if a precondition that other checks judge does not hold."""
+        """Skip the rest of the check as blocked if a precondition does not hold. Other checks judge the precondition."""
         if not holds:
             raise Skip(SkipReason.BLOCKED, what)
 
     def skip_untested(self, reason: str) -> NoReturn:
-        """Skip the check because the suite has no means to test it."""
+        """Skip the check because the suite has no way to test the requirement on this server."""
         raise Skip(SkipReason.UNTESTED, reason)
 
     def skip_not_declared(self, reason: str) -> NoReturn:
-        """Skip the check because the server does not declare the feature."""
+        """Skip the check because the server does not declare the feature that it tests."""
         raise Skip(SkipReason.NOT_DECLARED, reason)
 
     def skip_no_occasion(self, reason: str) -> NoReturn:
-        """Skip the check because the condition of its requirement did not occur in this run."""
+        """Skip the check because this run had no situation to which the requirement applies."""
         raise Skip(SkipReason.NO_OCCASION, reason)
 
     def inconclusive(self, reason: str) -> NoReturn:
@@ -152,7 +157,7 @@ class Session:
         return self.history_cache[count]
 
     def streams(self) -> list[RecordedExchange]:
-        """Return the event streams recorded so far that are not empty."""
+        """Return the recorded event streams that are not empty."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
     def expect_refused(
@@ -162,32 +167,32 @@ class Session:
         self.expect(requirement, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
-    # ---- sample requests; a check without a suitable one is skipped as untested ----------------------------------
+    # ---- sample requests, which skip the check as untested if none is suitable --------------------------------------
 
     def any_sample(self) -> SampleRequest:
-        """Return a sample request that succeeds, or skip the check."""
+        """Return a sample request for a job that succeeds, or skip the check."""
         return self.server.any_sample() or self.skip_untested("no example of an endpoint succeeded")
 
     def growing_sample(self) -> SampleRequest:
-        """Return a sample request whose stream can be cut between events, or skip the check."""
+        """Return a sample request for a job whose stream can be cut between events, or skip the check."""
         return self.server.growing_sample() or self.skip_untested(
-            "no example starts a job whose value grows in several events; an endpoint tidewire.script would unlock this check"
+            "no example starts a job whose value grows in several events; add the endpoint tidewire.script to run this check"
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest:
-        """Return a sample request whose job can be observed, cut and cancelled while it runs, or skip the check."""
+        """Return a sample request for a job that runs long enough to be observed and cancelled, or skip the check."""
         return self.server.long_running_sample(seconds) or self.skip_untested(
-            "no example starts a job that runs long enough while its value grows; an endpoint tidewire.script would unlock this check"
+            "no example starts a job that grows for long enough; add the endpoint tidewire.script to run this check"
         )
 
     def batch_sample(self) -> SampleRequest:
         """Return a sample request for an endpoint that accepts several inputs, or skip the check."""
         return self.server.batch_sample() or self.skip_untested(
-            "no endpoint with `batch` has an example that succeeded"
+            "no example of an endpoint that declares `batch` succeeded"
         )
 
     def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest:
-        """Return a request for `tidewire.script` with these steps, or skip the check."""
+        """Return a request for the test endpoint `tidewire.script` with these steps, or skip the check."""
         return self.server.script_sample(*steps, **members) or self.skip_untested(
             "needs the endpoint tidewire.script"
         )
@@ -195,12 +200,12 @@ class Session:
     # ---- requests ----------------------------------------------------------------------------------------------
 
     async def submit(self, sample: SampleRequest, *, wire: Wire | None = None, **more: Any) -> Job:
-        """Submit a job and request a JSON response.
+        """Submit a job and request a JSON response to that request.
 
         Args:
             sample: Sample request to submit.
-            wire: HTTP client to use; that of the session by default.
-            **more: Additional members of the request body.
+            wire: HTTP client to use. By default, the client of the session is used.
+            **more: Further members of the request body.
         """
         sent = {**sample.body, **more}
         answer = await (wire or self.wire).request(
@@ -214,11 +219,11 @@ class Session:
         return Job(body["id"], sample, answer)
 
     async def read(self, job: Job, wire: Wire | None = None) -> RecordedExchange:
-        """Read the job resource."""
+        """Read the job resource with a GET request."""
         return await (wire or self.wire).request("GET", job.path)
 
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
-        """Read the job resource until a condition holds for the response."""
+        """Read the job resource repeatedly until a condition holds for the response."""
         answer = await self.read(job)
         for _ in range(MAX_READS):
             if holds(answer):
@@ -227,12 +232,15 @@ class Session:
             answer = await self.read(job)
         else:
             self.inconclusive(
-                f"{answer} did not reach the expected state within {MAX_READS * READ_INTERVAL * self.wire.patience:g} s"
+                f"{answer} did not show the expected state within {MAX_READS * READ_INTERVAL * self.wire.patience:g} s"
             )
         return answer
 
     async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
-        """Assert, as a control, that the server accepts the same submit without the fault."""
+        """Assert that the server accepts a valid request.
+
+        This is the control for a check that sends invalid ones.
+        """
         answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
         self.expect(
             requirement, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
@@ -249,7 +257,7 @@ class Session:
         wire: Wire | None = None,
         read_ahead: int = 65536,
     ) -> AsyncIterator[Stream]:
-        """Open the event stream of a job, with a cursor if one is passed."""
+        """Open the event stream of a job. If a cursor is passed, the stream starts after that event."""
         fields = EVENT_STREAM | ({"Last-Event-ID": cursor} if cursor else {}) | dict(header or {})
         async with (wire or self.wire).open(
             "GET", job.events + query, header=fields, read_ahead=read_ahead
@@ -257,7 +265,7 @@ class Session:
             yield stream
 
     async def stream(self, job: Job, cursor: str = "", **options: Any) -> RecordedExchange:
-        """Read the event stream of a job from a cursor until `done` or the end of the response."""
+        """Read the event stream of a job until `done` or the end of the response."""
         async with self.follow(job, cursor, **options) as stream:
             ends = await stream.until(
                 lambda now: now.ended or now.of_type("done"), JOB_SECONDS + job.sample.seconds
@@ -265,7 +273,7 @@ class Session:
             return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
 
     async def history(self, job: Job) -> RecordedExchange:
-        """Read the complete log of a job: the stream from the cursor `0-0` until `done`."""
+        """Read the complete log of a job, that is the stream from the cursor `0-0` until `done`."""
         exchange = await self.stream(job, "0-0")
         self.skip_unless(
             exchange.is_stream and exchange.of_type("done"),

@@ -1,7 +1,7 @@
 """Machine-readable parts of the specification: requirements, JSON Schemas and the table of problem codes.
 
-The files come from `spec/`, which is inside an installed package or at the root of a checkout. This module does not
-depend on any implementation.
+The files come from the folder `spec/`, which is inside an installed package or at the root of a checkout. This module
+does not depend on any implementation of the protocol.
 """
 
 import json
@@ -16,11 +16,11 @@ from referencing import Registry, Resource
 
 
 class Requirement(NamedTuple):
-    """Normative requirement of the specification."""
+    """Normative requirement of the specification, with its id and keyword."""
 
     id: str
     level: str
-    """BCP 14 keyword."""
+    """Keyword of BCP 14, such as MUST or SHOULD."""
     text: str
     role: str = "both"
     profile: str = "core"
@@ -28,12 +28,12 @@ class Requirement(NamedTuple):
 
     @property
     def binds(self) -> bool:
-        """Whether a violation makes a server or client non-conformant; False for SHOULD and MAY."""
+        """Whether a server or client that violates the requirement is not conformant. False for SHOULD and MAY."""
         return self.level in {"MUST", "MUST NOT", "SHALL", "SHALL NOT", "REQUIRED"}
 
 
 class Code(NamedTuple):
-    """Row of the registry of problem codes (section 9.2)."""
+    """Status and retryability of a problem code, from the registry in section 9.2."""
 
     status: int
     retryable: bool
@@ -51,7 +51,7 @@ def folder() -> Path:
         if (place / "requirements.json").is_file():
             return place
     raise FileNotFoundError(
-        "no specification found in the package or in a surrounding checkout; reinstall tidewire[conformance]"
+        "no specification found in the package or in a checkout around it; reinstall tidewire[conformance]"
     )
 
 
@@ -66,7 +66,7 @@ def requirements() -> dict[str, Requirement]:
 
 @cache
 def unseen() -> dict[str, str]:
-    """Return the requirements that cannot be judged over the network, with the reasons given in `spec/README.md`."""
+    """Return the requirements that no test over the network can judge, with the reasons from `spec/README.md`."""
     text = (folder() / "README.md").read_text(encoding="utf-8")
     section = text.partition("\n## Not seen on the wire\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (TW-[^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
@@ -75,7 +75,7 @@ def unseen() -> dict[str, str]:
 
 @cache
 def problem_codes() -> dict[str, Code]:
-    """Return the registry of problem codes from the table in section 9.2."""
+    """Return the registry of problem codes, parsed from the table in section 9.2."""
     text = (folder() / "09-errors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \| (yes|no) \|", text, re.MULTILINE)
     return {code: Code(int(status), retryable == "yes") for code, status, retryable in rows}
@@ -83,11 +83,11 @@ def problem_codes() -> dict[str, Code]:
 
 @cache
 def validator(name: str, part: str = "") -> Draft202012Validator:
-    """Return a validator for a schema of the specification.
+    """Return a JSON Schema validator for a schema of the specification.
 
     Args:
         name: File name without `.schema.json`.
-        part: Name below `$defs`; the whole schema by default.
+        part: Name of a definition in `$defs`. By default, the validator uses the whole schema.
     """
     pointer = f"#/$defs/{part}" if part else ""
     schema = {"$ref": f"{name}.schema.json{pointer}"}
@@ -95,7 +95,7 @@ def validator(name: str, part: str = "") -> Draft202012Validator:
 
 
 def schema_violation(name: str, value: Any) -> str:
-    """Return the path and message of a schema violation; empty if the value is valid."""
+    """Return the path and the message of a schema violation, or an empty string if the value is valid."""
     error = best_match(validator(name).iter_errors(value))
     return "" if error is None else f"at {error.json_path}: {error.message[:300]}"
 

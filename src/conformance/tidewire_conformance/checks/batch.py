@@ -16,7 +16,11 @@ BATCHES = ["batches"]
 
 
 def _batch(s: Session, *values: Any, **more: Any) -> SampleRequest:
-    """Return a request with these inputs if the server has `tidewire.script`, else with copies of an example input."""
+    """Build a request to submit a job with several inputs.
+
+    The inputs are `values` if the server has the endpoint `tidewire.script`. Otherwise they are copies of an example
+    input of an endpoint.
+    """
     sample = s.batch_sample()
     if s.server.has_script and values:
         return sample.with_inputs(values, **more)
@@ -24,14 +28,14 @@ def _batch(s: Session, *values: Any, **more: Any) -> SampleRequest:
 
 
 def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
-    """Return an input of `tidewire.script` that appends a text and runs further steps."""
+    """Build an input for the test endpoint `tidewire.script` that appends a text and then runs the further steps."""
     return {"script": [{"append": text}, *more]}
 
 
 @check("TW-BAT-001", "TW-BAT-007", "TW-DIF-002", needs=BATCHES)
 async def items_follow_input_order(s: Session) -> None:
-    """Items are in the order of their inputs. A job with `inputs` has `"batch": true`, even with one input."""
-    # Use more than ten inputs, because `10` sorts before `2` as a string.
+    """A job that is submitted with `inputs` has `"batch": true` and one item for each input, in the order of the inputs."""
+    # Use more than ten inputs, so that a server that sorts indexes as strings (`10` before `2`) fails.
     count = max(2, min(11, s.server.max_inputs(s.batch_sample())))
     texts = [f"item {n}" for n in range(count)]
     sample = _batch(
@@ -63,7 +67,7 @@ async def items_follow_input_order(s: Session) -> None:
 
 @check("TW-BAT-004", "TW-OVR-020", "TW-DIF-005", needs=BATCHES)
 async def failed_item_does_not_affect_others(s: Session) -> None:
-    """If one item fails, the other items succeed, and the job is `partially_failed`."""
+    """If one item of a job fails, the other items still succeed, and the job ends as `partially_failed`."""
     if not s.server.has_script:
         s.skip_untested("needs the endpoint tidewire.script")
     job, history = await s.run_to_end(
@@ -102,9 +106,9 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
 
 @check("TW-BAT-005", needs=BATCHES, slow=True)
 async def items_end_independently(s: Session) -> None:
-    """An item ends as soon as it is complete, while other items still run."""
+    """An item of a job ends as soon as its own result is complete, even if other items are still running."""
     sample = s.server.uneven_batch_sample() or s.skip_untested(
-        "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
+        "the check needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
     _, history = await s.run_to_end(sample)
     steps = Histories([history]).streams[0][1]
@@ -121,7 +125,7 @@ async def items_end_independently(s: Session) -> None:
 
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
 async def too_many_inputs_return_422(s: Session) -> None:
-    """One input above the limit gets 422 `batch_too_large` at `/inputs`. Two inputs are accepted."""
+    """A job with one input more than the limit gets 422 `batch_too_large` at `/inputs`, and a job with two inputs is accepted."""
     sample = s.batch_sample()
     limit = s.server.max_inputs(sample)
     if limit * len(str(sample.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
@@ -145,11 +149,13 @@ async def too_many_inputs_return_422(s: Session) -> None:
 
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
 async def invalid_input_is_reported_with_pointer(s: Session) -> None:
-    """If one input violates the schema, the submit is rejected as a whole with a pointer to that input."""
+    """If one of several inputs violates the schema, the server rejects the whole request with a pointer to that input."""
     sample = s.batch_sample()
     bad = next(iter(unfit(s, sample)), s)
     if bad is s:
-        s.skip_untested(f"{sample.endpoint} accepts null, a number, a list and unknown members")
+        s.skip_untested(
+            f"null, a number, a list and unknown members are all valid inputs of {sample.endpoint}"
+        )
     good = sample.inputs[0]
     answer = await s.wire.request("POST", sample.submit_to, json={"inputs": [good, bad]})
     s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", "one invalid input of two")
@@ -159,7 +165,7 @@ async def invalid_input_is_reported_with_pointer(s: Session) -> None:
 
 @check("TW-BAT-002", needs=BATCHES)
 async def inputs_return_422_without_batch_support(s: Session) -> None:
-    """`inputs` for an endpoint without `batch` gets 422 `invalid_input` at `/inputs`."""
+    """An endpoint that does not declare `batch` answers `inputs` with 422 `invalid_input` at `/inputs`."""
     plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
     if plain is None:
         s.skip_no_occasion("each endpoint declares `batch`")
@@ -176,13 +182,13 @@ async def inputs_return_422_without_batch_support(s: Session) -> None:
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
 async def shared_members_fill_in_missing_members(s: Session) -> None:
-    """`shared` supplies the members that an input lacks. An invalid member is reported with a pointer into `shared`."""
+    """`shared` supplies the members that an input lacks, and an invalid member gets 422 with a pointer into `shared`."""
     sample = s.batch_sample()
     example = sample.inputs[0]
     if not s.server.has_script:
         if not isinstance(example, dict) or not example:
             s.skip_untested(
-                "needs the endpoint tidewire.script, or an example that is an object with members"
+                "the check needs the endpoint tidewire.script, or an example that is an object with members"
             )
         _, history = await s.run_to_end(sample.with_inputs([{}, example], shared=example))
         status = history.of_type("done")[0].json.get("status")
@@ -213,7 +219,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
         for example in ({"inputs": [{"script": [], "initial": own}]}, {"input": {"initial": own}}):
             body = {**example, "shared": {"initial": {"b": 2}, "script": []}}
             taken = await s.wire.request("POST", job.sample.submit_to, json=body)
-            what = "`shared` does not change a member that the input has"
+            what = "`shared` does not override a member that the input has"
             if s.expect(
                 "TW-JOB-014", taken.status == 201, f"201 for {body}", f"{taken.status} {taken.code}", at=taken
             ):
@@ -227,7 +233,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
 
 @check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
 async def item_cancel_does_not_affect_others(s: Session) -> None:
-    """A cancelled item ends as cancelled and keeps its value. The other item succeeds."""
+    """If a client cancels one item of a job, that item keeps its value so far and the other items still succeed."""
     if not s.server.has_script:
         await _cancel_generation_item(s)
         return
@@ -255,13 +261,13 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
     )
     again = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [0, 1]})
     s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == "partially_failed",
-             "200 and the status unchanged after the end", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
+             "200 and the final status, unchanged", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
 async def _cancel_generation_item(s: Session) -> None:
-    """Judge the cancel of one item in a batch of generations, where the cancelled item has the most tokens."""
+    """Cancel the item with the most tokens in a batch of text generations, and judge the result of both items."""
     sample = s.server.uneven_batch_sample(64) or s.skip_untested(
-        "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
+        "the check needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
     alone = (await s.read((await s.run_to_end(sample.with_input(sample.inputs[0])))[0])).json["state"][
         "items"
@@ -278,7 +284,7 @@ async def _cancel_generation_item(s: Session) -> None:
     read = await s.read_until(job, lambda now: now.json.get("done"))
     first, second = read.json["state"]["items"]
     if second["status"] == "succeeded" and answer.status == 200:
-        s.inconclusive("the job had ended before the cancel")
+        s.inconclusive("the job had ended before it was cancelled")
     s.expect("TW-JOB-056", first["status"] == alone["status"] and len(first["value"]["text"]) > 0, f"the status {alone['status']} and a text",
              first, at=read)  # fmt: skip
     held = begun.json["state"]["items"][1]["value"]["text"]
@@ -286,12 +292,12 @@ async def _cancel_generation_item(s: Session) -> None:
              f"the status cancelled and a text that begins with {held!r}", second, at=read)  # fmt: skip
     again = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [0, 1]})
     s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == read.json["status"],
-             "200 and the status unchanged after the end", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
+             "200 and the final status, unchanged", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
 async def results_do_not_depend_on_batching(s: Session) -> None:
-    """An input has the same result alone and in a batch, if its endpoint is deterministic."""
+    """If an endpoint is deterministic, an input has the same result alone as in a batch with other inputs."""
     if not any(endpoint.capability("batch") for endpoint in s.server.endpoints.values()):
         s.skip_no_occasion("no endpoint declares `batch`")
     found = []
@@ -326,7 +332,10 @@ async def results_do_not_depend_on_batching(s: Session) -> None:
 
 
 def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
-    """Return a different input that fits the endpoint's schema, to detect swapped items; the same input if none is found."""
+    """Return a different input that the endpoint's schema accepts, so that the check notices swapped items.
+
+    Returns the example itself if no variation of it fits the schema.
+    """
     if not isinstance(example, dict):
         return example
     validator = Draft202012Validator(s.server.endpoints[sample.endpoint].description["input_schema"])
@@ -340,16 +349,17 @@ def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
 
 
 def _deterministic_part(value: Any, text_only: bool) -> Any:
-    """Return the part of a value that must not depend on the batch.
+    """Return the part of an item's value that must not depend on the other items of its batch.
 
-    For a generation this is the text, because log-probabilities vary slightly with the order of floating-point sums.
+    For a text generation this is only the text, because the log-probabilities vary slightly with the order of
+    floating-point sums.
     """
     return value.get("text") if text_only and isinstance(value, dict) else value
 
 
 @check("TW-BAT-017", whole_run=True)
 async def row_is_less_than_batch_size(s: Session) -> None:
-    """The `row` in an item's `batch` member is below its `size`."""
+    """The `row` in the member `batch` of an item is at least 0 and less than the `size`."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             for item in body.get("state", {}).get("items", ()):
@@ -366,7 +376,7 @@ async def row_is_less_than_batch_size(s: Session) -> None:
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
 async def progress_is_sent_for_each_running_item(s: Session) -> None:
-    """`progress` of a batch names its item, and a new connection gets the latest one of each running item."""
+    """Each `progress` event of a batch names its item, and a new reader gets the latest one of each running item."""
     steps = [
         [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]
         for n in range(2)

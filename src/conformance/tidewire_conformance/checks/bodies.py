@@ -27,7 +27,10 @@ MALFORMED = [
     ("100000 nested levels", b'{"input": ' + _deep(100_000) + b"}"),
     ("a body that is not UTF-8", b'{"input": "\xff"}'),
 ]
-"""Malformed bodies of a submit. The fault lies inside or outside the member `input`."""
+"""Malformed request bodies, each with a description.
+
+In some bodies the fault is inside the member `input`, in others outside it.
+"""
 JSON_LIMIT_CASES: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
     "TW-OVR-001": (
         {},
@@ -66,15 +69,15 @@ JSON_LIMIT_CASES: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
     "TW-DSC-004": ({"64 nested levels": _deep(63)}, {}),
     "TW-DSC-012": ({}, {"65 nested levels": _deep(64)}),
 }
-"""Requirement → JSON values that are valid and values that are not, each with a description.
+"""JSON values at the limits of section 1.4, by requirement: first the valid values, then the invalid ones.
 
-The values are sent in an unknown member of a submit, so only the rules for JSON can reject them.
+The checks send each value in an unknown member of an otherwise valid body, so only the rules for JSON can reject it.
 """
 
 
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
 async def invalid_json_is_rejected(s: Session) -> None:
-    """A body that violates section 1.4 gets 400 `malformed_body`, or 422 if the fault lies inside the input."""
+    """A body that violates the JSON rules of section 1.4 gets 400 `malformed_body`, or 422 if the fault is inside the input."""
     sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", 0)
     for why, body in MALFORMED:
@@ -92,7 +95,7 @@ async def invalid_json_is_rejected(s: Session) -> None:
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def unsupported_media_type_returns_415(s: Session) -> None:
-    """A body that is not JSON in UTF-8 without content coding gets 415. Equivalent spellings of the media type are accepted."""
+    """A body gets 415 unless its header declares JSON in UTF-8 without content coding, in any spelling of the media type."""
     sample = s.any_sample()
     body = compact(sample.body)
     wrong: list[tuple[str, Header]] = [
@@ -125,7 +128,7 @@ async def unsupported_media_type_returns_415(s: Session) -> None:
 
 @check("TW-JOB-008")
 async def chunked_bodies_are_accepted(s: Session) -> None:
-    """A body in chunked transfer coding is accepted like one with Content-Length."""
+    """The server accepts a body in chunked transfer coding as well as a body with `Content-Length`."""
     sample = s.any_sample()
     body = compact(sample.body)
     pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
@@ -136,7 +139,7 @@ async def chunked_bodies_are_accepted(s: Session) -> None:
 
 @check("TW-SEC-018", "TW-SEC-019")
 async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
-    """Line ends, markup and `__proto__` in a value are returned unchanged, inside JSON."""
+    """Line ends, markup and the name `__proto__` in a value are returned unchanged and cannot inject events into a stream."""
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
     sample = s.script_sample(
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
@@ -171,7 +174,7 @@ async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
     "TW-DSC-012",
 )
 async def json_limits_are_exact(s: Session) -> None:
-    """JSON values at the bounds of section 1.4 are accepted. Values beyond them get 400 `malformed_body`."""
+    """The server accepts JSON values up to the limits of section 1.4 and answers values beyond them with 400 `malformed_body`."""
     sample = s.any_sample()
     whole = compact(sample.body)
 
@@ -201,7 +204,7 @@ async def json_limits_are_exact(s: Session) -> None:
 
 @check("TW-DSC-004")
 async def requests_at_the_limits_are_accepted(s: Session) -> None:
-    """A body of exactly `max_body_bytes` and a job with exactly the maximum number of inputs are accepted."""
+    """The server accepts a body of exactly `max_body_bytes`, and a job with exactly the maximum number of inputs."""
     sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", MAX_TESTED_BODY + 1)
     if limit <= MAX_TESTED_BODY:
@@ -221,12 +224,12 @@ async def requests_at_the_limits_are_accepted(s: Session) -> None:
             at=answer,
         )
     if not s.assertions:
-        s.skip_untested(f"the limits are too large to be tested: max_body_bytes is {limit}")
+        s.skip_untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
 
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
 async def invalid_cancel_is_rejected(s: Session) -> None:
-    """A cancel with an invalid body, media type or coding is rejected, and the job continues."""
+    """A request to cancel a job gets an error if its body, media type or coding is invalid, and the job continues."""
     sample = s.long_running_sample(1.0)
     job = await s.submit(sample)
     for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):

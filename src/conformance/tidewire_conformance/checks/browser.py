@@ -21,7 +21,7 @@ TOKEN_SECONDS = 300
 
 @check("TW-ERR-014", "TW-ERR-015", "TW-ERR-017", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
 async def errors_inband_returns_problem_events(s: Session) -> None:
-    """With `errors=inband`, an error gets 200, `retry` and a `problem` with the id `0-1`, after which the response ends."""
+    """With `errors=inband`, an error is reported as a stream with status 200, `retry`, and a final `problem` event with the id `0-1`."""
     job, _ = await s.run_to_end(s.any_sample())
     asked = [
         (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", "job_not_found"),
@@ -70,7 +70,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         )
     if s.wire.header:
         bare = await s.wire.request("GET", asked[0][0], header=EVENT_STREAM | {"Authorization": None})
-        s.expect("TW-ERR-014", bare.is_stream and bare.of_type("problem"), "200 and a problem in the stream, also without credentials",
+        s.expect("TW-ERR-014", bare.is_stream and bare.of_type("problem"), "200 and a problem in the stream, even without credentials",
                  f"{bare.status} {bare.code}", at=bare)  # fmt: skip
     control = await s.stream(job, query="?errors=inband")
     s.expect(
@@ -80,7 +80,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
 
 @check("TW-ERR-017", needs=INBAND)
 async def cursor_0_1_returns_204(s: Session) -> None:
-    """The cursor `0-1` gets 204 for any job, with and without `errors=inband`, and without credentials."""
+    """A stream request with the cursor `0-1` gets 204 for any job, even without credentials or `errors=inband`."""
     for place in (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", f"/v1/jobs/{UNKNOWN_JOB}/events"):
         answer = await s.wire.request(
             "GET", place, header=EVENT_STREAM | {"Last-Event-ID": "0-1", "Authorization": None}
@@ -90,7 +90,7 @@ async def cursor_0_1_returns_204(s: Session) -> None:
 
 @check("TW-ERR-019", whole_run=True)
 async def problem_events_are_sent_only_on_request(s: Session) -> None:
-    """A `problem` event occurs only in streams whose URL has `errors=inband` or a token."""
+    """A stream contains a `problem` event only if its URL has `errors=inband` or a stream token."""
     for each in (each for each in s.wire.record if each.is_stream):
         asked = each.query.get("errors") == ["inband"] or "token" in each.query
         s.expect("TW-ERR-019", asked or not each.of_type("problem"), "no problem event", at=each)
@@ -107,7 +107,7 @@ async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
 async def stream_token_opens_its_stream(s: Session) -> None:
-    """The URL of a stream token opens the stream without credentials, with in-band problems and no referrer."""
+    """The URL of a stream token opens the stream without credentials, with errors as events, and with `Referrer-Policy: no-referrer`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     violation = specification.schema_violation("stream-token", answer.json)
@@ -139,7 +139,7 @@ async def stream_token_opens_its_stream(s: Session) -> None:
     s.expect(
         "TW-BRW-014", [block.id for block in late.logged] == ids[-1:], "the events after a cursor", at=late
     )
-    # An EventSource reconnects to the same URL with Last-Event-ID.
+    # When an EventSource reconnects, it requests the same URL with the header Last-Event-ID.
     back = {**EVENT_STREAM, "Authorization": None, "Last-Event-ID": ids[-2]}
     again = await s.wire.request("GET", url, header=back)
     s.expect(
@@ -152,7 +152,10 @@ async def stream_token_opens_its_stream(s: Session) -> None:
 
 
 def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedExchange]) -> None:
-    """Judge the lifetime of a token by the server's `Date` header, which a busy server may update late."""
+    """Judge the lifetime of a token against the server's clock.
+
+    The latest time in several `Date` headers counts, because a busy server may update that header late.
+    """
     try:
         now = max(
             parsedate_to_datetime(each.response_header("date"))
@@ -161,7 +164,7 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
         )
         life = (datetime.fromisoformat(answer.json["expires_at"]) - now).total_seconds()
     except (ValueError, KeyError, TypeError):
-        return  # `Date` or `expires_at` is missing or invalid; the schema check judges `expires_at`
+        return  # `Date` or `expires_at` is missing or invalid. The schema check judges `expires_at`.
     s.expect(
         "TW-BRW-014", life > 0, f"an expires_at after {now:%H:%M:%S}", answer.json["expires_at"], at=answer
     )
@@ -176,7 +179,7 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
 
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
 async def stream_token_is_limited_to_its_stream(s: Session) -> None:
-    """A stream token does not open another job or resource. A modified token gets `unauthorized`, in-band."""
+    """A stream token opens no other job and no other resource, and a modified token gets the error `unauthorized`."""
     sample = s.any_sample()
     (job, _), (other, _) = await s.run_to_end(sample), await s.run_to_end(sample)
     _, url = await _token(s, job)
@@ -211,7 +214,11 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
                      f"401 for {method} {place} with the stream token", answer.status, at=answer)  # fmt: skip
     control = await s.wire.request("GET", url, header=bare)
     s.expect(
-        "TW-BRW-013", control.of_type("done"), "the stream that the token is for", control.status, at=control
+        "TW-BRW-013",
+        control.of_type("done"),
+        "the stream of the job that the token was issued for",
+        control.status,
+        at=control,
     )
 
 
@@ -220,7 +227,7 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
 
 @check("TW-BRW-005", "TW-BRW-009", "TW-BRW-011", "TW-BRW-007")
 async def allowed_origins_can_read_every_response(s: Session) -> None:
-    """Each response to an allowed origin names it, varies by it, and exposes the headers that a page needs."""
+    """Each response to an allowed origin, even an error, names the origin, varies by it, and exposes the headers that a page needs."""
     origin = s.hooks.origin or s.skip_no_occasion("no allowed origin; pass one with --origin")
     job, _ = await s.run_to_end(s.any_sample())
     header = {"Origin": origin}
@@ -284,7 +291,7 @@ async def allowed_origins_can_read_every_response(s: Session) -> None:
 
 @check("TW-BRW-006")
 async def other_origins_cannot_read_responses(s: Session) -> None:
-    """A response to a page of a disallowed origin has no `Access-Control-Allow-Origin` for that origin."""
+    """A response to a page of another origin has no `Access-Control-Allow-Origin` header that allows that origin."""
     for origin in (
         "https://other.invalid",
         f"{s.hooks.origin or 'https://page'}.other.invalid",
@@ -300,14 +307,14 @@ async def other_origins_cannot_read_responses(s: Session) -> None:
 
 @check("TW-BRW-005", "TW-BRW-007", "TW-BRW-008", "TW-BRW-010")
 async def preflight_allows_protocol_headers(s: Session) -> None:
-    """A preflight response allows the protocol's request headers, and may be cached for at least ten minutes."""
+    """The response to a preflight request allows the protocol's headers, and browsers may cache it for at least ten minutes."""
     origin = s.hooks.origin or s.skip_no_occasion("no allowed origin; pass one with --origin")
     header = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
-    # Requests that need a preflight. Browsers send preflights without credentials.
+    # Send a preflight for each of these requests, without credentials, as browsers do.
     sample = s.any_sample()
     for method, place in (
         ("GET", "/v1"),

@@ -1,4 +1,4 @@
-"""Checks for section 6.6: cancels of running jobs, of ended jobs and of single items."""
+"""Checks for section 6.6: requests to cancel running jobs, ended jobs and single items."""
 
 from tidewire_conformance.checks.jobs import has_started
 from tidewire_conformance.checks.resume import contents
@@ -8,25 +8,31 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
 async def cancel_ends_the_job(s: Session) -> None:
-    """A cancel gets 202 with the job. The job then ends as cancelled and keeps its value. A second cancel gets 200."""
+    """A request to cancel a running job gets 202 and ends the job as `cancelled` with its value so far, and a second one gets 200."""
     sample = s.long_running_sample(30)
     job = await s.submit(sample)
     started = await s.read_until(job, lambda answer: has_started(answer) or answer.json.get("done"))
     if started.json.get("done"):
-        s.inconclusive("the job ended before the cancel")
+        s.inconclusive("the job ended before it was cancelled")
     answer = await s.wire.request("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status in {200, 202} and answer.json.get("id") == job.id, "202 and the job",
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    s.expect("TW-JOB-001", answer.status in {200, 202}, "202 for a cancel", answer.status, at=answer)
+    s.expect(
+        "TW-JOB-001", answer.status in {200, 202}, "202 for a request to cancel", answer.status, at=answer
+    )
     async with s.follow(job, "0-0") as stream:
         ended = await stream.until(lambda now: now.of_type("done"), 10)
         last = stream.exchange
     if not s.expect(
-        "TW-JOB-050", ended, "done soon after the cancel", "the job still runs after 10 s", at=last
+        "TW-JOB-050",
+        ended,
+        "a done event soon after the job was cancelled",
+        "the job still runs after 10 s",
+        at=last,
     ):
         return
     if answer.status == 200 and last.of_type("done")[0].json.get("status") == sample.ended:
-        s.inconclusive("the job had ended before the cancel")
+        s.inconclusive("the job had ended before it was cancelled")
     status = last.of_type("done")[0].json.get("status")
     s.expect("TW-JOB-050", status == "cancelled", "cancelled", status, at=last)
     item = (await s.read(job)).json["state"]["items"][0]
@@ -38,14 +44,14 @@ async def cancel_ends_the_job(s: Session) -> None:
     s.expect(
         "TW-JOB-055",
         contents((await s.history(job)).logged) == contents(last.logged),
-        "an unchanged log after the second cancel",
+        "an unchanged log after the second request to cancel",
         at=again,
     )
 
 
 @check("TW-JOB-055", "TW-JOB-051")
 async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
-    """A cancel of an ended job gets 200, and the job is unchanged."""
+    """A request to cancel a job that has ended gets 200 and does not change the job."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
@@ -55,7 +61,7 @@ async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
 async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
-    """A cancel with an empty `items` cancels nothing. An invalid index gets 422 and cancels nothing."""
+    """A request to cancel with an empty `items` cancels nothing, and one with an invalid index gets 422 and cancels nothing."""
     sample = s.long_running_sample(1.5)
     job = await s.submit(sample)
     none = await s.wire.request("POST", f"{job.path}/cancel", json={"items": []})

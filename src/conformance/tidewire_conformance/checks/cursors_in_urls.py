@@ -1,4 +1,4 @@
-"""Checks for section 4.2: cursors in the URL, and cursors of jobs that are still running."""
+"""Checks for section 4.2: cursors in the query parameter `after`, and cursors for jobs that are still running."""
 
 from tidewire_conformance.checks.resume import contents
 from tidewire_conformance.judging.state_history import key
@@ -8,7 +8,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-009", "TW-RES-012")
 async def after_works_like_last_event_id(s: Session) -> None:
-    """`after` in the URL is percent-decoded and handled like the header, for ids, `0-0` and `0-1`."""
+    """A cursor in the query parameter `after` is percent-decoded and has the same effect as in the header `Last-Event-ID`."""
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
     ids = [block.id or "" for block in history.logged]
@@ -29,7 +29,7 @@ async def after_works_like_last_event_id(s: Session) -> None:
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
 async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> None:
-    """For a running job, a cursor past the head or of an unknown epoch gets a `rewound` snapshot and the following events."""
+    """If a running job has no event with the cursor's id, its stream begins with a `rewound` snapshot and continues from there."""
     sample = s.long_running_sample(0.8)
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
@@ -41,5 +41,5 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
         s.expect("TW-RES-012" if cursor == "40000-2" else "TW-RES-047", sound and answer.of_type("done"),
-                 f"a rewound snapshot and the following events for {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
+                 f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
                  at=answer, block=first)  # fmt: skip

@@ -6,7 +6,7 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
 async def deadline_keeps_ended_items(s: Session) -> None:
-    """At the deadline, ended items stay unchanged, the others fail, and the job is `partially_failed`."""
+    """At the deadline of a job, ended items stay unchanged, the other items fail, and the job ends as `partially_failed`."""
     if not s.server.has_script:
         s.skip_untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
@@ -34,22 +34,25 @@ async def deadline_keeps_ended_items(s: Session) -> None:
 
 @check("TW-JOB-065", "TW-JOB-063", slow=True)
 async def job_runs_60_s_without_a_reader(s: Session) -> None:
-    """Even with `on_disconnect: cancel` and `grace_ms: 0`, a job without a reader runs on for at least 60 s."""
+    """A job with `on_disconnect: cancel` and `grace_ms: 0` continues for at least 60 s after its last reader has disconnected."""
     sample = s.long_running_sample(1.0)
     body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.response_header("location")
-    s.skip_unless("/v1/jobs/" in place, "the response to the submit is not a stream with a Location")
+    s.skip_unless(
+        "/v1/jobs/" in place,
+        "the response to the request that submits the job is not a stream with a Location",
+    )
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == sample.ended, f"the status {sample.ended} within the minimum grace period",
+    s.expect("TW-JOB-065", ended.json.get("status") == sample.ended, f"the status {sample.ended}, as the grace period had not passed",
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
 async def deadline_fails_unfinished_items(s: Session) -> None:
-    """At the deadline, an unfinished item fails with `deadline_exceeded`, and its job fails. A job that ends earlier succeeds."""
+    """At its deadline, an unfinished job fails with `deadline_exceeded`, while a job that ends earlier is not affected."""
     sample = s.long_running_sample(30)
     deadline = 300 if sample.seconds >= 1 else 1
     job, history = await s.run_to_end(sample, deadline_ms=deadline)
@@ -71,7 +74,7 @@ async def deadline_fails_unfinished_items(s: Session) -> None:
         s.expect(
             "TW-JOB-069",
             ends,
-            "done at the deadline, in the stream of a submit",
+            "a done event at the deadline, in the response to the request that submits the job",
             "none",
             at=stream.exchange,
         )

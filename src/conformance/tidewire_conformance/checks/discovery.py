@@ -20,15 +20,15 @@ UNDECLARED_CAPABILITY_ERRORS = {
     "batches": (422, "invalid_input"),
     "inband_problems": (400, "bad_parameter"),
 }
-"""Status and code of the response to a capability that the server does not declare (section 2.3)."""
+"""Status and problem code for a request that uses a capability that the server does not declare (section 2.3)."""
 
 CLOCK_TOLERANCE = timedelta(seconds=1)
-"""Tolerance for the difference of two times with a resolution of one second."""
+"""Tolerance for the comparison of two times, each of which has a resolution of one second."""
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
 async def discovery_document_is_valid(s: Session) -> None:
-    """`GET /v1` answers 200 with a valid body, `max_depth` 64, and limits of at least 1024 bytes for events and states."""
+    """`GET /v1` gets 200 with a valid body, `max_depth` 64, and limits of at least 1024 bytes for events and states."""
     answer = await s.wire.request("GET", "/v1")
     violation = specification.schema_violation("discovery", answer.json)
     s.expect("TW-DSC-001", answer.status == 200 and not violation, "200 and a body that fits discovery.schema.json",
@@ -46,7 +46,7 @@ async def discovery_document_is_valid(s: Session) -> None:
 
 @check("TW-DSC-005", whole_run=True)
 async def discovery_document_does_not_change(s: Session) -> None:
-    """The discovery document is the same at the start and the end of the run, apart from the endpoints."""
+    """The discovery document does not change during the run, apart from its list of endpoints."""
     answer = await s.wire.request("GET", "/v1")
     before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
     s.expect("TW-DSC-005", before == after, f"{before}", after, at=answer)
@@ -57,7 +57,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
 async def endpoint_descriptions_are_valid(s: Session) -> None:
-    """Each listed endpoint has a valid description, with input and value schemas that reference no other document."""
+    """Each listed endpoint has a valid description, with schemas for inputs and values that reference no other document."""
     listed = s.server.discovery_body.get("endpoints", [])
     if not listed:
         s.skip_untested("discovery lists no endpoint")
@@ -101,7 +101,7 @@ def _refs(schema: Any) -> list[str]:
 
 @check("TW-DSC-018", "TW-DSC-019")
 async def examples_are_accepted(s: Session) -> None:
-    """Each endpoint has at least one example, and it accepts each of its examples."""
+    """Each endpoint has at least one example and accepts all of its examples."""
     for endpoint in s.server.endpoints.values():
         s.expect("TW-DSC-018", endpoint.examples, f"an example of {endpoint.name}", at=endpoint.described)
         validator = Draft202012Validator(endpoint.description["input_schema"])
@@ -121,7 +121,7 @@ async def examples_are_accepted(s: Session) -> None:
 
 @check("TW-DSC-020", whole_run=True)
 async def values_match_value_schema(s: Session) -> None:
-    """The value of each succeeded item fits the `value_schema` of its endpoint."""
+    """The value of each item that succeeded fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             endpoint = s.server.endpoints.get(str(body.get("endpoint")))
@@ -142,7 +142,7 @@ async def values_match_value_schema(s: Session) -> None:
 
 @check("TW-DSC-003", "TW-DSC-011")
 async def capabilities_match_discovery(s: Session) -> None:
-    """The server serves the capabilities that it declares, and answers requests for others as section 2.3 requires."""
+    """The server provides each capability that it declares, and rejects requests for other capabilities as section 2.3 requires."""
     sample = s.any_sample()
     job, _ = await s.run_to_end(sample)
     asked = {
@@ -174,7 +174,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
     s.expect(
         "TW-DSC-003",
         not served,
-        f"{name} is not served, because the server does not declare it",
+        f"an error for the undeclared capability {name}",
         answer.status,
         at=answer,
     )
@@ -184,7 +184,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
 
 @check("TW-DSC-023", whole_run=True)
 async def text_is_never_retracted_without_rollback(s: Session) -> None:
-    """An endpoint that declares `"rollback": false` never truncates or replaces text in its values."""
+    """An endpoint that declares `"rollback": false` never truncates or replaces text in the values of its items."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     without_rollback = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
     judged = False
@@ -198,7 +198,7 @@ async def text_is_never_retracted_without_rollback(s: Session) -> None:
             continue
         judged = True
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            s.expect("TW-DSC-023", _extends(old["value"], new["value"]), ("a value whose texts begin with those of", old["value"]),
+            s.expect("TW-DSC-023", _extends(old["value"], new["value"]), ("a value whose texts begin with the texts of", old["value"]),
                      new["value"], at=step.exchange, block=step.block)  # fmt: skip
     if not judged:
         s.skip_no_occasion("each endpoint declares `rollback`")
@@ -218,7 +218,7 @@ def _extends(old: Any, new: Any) -> bool:
 
 @check("TW-DSC-024", "TW-BAT-006", whole_run=True)
 async def value_is_set_once_without_streaming(s: Session) -> None:
-    """An endpoint that declares `"streams": false` sets the value of an item once, in the event that ends it."""
+    """An endpoint that declares `"streams": false` sets the value of an item only once, in the event that ends the item."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     without_streams = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
     for step in s.histories().steps:
@@ -232,7 +232,7 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
                 s.expect(
                     "TW-BAT-006",
                     new["status"] == "succeeded",
-                    "the status succeeded in the same event as the value",
+                    "a change of the status to succeeded in the same event as the value",
                     new,
                     **where,
                 )
@@ -240,7 +240,7 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
 
 @check("TW-RES-026", whole_run=True)
 async def expires_at_respects_state_ttl_s(s: Session) -> None:
-    """`expires_at` of a job is at least `state_ttl_s` after `ended_at`."""
+    """The `expires_at` of a job is at least `state_ttl_s` seconds after its `ended_at`."""
     kept = timedelta(seconds=s.server.limits.get("state_ttl_s", 0))
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
@@ -260,11 +260,11 @@ def _time(expiry: Any) -> datetime | None:
 
 @check("TW-DSC-012", "TW-SEC-014")
 async def oversized_body_returns_413(s: Session) -> None:
-    """A body one byte above `max_body_bytes` gets 413 `body_too_large`, with Content-Length and in chunks."""
+    """A body that is one byte larger than `max_body_bytes` gets 413 `body_too_large`, with `Content-Length` or in chunks."""
     sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:
-        s.skip_untested(f"max_body_bytes is {limit}, too large to be tested")
+        s.skip_untested(f"max_body_bytes is {limit}, which is too large for the suite to test")
     from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - imported at its single use
 
     small = compact(sample.body)

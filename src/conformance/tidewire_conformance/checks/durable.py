@@ -1,4 +1,7 @@
-"""Checks of durability: restarts, expiry and replicas. They need `--restart-cmd`, `--expire-cmd` or `--replica-url`."""
+"""Checks of durability: restarts, expiry and replicas.
+
+Most of them need one of the options `--restart-cmd`, `--expire-cmd` and `--replica-url`.
+"""
 
 import asyncio
 import secrets
@@ -16,11 +19,17 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
 RESTART_SECONDS = 60.0
-"""Timeout for an operator's command, and for the server to answer again; multiplied by `patience`."""
+"""Timeout, in seconds, for a command such as `--restart-cmd`, and then for the server to answer again.
+
+The option `--patience` multiplies this timeout.
+"""
 
 
 async def _run_command(s: Session, command: str) -> None:
-    """Run one of the operator's shell commands. The check is inconclusive if it fails or times out."""
+    """Run a shell command that was passed on the command line, such as `--restart-cmd`.
+
+    The check is inconclusive if the command fails or times out.
+    """
     process = await asyncio.create_subprocess_shell(command)
     try:
         async with asyncio.timeout(RESTART_SECONDS * s.wire.patience):
@@ -40,7 +49,7 @@ async def _wait_for_server(s: Session) -> None:
             await asyncio.sleep(0.2)
         else:
             return
-    s.inconclusive("the server did not answer again after the restart")
+    s.inconclusive("the server did not answer any request after the restart")
 
 
 async def _judge_token(s: Session, token: RecordedExchange) -> None:
@@ -68,9 +77,11 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     serial=True,
 )
 async def sent_events_survive_a_restart(s: Session) -> None:
-    """A server with a `durability` above `process` keeps what it sent across a restart and ends each job."""
+    """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job still ends."""
     if s.server.discovery_body.get("durability") == "process":
-        s.skip_not_declared("`durability` is process, so the server promises nothing across a restart")
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
     command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
     ended, history = await s.run_to_end(s.growing_sample())
     token = "stream_tokens" in s.server.capabilities and await s.wire.request(
@@ -150,25 +161,31 @@ def _is_restart(block: Block) -> bool:
 
 
 async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
-    """Judge two cursors of the previous epoch: an id in it, and an id past its end, which gets a `rewound` snapshot."""
+    """Judge two cursors from the epoch before the restart.
+
+    The first cursor is an id in that epoch's log. The second one is past the end of the log, so it must get a `rewound`
+    snapshot.
+    """
     old = [block.id for block in whole.logged if (key(block.id) or (0, 0))[0] == 1]
     if len(old) in {0, 1, len(whole.logged)} or old[0] != "1-1":
-        return  # the log was trimmed, or it continues in its epoch
+        return  # the server trimmed the log, or did not begin a new epoch
     answer = await s.stream(job, old[0] or "")
     snapshot = answer.logged[0].json if answer.logged and answer.logged[0].type == "snapshot" else {}
     s.expect("TW-RES-012", answer.logged and snapshot.get("reason") != "rewound" and not differing(whole, answer),
              f"the events after {old[0]}", contents(answer.logged[:1]), at=answer)  # fmt: skip
     past = await s.stream(job, f"1-{len(old) + 1}")
     snapshot = past.logged[0].json if past.logged and past.logged[0].type == "snapshot" else {}
-    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a rewound snapshot, because epoch 1 ended at {old[-1]}",
+    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a rewound snapshot, because the last id of epoch 1 is {old[-1]}",
              contents(past.logged[:1]), at=past)  # fmt: skip
 
 
 @check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
 async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
-    """After a restart, an idempotency key finds its job, a purged job stays gone, and an ended item keeps its value."""
+    """After a restart, an idempotency key still finds its job, a purged job stays gone, and an ended item keeps its value."""
     if s.server.discovery_body.get("durability") == "process":
-        s.skip_not_declared("`durability` is process, so the server promises nothing across a restart")
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
     command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
     sample = s.any_sample()
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
@@ -225,7 +242,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
 
 @check("TW-RES-028", "TW-JOB-033", serial=True)
 async def expired_job_returns_410(s: Session) -> None:
-    """An expired job gets 410 `job_expired` while its tombstone is kept."""
+    """Each request for an expired job gets 410 `job_expired` until `tombstone_ttl_s` has passed."""
     command = s.hooks.expire or s.skip_untested("needs --expire-cmd")
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
@@ -238,7 +255,11 @@ async def expired_job_returns_410(s: Session) -> None:
     s.expect_refused("TW-RES-028", await s.read(job), 410, "job_expired")
     s.expect_refused("TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
     s.expect_refused(
-        "TW-RES-028", await s.wire.request("POST", f"{job.path}/cancel"), 410, "job_expired", "a cancel"
+        "TW-RES-028",
+        await s.wire.request("POST", f"{job.path}/cancel"),
+        410,
+        "job_expired",
+        "a request to cancel",
     )
     if header:
         again = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
@@ -247,7 +268,7 @@ async def expired_job_returns_410(s: Session) -> None:
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
 async def any_replica_serves_any_job(s: Session) -> None:
-    """Another replica reads, streams, resumes, lists, cancels and purges a job, and recognizes its idempotency key."""
+    """Each replica reads, streams, resumes, lists, cancels and purges jobs of other replicas, and accepts their idempotency keys."""
     if s.hooks.replica is None:
         s.skip_no_occasion("no replica; pass one with --replica-url")
     other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
@@ -268,7 +289,7 @@ async def any_replica_serves_any_job(s: Session) -> None:
 
 
 async def _judge_shared_operations(s: Session, other: Wire) -> None:
-    """Judge keys, lists, cancels, stream tokens and purges across two replicas."""
+    """Judge idempotency keys, lists, cancel requests, stream tokens and purges across two replicas."""
     sample, can = s.long_running_sample(20), s.server.capabilities
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
     first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
@@ -290,7 +311,7 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
     async with s.follow(job, "0-0") as stream:
         await other.request("POST", f"{job.path}/cancel")
         ended = await stream.until(lambda now: now.of_type("done"), 10)
-        s.expect("TW-DEP-006", ended, "done soon after a cancel at another replica", "the job still runs after 10 s",
+        s.expect("TW-DEP-006", ended, "a done event soon after the job was cancelled at another replica", "the job still runs after 10 s",
                  at=stream.exchange)  # fmt: skip
     if "stream_tokens" in can:
         token = await s.wire.request("POST", f"{job.path}/stream-token")
@@ -316,7 +337,7 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
 
 
 async def _judge_replica_lag(s: Session, other: Wire) -> None:
-    """Judge whether a cursor from one replica works at another replica at once, even if the other replica lags behind."""
+    """Judge whether a cursor from one replica works at another replica at once, even if the second replica lags behind."""
     job = await s.submit(s.growing_sample())
     async with s.follow(job, "0-0") as stream:
         while not stream.exchange.of_type("done") and await stream.next():
@@ -327,13 +348,13 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
                 await there.until(lambda now: now.logged)
                 first = there.exchange.logged[0] if there.exchange.logged else None
                 rewound = first and first.type == "snapshot" and first.json.get("reason") == "rewound"
-                s.expect("TW-RES-045", first and not rewound, f"the events after {cursor}, which another replica sent",
+                s.expect("TW-RES-045", first and not rewound, f"the events after {cursor}, an id that another replica had sent",
                          "a rewound snapshot" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
 
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)
 async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
-    """The first event of a new epoch on a connection is a snapshot, and no epoch follows `done`."""
+    """If a new epoch begins in a stream, its first event is a snapshot, and no epoch begins after `done`."""
     ends: dict[str, int] = {}
     for each in s.wire.record:
         for before, block in pairwise(each.logged):

@@ -18,7 +18,7 @@ UNKNOWN_JOB = "A" * 22
 
 @check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", whole_run=True)
 async def errors_are_valid_problem_documents(s: Session) -> None:
-    """Each error is a valid problem document with the right media type, its status, and a registered code."""
+    """Each error is a valid problem document with the right media type, the status of the response, and a registered code."""
     codes = specification.problem_codes()
     for each in s.wire.record:
         found = [(block.json, block) for block in each.of_type("problem")]
@@ -69,7 +69,7 @@ def _items(each: RecordedExchange) -> list[dict[str, Any]]:
 
 @check("TW-JOB-005", whole_run=True)
 async def successful_responses_are_application_json(s: Session) -> None:
-    """Each successful response with a body, other than a stream, is `application/json`."""
+    """Each successful response with a body has the media type `application/json`, unless it is a stream."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
             s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.response_header("content-type"),
@@ -78,7 +78,7 @@ async def successful_responses_are_application_json(s: Session) -> None:
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
 async def retryable_errors_have_retry_after(s: Session) -> None:
-    """409, 429 and 503 carry `Retry-After` in whole seconds and a `retry_after_ms` that does not exceed it."""
+    """A response with status 409, 429 or 503 has `Retry-After` in whole seconds, and a `retry_after_ms` that does not exceed it."""
     waits = [each for each in s.wire.record if each.status in {409, 429, 503} and each.is_whole]
     if not waits:
         s.skip_no_occasion("no response in this run was 409, 429 or 503")
@@ -93,7 +93,7 @@ async def retryable_errors_have_retry_after(s: Session) -> None:
 
 @check("TW-ERR-008", whole_run=True)
 async def errors_do_not_leak_internals(s: Session) -> None:
-    """Error responses contain no stack trace and no file system path of the server."""
+    """Error responses contain no stack trace and no file path of the server."""
     for each in s.wire.record:
         texts = [block.data for block in each.of_type("problem")] + [
             compact(i["error"]) for i in _items(each) if "error" in i
@@ -108,7 +108,7 @@ async def errors_do_not_leak_internals(s: Session) -> None:
 
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
 async def unknown_resources_return_404(s: Session) -> None:
-    """Unknown URLs, endpoints and jobs get 404 with distinct codes. A wrong method gets 405 with `Allow`."""
+    """A request for an unknown URL, endpoint or job gets 404 with a specific code, and a wrong method gets 405 with `Allow`."""
     s.expect_refused("TW-JOB-002", await s.wire.request("GET", "/v1/nothing"), 404, "not_found")
     s.expect_refused(
         "TW-DSC-016", await s.wire.request("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
@@ -141,7 +141,7 @@ async def unknown_resources_return_404(s: Session) -> None:
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.expect_refused("TW-JOB-002", await s.wire.request("GET", place), 404, "not_found", place)
-    # The job's id with swapped letter case, and names that no server can have used as an id.
+    # Request the job's id in swapped letter case, and names that no server can have assigned as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
         answer = await s.wire.request("GET", f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}

@@ -21,7 +21,7 @@ _STRICT_BLOCK = re.compile(
 
 @check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", whole_run=True)
 async def streams_have_required_headers(s: Session) -> None:
-    """Each event stream has the required media type, cache directives and `X-Accel-Buffering` field."""
+    """Each event stream has the required media type, cache directives and `X-Accel-Buffering` header."""
     for each in s.streams():
         media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
         s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
@@ -35,7 +35,7 @@ async def streams_have_required_headers(s: Session) -> None:
 
 @check("TW-FRM-001")
 async def stream_request_returns_an_event_stream(s: Session) -> None:
-    """The server answers a stream request with status 200 and an event stream."""
+    """A request for the stream of a job gets status 200 and an event stream."""
     sample = s.any_sample()
     job = await s.submit(sample)
     answer = await s.stream(job)
@@ -45,19 +45,19 @@ async def stream_request_returns_an_event_stream(s: Session) -> None:
 
 @check("TW-FRM-004")
 async def streams_have_no_content_coding(s: Session) -> None:
-    """A stream has no content coding, even if the request accepts one."""
+    """A stream has no content coding, even if the `Accept-Encoding` of the request allows one."""
     sample = s.any_sample()
     job = await s.submit(sample)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
     coding = answer.response_header("content-encoding")
     s.expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding, at=answer)
-    s.expect("TW-FRM-004", answer.of_type("hello"), "an event stream without content coding",
+    s.expect("TW-FRM-004", answer.of_type("hello"), "an event stream that has no content coding",
              answer.body[:40].hex(" "), at=answer)  # fmt: skip
 
 
 @check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", whole_run=True)
 async def streams_follow_the_grammar(s: Session) -> None:
-    """Streams are UTF-8, with one line of JSON per event, an empty line after each event, and no empty id."""
+    """Streams are UTF-8, with one line of JSON in each event, an empty line after each event, and no empty `id` field."""
     for each in s.streams():
         _judge_text(s, each)
         for block in each.blocks:
@@ -98,7 +98,7 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
 
 @check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", whole_run=True)
 async def events_match_their_schemas(s: Session) -> None:
-    """The data of each event fits the schema of its type. Logged events have an id, ephemeral events have none."""
+    """The data of each event fits the schema of its type, each logged event has an id, and ephemeral events have none."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
     violations: dict[tuple[str, bytes], str] = {}
@@ -151,7 +151,7 @@ async def events_match_their_schemas(s: Session) -> None:
 
 @check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", whole_run=True)
 async def streams_begin_with_hello(s: Session) -> None:
-    """Each stream begins with `hello` for the right job, with a link, a valid head, and `retry` before or in it."""
+    """Each stream begins with a `retry` field and a `hello` event that has the right job, a link and a valid `head`."""
     received_ids = _ReceivedIds()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
     for each in s.streams():
@@ -174,7 +174,7 @@ async def streams_begin_with_hello(s: Session) -> None:
         s.expect("TW-FRM-061", any(block.retry is not None for block in opening), "a retry field before or in hello",
                  at=each, block=first)  # fmt: skip
         head = key(hello.get("head"))
-        # A compacted snapshot is not in the log and may be newer than the head in `hello`.
+        # A snapshot with the reason `compacted` is not in the log. It may be newer than the `head` in `hello`.
         at_once = [key(block.id) for block in each.logged[:1] if not _is_compacted(block)]
         if head and at_once and at_once[0] and not each.cursor:
             s.expect(
@@ -189,13 +189,13 @@ async def streams_begin_with_hello(s: Session) -> None:
             s.expect("TW-FRM-060", head, "an event id as the head", hello.get("head"), at=each, block=first)
         end = ends.get(job_of(each))
         if head and end:
-            s.expect("TW-FRM-060", head <= end, f"a head at or before {end}, the last id of the log", hello, at=each,
+            s.expect("TW-FRM-060", head <= end, f"a head that is not greater than {end}, the last id in the log", hello, at=each,
                      block=first)  # fmt: skip
         if head and known:
             s.expect(
                 "TW-FRM-060",
                 head >= known,
-                f"a head at or after {known}, which the server had already sent",
+                f"a head that is not less than {known}, an id that the server had already sent",
                 hello,
                 at=each,
                 block=first,
@@ -209,15 +209,15 @@ def _is_compacted(block: Block) -> bool:
 
 
 class _ReceivedIds:
-    """Event ids received for each job, with their arrival times."""
+    """Ids of the events received for each job, with their arrival times."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[float, Key]]] = {}
 
     def before(self, each: RecordedExchange) -> Key | None:
-        """Return the highest id received before a request, and record the ids of its response.
+        """Return the highest id received before a request, then record the ids in its response.
 
-        Returns None for the checks of durability, because they restart the server and use other replicas.
+        Returns None for the checks of durability, because they restart the server and use several replicas.
         """
         if each.check.startswith("durable."):
             return None
@@ -229,7 +229,7 @@ class _ReceivedIds:
 
 @check("TW-FRM-018", "TW-FRM-062", whole_run=True)
 async def retry_is_jittered(s: Session) -> None:
-    """`retry` is at most 30 s, and its value differs between connections."""
+    """Each `retry` field is at most 30 s, and its value differs between connections."""
     found = []
     for each in s.streams():
         for block in (block for block in each.blocks if block.values("retry")):
@@ -245,7 +245,7 @@ async def retry_is_jittered(s: Session) -> None:
 
 @check("TW-FRM-054", "TW-FRM-007", whole_run=True)
 async def closing_event_is_last(s: Session) -> None:
-    """No event follows `done`, `goaway` or `problem` in a stream."""
+    """No event follows a `done`, `goaway` or `problem` event in a stream."""
     for each in s.streams():
         kinds = [block.type for block in each.events]
         ends = [at for at, kind in enumerate(kinds) if kind in CLOSING_TYPES]
@@ -263,7 +263,7 @@ async def closing_event_is_last(s: Session) -> None:
 
 @check("TW-FRM-007", "TW-FRM-013")
 async def stream_closes_after_done(s: Session) -> None:
-    """The server ends the response after `done`, within one and a half heartbeats plus one second."""
+    """After `done`, the server ends the response within one and a half heartbeat intervals plus one second."""
     sample = s.any_sample()
     job = await s.submit(sample)
     async with s.follow(job) as stream:
@@ -279,7 +279,7 @@ async def stream_closes_after_done(s: Session) -> None:
 
 @check("TW-FRM-005")
 async def hello_arrives_within_one_second(s: Session) -> None:
-    """`hello` arrives within one second of a request. The fastest of three attempts counts."""
+    """The fastest of three attempts gets the `hello` event within one second of the request."""
     sample = s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)
     waits = []
@@ -298,18 +298,18 @@ async def hello_arrives_within_one_second(s: Session) -> None:
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:
             break
-    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s of a submit that requests a stream",
+    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s in the response to a new job",
              [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-006", serial=True)
 async def events_are_sent_without_delay(s: Session) -> None:
-    """The server sends an event without waiting for the next one. The best of three jobs counts."""
+    """In the best of three jobs, the server sends each event without waiting for the next one."""
     sample = s.long_running_sample(1.5)
     for _ in range(3):
         job = await s.submit(sample)
         async with s.follow(job, "0-0") as stream:
-            # Wait for the first growth. A server that delays each event until the next one would still hold it back.
+            # Wait until the value first grows. A server that delays each event until the next one has not sent this event yet.
             await stream.until(lambda seen: len(seen.logged) >= 3 or seen.of_type("done"), 60)
             at = [block.at for block in stream.exchange.logged]
             spread = at[-1] - at[0]
@@ -319,13 +319,13 @@ async def events_are_sent_without_delay(s: Session) -> None:
             s.expect("TW-FRM-006", True, "events before the job has ended", at=stream.exchange)
             return
     s.expect("TW-FRM-006", False, "events while the job runs",
-             f"all events within {spread * 1000:.0f} ms, the last {(at[-1] - job.submit.finished) * 1000:.0f} ms "
-             f"after the submit, although the job takes {sample.seconds:g} s", at=stream.exchange)  # fmt: skip
+             f"all events within {spread * 1000:.0f} ms, the last one {(at[-1] - job.submit.finished) * 1000:.0f} ms "
+             f"after the request, but the job takes {sample.seconds:g} s", at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-008")
 async def unacceptable_stream_request_returns_406(s: Session) -> None:
-    """An `Accept` header that excludes event streams gets 406. Others, and no header, get the stream."""
+    """A stream request gets 406 if its `Accept` header excludes event streams, and gets the stream if it does not."""
     sample = s.any_sample()
     job = await s.submit(sample)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
@@ -347,7 +347,7 @@ async def unacceptable_stream_request_returns_406(s: Session) -> None:
 
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
 async def log_ends_with_exactly_one_done(s: Session) -> None:
-    """The log of an ended job holds exactly one `done`, as its last event, with `error` if the job failed."""
+    """The log of an ended job has exactly one `done` event, which is the last one and has `error` if the job failed."""
     samples = [sample for sample in (s.server.any_sample(), s.server.failing_sample()) if sample]
     if not samples:
         s.skip_untested("no example of an endpoint ended")
@@ -384,7 +384,7 @@ async def log_ends_with_exactly_one_done(s: Session) -> None:
 
 @check("TW-DEP-001")
 async def http_1_0_requests_are_served(s: Session) -> None:
-    """HTTP/1.0 requests for a submit, a read and a stream get complete responses without chunked coding."""
+    """HTTP/1.0 requests to submit, read and stream a job get complete responses without chunked transfer coding."""
     sample = s.any_sample()
     submit = await s.wire.request("POST", sample.submit_to, json=sample.body, old=True)
     s.expect("TW-DEP-001", submit.status == 201, "201", f"{submit.status} {submit.code}", at=submit)

@@ -1,4 +1,4 @@
-"""Checks for chapter 8 apart from log-probabilities: parameters, end, usage and seeds of generations."""
+"""Checks for chapter 8 except log-probabilities: parameters, finish reasons, token usage and seeds of text generation."""
 
 import asyncio
 from typing import Any
@@ -10,13 +10,13 @@ from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 LOGPROBS = ["logprobs"]
-"""Capabilities that a server needs for the checks of generation."""
+"""Capabilities that a server must declare for the checks of text generation."""
 MAX_TOKENS = 8
 """Default value of `max_tokens` in these checks."""
 TOO_MANY_TOKENS = 10**8
-"""Number of tokens that exceeds every context."""
+"""Value of `max_tokens` that exceeds the context of every model."""
 STOP_LENGTH = 9
-"""Length of the stop string in characters. It exceeds most tokens, so the string spans several tokens."""
+"""Length of the stop string in characters. Most tokens are shorter, so the stop string spans several tokens."""
 MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"ranks": True}, "ranks"),
     ({"token_text": True}, "token_text"),
@@ -26,11 +26,11 @@ MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "text"),
     ({"logit_bias": {"0": 1000}}, "token_ids"),
 ]
-"""Input members, each with the member of the value that shows whether the endpoint applied them."""
+"""Input members, each with the name of the output member that shows whether the endpoint applied them."""
 
 
 def generation(s: Session, **members: Any) -> SampleRequest:
-    """Return a request for an endpoint with log-probabilities, with these input members of chapter 8."""
+    """Build a request with these input members for a text-generation endpoint that returns log-probabilities."""
     sample = s.server.logprobs_sample() or s.skip_untested(
         "no example of an endpoint with `logprobs` succeeded"
     )
@@ -38,18 +38,18 @@ def generation(s: Session, **members: Any) -> SampleRequest:
 
 
 async def generate(s: Session, **members: Any) -> Job:
-    """Submit a generation. Skips the check if the endpoint rejects one of the members as not served (TW-GEN-001)."""
+    """Submit a text-generation job. Skips the check if the endpoint does not support one of the members (TW-GEN-001)."""
     sample = generation(s, **members)
     answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
-        s.skip_no_occasion(f"{sample.endpoint} does not serve {pointer.removeprefix('/input/')}")
+        s.skip_no_occasion(f"{sample.endpoint} does not support {pointer.removeprefix('/input/')}")
     s.skip_unless(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
     return Job(answer.json["id"], sample, answer)
 
 
 async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], RecordedExchange]:
-    """Run a generation and return its value and its stream."""
+    """Run a text-generation job and return its value and its recorded stream."""
     job = await generate(s, **members)
     history = await s.history(job)
     item = (await s.read(job)).json["state"]["items"][0]
@@ -61,21 +61,21 @@ async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], Recorde
 
 
 def max_top(s: Session) -> int:
-    """Return the maximum number of candidates per token."""
+    """Return `max_top` of the endpoint, the maximum number of candidates per token."""
     sample = generation(s)
     return int(s.server.endpoints[sample.endpoint].capability("logprobs")["max_top"])
 
 
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
 async def unsupported_input_returns_422(s: Session) -> None:
-    """Candidates above `max_top`, prompt with messages, and unknown members get 422 with a pointer."""
+    """A generation request with too many candidates, with a prompt and messages, or with unknown members gets 422."""
     sample, most = generation(s), max_top(s)
     example = sample.inputs[0]
     prompt = {"prompt": example.get("prompt", "a")}
     for name in ("top_logprobs", "prompt_logprobs"):
         answer = await s.wire.request("POST", sample.submit_to, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
-            continue  # the member is not served, and the response may name that fault instead (TW-ERR-010)
+            continue  # the endpoint does not support the member and may report that fault instead (TW-ERR-010)
         s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
         problem = answer.json if answer.status == 422 else {}
         s.expect("TW-GEN-002", problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),
@@ -121,7 +121,7 @@ async def unsupported_input_returns_422(s: Session) -> None:
 
 @check("TW-GEN-001", needs=LOGPROBS)
 async def accepted_members_take_effect(s: Session) -> None:
-    """The endpoint either rejects an input member with a pointer to it or applies it."""
+    """An endpoint either applies an input member or rejects the request with a pointer to that member."""
     prompt = "it was a long day"
     for members, shown in MEMBER_EFFECTS:
         sample = generation(s, prompt=prompt, logprobs=True, temperature=0, max_tokens=4, **members)
@@ -155,7 +155,7 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def finish_reason_and_usage_are_reported(s: Session) -> None:
-    """`finish_reason` is `length` at `max_tokens` tokens, and `usage` counts prompt and completion tokens."""
+    """A generation that reaches `max_tokens` has the `finish_reason` `length`, and `usage` counts prompt and completion tokens."""
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
     s.expect(
@@ -169,7 +169,7 @@ async def finish_reason_and_usage_are_reported(s: Session) -> None:
         at=history,
     )
     if count > 1:
-        # The model did not stop after count - 1 tokens, so a limit of count - 1 must end with `length`.
+        # The model did not stop after count - 1 tokens, so `max_tokens` of count - 1 must give the reason `length`.
         less, cut = await generated(s, logprobs=True, max_tokens=count - 1)
         s.expect("TW-GEN-017", less.get("finish_reason") == "length" or less["token_ids"] != value["token_ids"][:-1],
                  f"the finish_reason length at {count - 1} of {count} tokens", less.get("finish_reason"), at=cut)  # fmt: skip
@@ -192,7 +192,7 @@ async def finish_reason_and_usage_are_reported(s: Session) -> None:
 
 @check("TW-GEN-018", needs=LOGPROBS)
 async def usage_counts_all_items(s: Session) -> None:
-    """`usage` of a job with several inputs sums the prompt and completion tokens of all items."""
+    """The `usage` of a job with several inputs is the sum of the prompt and completion tokens of all items."""
     sample = generation(s, logprobs=True, temperature=0)
     if s.server.max_inputs(sample) < 2 or "batches" not in s.server.capabilities:
         s.skip_no_occasion(f"{sample.endpoint} accepts only one input")
@@ -224,7 +224,7 @@ async def usage_counts_all_items(s: Session) -> None:
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
-    """A cancelled generation has the `finish_reason` `cancelled`, and `usage` counts its tokens."""
+    """A cancelled generation has the `finish_reason` `cancelled`, and its `usage` counts the tokens generated so far."""
     sample = generation(s, logprobs=True, temperature=0, max_tokens=LONG_TOKENS)
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
@@ -234,7 +234,7 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
         history = stream.exchange
     item = (await s.read(job)).json["state"]["items"][0]
     if item["status"] != "cancelled":
-        s.inconclusive(f"the job was {item['status']} before the cancel")
+        s.inconclusive(f"the job ended as {item['status']} before it was cancelled")
     reason = item["value"].get("finish_reason")
     s.expect("TW-GEN-017", reason == "cancelled", "cancelled", reason, at=history)
     done = history.of_type("done")
@@ -253,7 +253,7 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
 async def stop_string_is_never_streamed(s: Session) -> None:
-    """No event shows a part of the stop string. The check repeats a seeded generation with a stop string."""
+    """A generation ends before its stop string, and no event shows any part of the stop string."""
     whole, _ = await generated(s, temperature=0.9)
     text, middle = whole["text"], len(whole["text"]) // 2
     stop = text[middle : middle + STOP_LENGTH]
@@ -265,7 +265,7 @@ async def stop_string_is_never_streamed(s: Session) -> None:
              repr(alone["text"]), at=history)  # fmt: skip
     value, history = await generated(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
-        s.inconclusive(f"the same seed gave two texts, {text!r} and {value['text']!r}")
+        s.inconclusive(f"the same seed gave two different texts, {text!r} and {value['text']!r}")
     s.expect(
         "TW-GEN-016",
         value["text"] == wanted,
@@ -279,13 +279,13 @@ async def stop_string_is_never_streamed(s: Session) -> None:
     for step in Histories([history]).steps:
         shown = step.after.value["items"][0]["value"] if step.after else None
         partial = (shown or {}).get("text", "")
-        s.expect("TW-GEN-016", wanted.startswith(partial), f"at most {wanted!r} at every event", repr(partial),
+        s.expect("TW-GEN-016", wanted.startswith(partial), f"at most the text {wanted!r} after every event", repr(partial),
                  at=history, block=step.block)  # fmt: skip
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
 async def samples_become_items(s: Session) -> None:
-    """`n` samples of one input become `n` items of a job with `"batch": true`."""
+    """A request for `n` samples of one input creates a job with `n` items and `"batch": true`."""
     job = await generate(s, n=3)
     await s.history(job)
     read = await s.read(job)
@@ -301,7 +301,7 @@ async def samples_become_items(s: Session) -> None:
 
 @check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
 async def seeded_generation_is_reproducible(s: Session) -> None:
-    """The same input and seed give the same tokens, alone and in a batch."""
+    """The same input with the same seed gives the same tokens, both alone and in a batch."""
     one, _ = await generated(s, logprobs=True, temperature=0.9)
     two, history = await generated(s, logprobs=True, temperature=0.9)
     s.expect(

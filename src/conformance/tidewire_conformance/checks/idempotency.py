@@ -1,4 +1,4 @@
-"""Checks for section 6.3: submits repeated with the same `Idempotency-Key`."""
+"""Checks for section 6.3: repeated requests to submit a job with the same `Idempotency-Key`."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from tidewire_conformance.wire.strict_json import compact
 def _keyed(s: Session) -> SampleRequest:
     """Return a sample request that may be submitted with an idempotency key, or skip the check."""
     if "idempotency" not in s.server.capabilities and not s.wire.header:
-        s.skip_not_declared("the capability `idempotency`, and the run has no credentials")
+        s.skip_not_declared("the server does not declare `idempotency`, and the run has no credentials")
     return s.any_sample()
 
 
@@ -34,7 +34,7 @@ async def _submit(
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
 async def repeated_submit_returns_the_same_job(s: Session) -> None:
-    """The same key and bytes return the same job, `Location` and `Idempotency-Replayed`. Another key starts a new job."""
+    """A repeated request with the same key and body gets the same job and `Idempotency-Replayed`, and another key a new job."""
     sample = _keyed(s)
     key = _key()
     first, again = await _submit(s, sample, key), await _submit(s, sample, key)
@@ -43,7 +43,7 @@ async def repeated_submit_returns_the_same_job(s: Session) -> None:
     s.expect(requirement, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
              again.json.get("id"), at=again)  # fmt: skip
     s.expect(
-        "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first submit", at=again
+        "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first request", at=again
     )
     s.expect("TW-JOB-028", other.status == 201 and other.json.get("id") != first.json.get("id"), "a new job for another key",
              other.json.get("id"), at=other)  # fmt: skip
@@ -61,7 +61,7 @@ async def repeated_submit_returns_the_same_job(s: Session) -> None:
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
 async def repeated_submit_returns_the_ended_job(s: Session) -> None:
-    """A repeated submit finds its job after the job has ended. As a stream, the response begins with a snapshot."""
+    """A repeated request finds its job even after the job has ended, and its response as a stream begins with a snapshot."""
     sample = _keyed(s)
     key = _key()
     first = await _submit(s, sample, key, header=EVENT_STREAM)
@@ -82,7 +82,7 @@ async def repeated_submit_returns_the_ended_job(s: Session) -> None:
 
 @check("TW-JOB-031")
 async def key_reuse_with_another_body_returns_422(s: Session) -> None:
-    """The same key with a body that differs by one byte gets 422 `idempotency_key_reused`."""
+    """A key that is used again with a body that differs by only one byte gets 422 `idempotency_key_reused`."""
     sample = _keyed(s)
     key = _key()
     await _submit(s, sample, key)
@@ -92,7 +92,7 @@ async def key_reuse_with_another_body_returns_422(s: Session) -> None:
 
 @check("TW-JOB-026")
 async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None:
-    """The same key at another endpoint, and the key in another letter case, each start a new job."""
+    """The same key at another endpoint starts a new job, and so does the key in another letter case."""
     sample = _keyed(s)
     key = "Key-" + _key()
     first = await _submit(s, sample, key)
@@ -107,7 +107,7 @@ async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None
 
 @check("TW-JOB-025")
 async def invalid_key_returns_400(s: Session) -> None:
-    """A key has 1 to 255 visible ASCII characters. Any other key gets 400 `bad_parameter`."""
+    """An idempotency key has 1 to 255 visible ASCII characters, and any other key gets 400 `bad_parameter`."""
     sample = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
         s.expect_refused(
@@ -130,7 +130,7 @@ async def invalid_key_returns_400(s: Session) -> None:
 
 @check("TW-JOB-034")
 async def rejected_submit_does_not_use_up_its_key(s: Session) -> None:
-    """A key used in a rejected submit is free: a valid submit with the same key starts a new job."""
+    """After the server has rejected a request with a key, a valid request with the same key starts a new job."""
     sample = _keyed(s)
     wrong: list[tuple[int, bytes | None, Header]] = [
         (422, b"{}", {}),
@@ -144,19 +144,19 @@ async def rejected_submit_does_not_use_up_its_key(s: Session) -> None:
         s.expect(
             "TW-JOB-034",
             answer.status == status,
-            f"{status} for an invalid submit",
+            f"{status} for an invalid request",
             f"{answer.status} {answer.code}",
             at=answer,
         )
         right = await _submit(s, sample, key)
         replayed = right.response_header("idempotency-replayed")
-        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a submit rejected with {status}",
-                 f"{right.status} {right.code}{replayed and ', a replay of the rejected submit'}", at=right)  # fmt: skip
+        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a request that was rejected with {status}",
+                 f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}", at=right)  # fmt: skip
 
 
 @check("TW-JOB-033", needs=["delete"])
 async def key_of_purged_job_returns_410(s: Session) -> None:
-    """A submit with the key of a purged job gets 410 `job_expired`."""
+    """A request to submit a job with the key of a purged job gets 410 `job_expired`."""
     sample = _keyed(s)
     key = _key()
     first = await _submit(s, sample, key)
@@ -166,12 +166,12 @@ async def key_of_purged_job_returns_410(s: Session) -> None:
 
 @check("TW-JOB-028", "TW-JOB-032")
 async def concurrent_submits_start_one_job(s: Session) -> None:
-    """Concurrent submits with one key start one job. Each gets that job, or 409 while it is not yet committed."""
+    """Concurrent requests with one key start one job, and each gets that job, or 409 while the job is not yet committed."""
     sample = _keyed(s)
     key = _key()
     answers = await asyncio.gather(*(_submit(s, sample, key) for _ in range(5)))
     jobs = {str(answer.json.get("id")) for answer in answers if answer.status == 201}
-    s.expect("TW-JOB-028", len(jobs) == 1, "one job for all submits", sorted(jobs), at=answers[-1])
+    s.expect("TW-JOB-028", len(jobs) == 1, "one job for all requests", sorted(jobs), at=answers[-1])
     for answer in answers:
         s.expect("TW-JOB-032", answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight"),
                  "201, or 409 idempotency_in_flight", f"{answer.status} {answer.code}", at=answer)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Checks for sections 6.1 to 6.5: responses to submits, reads of a job, and lists of jobs."""
+"""Checks for sections 6.1 to 6.5: submitting a job, reading a job, and listing jobs."""
 
 from itertools import pairwise
 
@@ -10,14 +10,15 @@ from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
-"""Members of `done` (section 3.6)."""
+"""Names of the members of a `done` event (section 3.6)."""
 MAX_COMMON_CHARACTERS = 12
 """Number of equal leading characters at which two job ids count as similar.
 
-Each character carries at least 4 bits. Among a thousand random ids, two share 12 characters in about one of 10^8 runs.
+Each character carries at least 4 bits. Two of a thousand random ids share their first 12 characters in about one of
+10^8 runs.
 """
 MIN_JOBS = 12
-"""Minimum number of job ids to compare. The common prefix of fewer ids may be longer by coincidence."""
+"""Minimum number of job ids to compare. With fewer ids, the common prefix may be longer by coincidence."""
 MIN_RANDOM_CHARACTERS = 22
 """Minimum length of the random part of a job id, for 128 bits at 6 bits per character."""
 
@@ -27,7 +28,7 @@ def _has_grown(answer: RecordedExchange) -> bool:
 
 
 def has_started(answer: RecordedExchange) -> bool:
-    """Whether all items run and their values have begun to grow."""
+    """Whether all items are running and each of them already has a value."""
     items = answer.json["state"]["items"]
     return all(item["status"] == "running" and item["value"] for item in items)
 
@@ -39,7 +40,7 @@ def first_has_ended(answer: RecordedExchange) -> bool:
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
 async def submit_returns_the_job(s: Session) -> None:
-    """A submit gets 201 with `Location` and a valid job. A GET of the job's URL gets 200 with the same job."""
+    """A request to submit a job gets 201 with a `Location` and a valid job, and a GET of that URL gets 200 with the same job."""
     sample = s.any_sample()
     answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     violation = specification.schema_violation("job", answer.json)
@@ -78,7 +79,7 @@ async def submit_returns_the_job(s: Session) -> None:
 
 @check("TW-JOB-023", whole_run=True)
 async def job_ids_are_unpredictable(s: Session) -> None:
-    """Job ids have room for 128 bits after their common prefix, and no two of them begin alike as with a counter or clock."""
+    """Job ids have room for 128 random bits after their common prefix, and are not as similar as ids from a counter or clock."""
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
     )
@@ -89,14 +90,14 @@ async def job_ids_are_unpredictable(s: Session) -> None:
     s.expect(
         "TW-JOB-023",
         alike < MAX_COMMON_CHARACTERS,
-        f"ids that share fewer than {MAX_COMMON_CHARACTERS} characters after their common prefix of {same}",
+        f"ids that share fewer than {MAX_COMMON_CHARACTERS} characters after their common prefix of {same} characters",
         two,
     )
     short = min(found, key=len)
     s.expect(
         "TW-JOB-023",
         len(short) - same >= MIN_RANDOM_CHARACTERS,
-        f"at least {MIN_RANDOM_CHARACTERS} characters after the common prefix, for 128 bits",
+        f"at least {MIN_RANDOM_CHARACTERS} characters after the prefix, for 128 bits",
         short,
     )
 
@@ -109,7 +110,7 @@ def _common_length(one: str, other: str) -> int:
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
 async def submit_can_return_the_stream(s: Session) -> None:
-    """A submit that accepts a stream gets 200, `Location` and `Content-Location`. A snapshot follows `hello`."""
+    """A request to submit a job that accepts a stream gets `Location`, `Content-Location`, a `hello` event and a snapshot."""
     sample = s.any_sample()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.wire.request(
@@ -124,14 +125,14 @@ async def submit_can_return_the_stream(s: Session) -> None:
     )
     job, events = answer.response_header("location"), answer.response_header("content-location")
     s.expect("TW-JOB-019", "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events",
-             "a Location of the job and a Content-Location of its stream", f"{job} {events}", at=answer)  # fmt: skip
+             "a Location for the job and a Content-Location for its stream", f"{job} {events}", at=answer)  # fmt: skip
     kinds = [block.type for block in [*answer.events[:1], *answer.logged]]
     s.expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3], at=answer)
 
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
 async def job_responses_are_not_cacheable(s: Session) -> None:
-    """Each response under `/v1/jobs` and to a submit has `no-store`, including errors."""
+    """Responses about jobs, and to requests that submit a job, carry `Cache-Control: no-store`, even if they are errors."""
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
         if each.status and (submit or "/v1/jobs" in each.path) and each.method != "OPTIONS":
@@ -147,7 +148,7 @@ async def job_responses_are_not_cacheable(s: Session) -> None:
 
 @check("TW-OVR-013", whole_run=True)
 async def links_resolve_to_their_resources(s: Session) -> None:
-    """Each link is a URI reference to the same origin, below the same `/v1`, and leads to the named resource."""
+    """Each link is a URI reference to the named resource, with the same origin and below the same `/v1`."""
     for each in s.wire.record:
         links = [
             each.response_header(name)
@@ -183,7 +184,7 @@ async def links_resolve_to_their_resources(s: Session) -> None:
 
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
 async def ended_job_includes_done(s: Session) -> None:
-    """For an ended job, `cursor` is the id of `done`, and the member `done` has that event's data."""
+    """For a job that has ended, `cursor` is the id of the `done` event, and the member `done` has the data of that event."""
     job, history = await s.run_to_end(s.any_sample())
     done = history.of_type("done")[0]
     read = await s.read(job)
@@ -214,11 +215,11 @@ async def ended_job_includes_done(s: Session) -> None:
 
 @check("TW-JOB-040", "TW-JOB-039", slow=True)
 async def stream_continues_from_a_read(s: Session) -> None:
-    """A stream opened with the `cursor` of a read continues from the `state` of that read."""
+    """A stream that is opened with the `cursor` of a job resource continues from the `state` in that resource."""
     sample = s.long_running_sample()
     job = await s.submit(sample)
     for at in range(4):
-        # The first read comes right after the submit, the others once the value has grown.
+        # Read the first job right after it was submitted, and each further job once its value has grown.
         read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
         if read.json.get("done"):
             break
@@ -233,7 +234,7 @@ async def stream_continues_from_a_read(s: Session) -> None:
         s.expect("TW-JOB-040", not fault, "events that apply to the state of the read", fault, at=rest)
         job = await s.submit(sample)
     if not s.assertions:
-        s.inconclusive("each job had ended before the read")
+        s.inconclusive("each job had ended before the suite read it")
 
 
 def _skips_ids(rest: RecordedExchange) -> bool:
@@ -245,7 +246,7 @@ def _skips_ids(rest: RecordedExchange) -> bool:
 
 @check("TW-JOB-045", "TW-JOB-047", "TW-JOB-048", needs=["list"], serial=True)
 async def jobs_are_listed_newest_first(s: Session) -> None:
-    """`GET /v1/jobs` lists the caller's jobs, newest first, in pages linked by `next`."""
+    """`GET /v1/jobs` lists the caller's jobs, newest first, in pages that are linked by `next`."""
     sample = s.any_sample()
     failing = s.server.failing_sample()
     mine = [(await s.run_to_end(each))[0].id for each in (sample, failing or sample, sample)]

@@ -21,14 +21,14 @@ INTEGERS = {
     "size",
     "status",
 }
-"""Members of the protocol that are integers. `status` is an integer in problems and a string in jobs."""
+"""Names of protocol members that are integers. (`status` is an integer in problems and a string in jobs.)"""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "tokens"}
 
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
 async def all_json_is_valid(s: Session) -> None:
-    """All JSON has finite numbers, exact integers, unique members, valid Unicode and bounded depth."""
+    """All JSON from the server has finite numbers, exact integers, unique member names, valid Unicode and limited depth."""
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
     for exchange in s.wire.record:
         readings = [(block.reading, block) for block in exchange.events]
@@ -51,7 +51,7 @@ async def all_json_is_valid(s: Session) -> None:
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
 async def nulls_and_times_are_well_formed(s: Session) -> None:
-    """Absent members are left out instead of null, except for `done` of a job. Times are RFC 3339 with `Z`."""
+    """Absent members are left out and not null, except for the `done` of a job, and times are in RFC 3339 with `Z`."""
     for exchange in s.wire.record:
         bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
         if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
@@ -75,7 +75,7 @@ async def nulls_and_times_are_well_formed(s: Session) -> None:
 
 
 def _is_time(text: str) -> bool:
-    """Whether a text is an RFC 3339 time with `Z`. The fraction may have any number of digits."""
+    """Whether a text is an RFC 3339 time that ends in `Z`. The fraction of a second may have any number of digits."""
     found = _TIME.fullmatch(text)
     try:
         return bool(found and datetime.fromisoformat(found[1]))
@@ -84,7 +84,10 @@ def _is_time(text: str) -> bool:
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield members defined by the protocol, at any depth. Members defined by an endpoint are skipped."""
+    """Yield the name and value of each member that the protocol defines, at any depth.
+
+    Members inside the data of an endpoint are skipped.
+    """
     if isinstance(value, list):
         for child in value:
             yield from _members(child)

@@ -1,4 +1,4 @@
-"""Checks for sections 2.4 and 11.4: limits per principal. Each limit is exceeded by one if it is small enough."""
+"""Checks for sections 2.4 and 11.4: limits per principal. If a limit is small enough, a check exceeds it by one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,11 +12,11 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUSES, BUSY_TRIES, Wire
 
 MAX_TESTED_CONCURRENCY = 100
-"""Maximum number of streams or jobs that the suite opens at once on a server under test."""
+"""Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 MAX_HEARTBEAT_SECONDS = 1.0
-"""Longest heartbeat, in seconds, that this serial check waits for."""
+"""Longest heartbeat interval, in seconds, for which the check waits for pings. No other check runs in the meantime."""
 END_SECONDS = 10.0
-"""Time that a stream may take to end after its job was cancelled; multiplied by `patience`."""
+"""Timeout, in seconds, for a stream to end after its job was cancelled. The option `--patience` multiplies it."""
 
 
 def _limit(s: Session, name: str) -> int:
@@ -31,7 +31,10 @@ def _limit(s: Session, name: str) -> int:
 
 
 async def _retry_until(send: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
-    """Repeat a request while the server answers 429 or 503 with a code other than the expected one."""
+    """Repeat a request while the server is too busy to judge the limit.
+
+    The server is busy if its response has status 429 or 503, and a problem code other than `code`.
+    """
     for _ in range(BUSY_TRIES):
         answer = await send()
         if answer.status not in BUSY_STATUSES or answer.code == code:
@@ -61,7 +64,7 @@ async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def stream_above_the_limit_returns_429(s: Session) -> None:
-    """A stream above the limit gets 429 `too_many_streams`, in-band without an id. Open streams and other callers continue."""
+    """A caller's stream above the limit gets 429 `too_many_streams`, or a `problem` without an id, and other streams continue."""
     limit = _limit(s, "max_streams_per_principal")
     sample = s.long_running_sample(20)
     job = await s.submit(sample)
@@ -105,7 +108,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
 async def job_above_the_limit_returns_429(s: Session) -> None:
-    """A job above the limit gets 429 `too_many_jobs`. Other callers are served, and waiting jobs get pings."""
+    """A caller's job above the limit gets 429 `too_many_jobs`, while other callers are served and waiting jobs get pings."""
     limit = _limit(s, "max_jobs_per_principal")
     sample = s.script_sample({"sleep_ms": 20_000})
     jobs = []
@@ -128,7 +131,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         )
         await other.request("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
     if s.hooks.origin:
-        # Another layer of the server may reject this request, and its response needs CORS headers, too.
+        # A different layer of the server may reject this request. That response needs CORS headers, too.
         late = await s.wire.request(
             "POST", sample.submit_to, json=sample.body, header={"Origin": s.hooks.origin}, once=True
         )
@@ -136,13 +139,13 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
                  allowed, at=late)  # fmt: skip
     if jobs and s.server.heartbeat <= MAX_HEARTBEAT_SECONDS:
-        # A reconnecting reader already has the snapshot and must get its queue position again.
+        # This cursor says that the reader already has the snapshot. The server must still send the queue position.
         back = EVENT_STREAM | {"Last-Event-ID": "1-1"}
         async with s.wire.open("GET", f"{jobs[-1]}/events", header=back) as waiting:
             patience = 1.5 * s.server.heartbeat + 1
             await waiting.until(lambda now: now.of_type("queue") or now.of_type("ping"), patience)
             before = len(waiting.exchange.body)
-            # Any bytes, such as a comment, count as a ping.
+            # Any bytes that the server sends count as a ping, even a comment.
             more = await waiting.until(lambda now: len(now.body) > before, patience)
             s.expect("TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing",
                      at=waiting.exchange)  # fmt: skip
@@ -150,7 +153,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
             s.expect("TW-FRM-067", waiting.exchange.of_type("queue") or not waits, "a queue event after hello, for a waiting job",
                      [block.type for block in waiting.exchange.events], at=waiting.exchange)  # fmt: skip
             if waits and waiting.exchange.of_type("queue"):
-                # Cancel most of the jobs ahead. The job must then move up in the queue or start.
+                # Cancel most of the jobs ahead in the queue. The waiting job must then move up or start.
                 places = len(waiting.exchange.of_type("queue"))
                 await _cancel(s, jobs[len(jobs) // 4 : -1])
                 moved = await waiting.until(

@@ -1,4 +1,4 @@
-"""Checks for chapter 8: consistency of log-probabilities, independent of the model."""
+"""Checks for chapter 8: log-probabilities are consistent with each other, for any model."""
 
 import base64
 import math
@@ -28,13 +28,13 @@ TOKEN_COLUMNS = (
     "token_text",
     "top_text",
 )
-"""Columns with one entry per generated token (section 8.2)."""
+"""Members of a generated value that have one entry for each token (section 8.2)."""
 TOP_LOGPROBS = 5
 
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
 async def token_columns_stay_aligned(s: Session) -> None:
-    """After each event, token columns have equal lengths. Candidates are in order, with probabilities summing to at most 1."""
+    """After each event, all lists with one entry per token have the same length, and candidates are in descending order."""
     for step in s.histories().steps:
         if step.after is None:
             continue
@@ -42,11 +42,11 @@ async def token_columns_stay_aligned(s: Session) -> None:
             value = item["value"]
             if isinstance(value, dict) and "finish_reason" in value:
                 lengths = {name: len(value[name]) for name in TOKEN_COLUMNS if name in value}
-                s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "columns of one length", lengths,
+                s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths,
                          at=step.exchange, block=step.block)  # fmt: skip
                 cut = _truncated(step.block.json)
                 s.expect("TW-GEN-013", "text" not in cut or "token_ids" not in value or "token_ids" in cut,
-                         "token columns that are truncated together with the text", sorted(cut), at=step.exchange,
+                         "lists of tokens that are truncated together with the text", sorted(cut), at=step.exchange,
                          block=step.block)  # fmt: skip
                 pairs = zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=False)
                 for ids, found in pairs if step.block.type == "done" else ():
@@ -54,7 +54,7 @@ async def token_columns_stay_aligned(s: Session) -> None:
 
 
 def _truncated(data: Any) -> set[str]:
-    """Return the members of a value from which a diff removes entries."""
+    """Return the names of the members that a diff truncates."""
     ops = data.get("ops", ()) if isinstance(data, dict) else data if isinstance(data, list) else ()
     return {str(op[1]).rpartition("/")[2] for op in ops if op and op[0] == "t" and op[2]}
 
@@ -76,7 +76,7 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
 async def logprobs_are_sent_only_on_request(s: Session) -> None:
-    """Columns of log-probabilities exist only on request. With them, `text` comes first in `columns`."""
+    """A generation has log-probabilities only if they are requested, and then `text` is the first of its `columns`."""
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
     extra = {name for name in plain if name in TOKEN_COLUMNS[1:] or "logprob" in name}
@@ -117,7 +117,7 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     needs=LOGPROBS,
 )
 async def candidates_match_chosen_tokens(s: Session) -> None:
-    """Each position has `top_logprobs` ordered candidates. The chosen token's rank and log-probability match its candidate."""
+    """Each token has `top_logprobs` candidates in order, and its own rank and log-probability match its place among them."""
     decimals = 6
     all_numbers: list[float] = []
     value, history = await generated(
@@ -194,7 +194,7 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
     s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in all_numbers), f"log-probabilities with all {decimals} decimals",
              all_numbers[:6], at=history)  # fmt: skip
 
-    # At a temperature of 0, each chosen token must be the only candidate of `top_logprobs` 1.
+    # At a temperature of 0 and with one candidate per token, each chosen token must be that candidate.
     value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * MAX_TOKENS)
     s.expect(
         "TW-GEN-034",
@@ -219,7 +219,7 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
 
 @check("TW-GEN-033", needs=LOGPROBS)
 async def ranks_match_candidate_positions(s: Session) -> None:
-    """With `max_top` candidates and a high temperature, each chosen token has the rank of its candidate."""
+    """Even at a high temperature, the rank of each chosen token is its place among the candidates."""
     top = min(max_top(s), 20)
     value, history = await generated(
         s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * MAX_TOKENS
@@ -239,13 +239,13 @@ async def ranks_match_candidate_positions(s: Session) -> None:
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
 async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
-    """The candidates' probabilities sum to at most 1, and do not depend on the number of candidates requested."""
+    """The probabilities of the candidates sum to at most 1, and do not depend on how many candidates were requested."""
     top = min(max_top(s), 20)
     if top < 2:
         s.skip_untested(f"max_top is {top}")
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
-    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities for 2 and for more candidates",
+    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities, whether 2 or more candidates are requested",
              [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = sum(math.exp(each) for each in found if each is not None)
@@ -256,7 +256,7 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
 async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None:
-    """Temperature and other processing change the `processed` distribution of the first token but not the `raw` one."""
+    """Temperature and other sampling members change the `processed` log-probabilities of the first token, but not the `raw` ones."""
     found: dict[tuple[str, float], Any] = {}
     for mode in ("raw", "processed"):
         for temperature in (0.5, 2.0):
@@ -278,7 +278,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
         sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
         answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
         if answer.status != 201:
-            continue  # the endpoint does not serve the member
+            continue  # the endpoint does not support the member
         history = await s.history(Job(answer.json["id"], sample, answer))
         item = (await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
         s.expect("TW-GEN-025", item["value"]["top_logprobs"][:1] == [found["raw", 2.0]], f"{found['raw', 2.0]}, unchanged by {member}",
@@ -291,7 +291,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
 async def first_prompt_token_has_no_logprob(s: Session) -> None:
-    """`prompt_logprobs` begins with null and its candidates with `[]`. Temperature does not change them."""
+    """`prompt_logprobs` begins with null, its candidates begin with `[]`, and the temperature changes neither of them."""
     found = []
     for temperature in (0.3, 1.7):
         value, history = await generated(
@@ -322,7 +322,7 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
 async def vocabulary_decodes_the_tokens(s: Session) -> None:
-    """The linked vocabulary fits its schema, has a strong ETag, and its bytes spell the generated text."""
+    """The linked vocabulary fits its schema and has a strong `ETag`, and its bytes spell the generated text."""
     sample = generation(s, logprobs=True)
     endpoint = s.server.endpoints[sample.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")

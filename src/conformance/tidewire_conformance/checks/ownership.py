@@ -1,4 +1,4 @@
-"""Checks for section 11.1: authorization. They need the credentials of two principals."""
+"""Checks for section 11.1: authorization. Most of them need the credentials of two principals."""
 
 import secrets
 
@@ -9,19 +9,19 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Wire
 
 REQUESTS_PER_JOB = 5
-"""Number of requests per job. The fastest response of several is hardly delayed by load."""
+"""Number of timed requests for each job. Only the fastest response counts, because load hardly delays it."""
 MAX_DIFFERENCE_SECONDS = 0.1
-"""Maximum difference between the fastest responses, in seconds."""
+"""Maximum difference, in seconds, between the fastest responses for two jobs."""
 
 
 def other_principal(s: Session) -> Wire:
     """Return a client with the credentials of another principal."""
     if not s.wire.header:
         s.skip_no_occasion(
-            "the server accepts callers without credentials, and the run has none; pass some with --header"
+            "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
         )
     if s.hooks.second is None:
-        s.skip_untested("needs --header and --second-header with the credentials of two principals")
+        s.skip_untested("the check needs --header and --second-header with the credentials of two users")
     other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began, caller="SECOND_")  # fmt: skip
     other.check = s.wire.check
@@ -29,7 +29,7 @@ def other_principal(s: Session) -> Wire:
 
 
 def _comparable(answer: RecordedExchange) -> tuple[int, object]:
-    """Return status and body of a response without the parts that identify the job."""
+    """Return the status and the body of a response without the parts that identify the job."""
     body = answer.json if isinstance(answer.json, dict) else {}
     own = answer.path.removeprefix("/v1/jobs/").partition("/")[0]
     said = {name: value.replace(own, "") if isinstance(value, str) else value for name, value in body.items()}
@@ -38,7 +38,7 @@ def _comparable(answer: RecordedExchange) -> tuple[int, object]:
 
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
 async def other_principals_jobs_look_unknown(s: Session) -> None:
-    """Requests for another principal's job get the same response as requests for an unknown job."""
+    """A request for another principal's job gets the same response as a request for an unknown job."""
     other = other_principal(s)
     sample = s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)
@@ -60,7 +60,7 @@ async def other_principals_jobs_look_unknown(s: Session) -> None:
         s.expect(
             "TW-SEC-002",
             theirs.status == unknown.status,
-            f"{unknown.status}, also for a resume",
+            f"{unknown.status}, even if the request has a cursor",
             theirs.status,
             at=theirs,
         )
@@ -77,7 +77,7 @@ async def other_principals_jobs_look_unknown(s: Session) -> None:
 
 @check("TW-SEC-008")
 async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
-    """Responses for another principal's job take about as long as those for an unknown job."""
+    """A response about another principal's job takes about as long as a response about an unknown job."""
     other = other_principal(s)
     job = await s.submit(s.any_sample())
     shortest = []
@@ -95,7 +95,7 @@ async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
 
 @check("TW-JOB-046", needs=["list"])
 async def list_contains_only_the_callers_jobs(s: Session) -> None:
-    """A list contains the caller's jobs and no job of another principal."""
+    """A list of jobs contains the caller's own jobs and no job of another principal."""
     other = other_principal(s)
     job = await s.submit(s.any_sample())
     lists = [await wire.request("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
@@ -109,10 +109,10 @@ async def list_contains_only_the_callers_jobs(s: Session) -> None:
 
 @check("TW-SEC-003", "TW-SEC-002")
 async def invalid_credentials_return_401(s: Session) -> None:
-    """Missing and wrong credentials get 401 `unauthorized` with `WWW-Authenticate`. Valid ones are accepted."""
+    """Missing or wrong credentials get 401 `unauthorized` with `WWW-Authenticate`, and valid credentials are accepted."""
     if not s.wire.header:
         s.skip_no_occasion(
-            "the server accepts callers without credentials, and the run has none; pass some with --header"
+            "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
         )
     bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
     bare.check = s.wire.check
@@ -128,7 +128,7 @@ async def invalid_credentials_return_401(s: Session) -> None:
     authorization = dict(s.wire.header).get("Authorization", "")
     wrong = [{}, *({"Authorization": each} for each in ("Bearer not-one-of-yours", "Basic Og==", "Bearer"))]
     if authorization.startswith("Bearer "):
-        # The valid token with a changed end or scheme.
+        # Also try the valid token with a changed last character or a changed scheme.
         wrong += [
             {"Authorization": each}
             for each in (f"{authorization}x", authorization[:-1], authorization.replace("Bearer", "Basic"))
@@ -149,7 +149,7 @@ async def invalid_credentials_return_401(s: Session) -> None:
 
 @check("TW-SEC-011")
 async def credentials_in_the_url_are_not_accepted(s: Session) -> None:
-    """The caller's bearer token is not accepted in the URL."""
+    """The server does not accept the caller's bearer token in the URL."""
     authorization = dict(s.wire.header).get("Authorization", "")
     if not authorization.startswith("Bearer "):
         s.skip_no_occasion("the run has no bearer token; pass one with --header")

@@ -1,4 +1,4 @@
-"""Checks for section 6.1: query parameters of each URL."""
+"""Checks for section 6.1: the query parameters of each URL."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -6,7 +6,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
 async def default_parameter_values_are_accepted(s: Session) -> None:
-    """`diffs=1` and `errors=http` equal their defaults. Parameters of other URLs are ignored."""
+    """`diffs=1` and `errors=http` have the effect of the defaults, and the parameters of other URLs are ignored."""
     job, _ = await s.run_to_end(s.any_sample())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
         answer = await s.stream(job, query=query)
@@ -31,13 +31,13 @@ async def default_parameter_values_are_accepted(s: Session) -> None:
     answer = await s.wire.request(
         "POST", f"{job.sample.submit_to}?after=x&diffs=2&errors=yes", json=job.sample.body
     )
-    s.expect("TW-JOB-006", answer.status == 201, "201 for a submit, because it ignores parameters of streams", f"{answer.status} {answer.code}",
+    s.expect("TW-JOB-006", answer.status == 201, "201, because a request to submit a job ignores the parameters of streams", f"{answer.status} {answer.code}",
              at=answer)  # fmt: skip
 
 
 @check("TW-JOB-007", "TW-JOB-078", needs=["list"])
 async def limit_outside_1_to_1000_returns_400(s: Session) -> None:
-    """A `limit` outside 1 to 1000 gets 400 `bad_parameter`. An empty `limit` counts as absent."""
+    """A `limit` that is not a number from 1 to 1000 gets 400 `bad_parameter`, and an empty `limit` counts as absent."""
     for value in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
         answer = await s.wire.request("GET", f"/v1/jobs?limit={value}")
         s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={value[:20]}")
@@ -49,7 +49,7 @@ async def limit_outside_1_to_1000_returns_400(s: Session) -> None:
 
 @check("TW-JOB-007", needs=["snapshots_only"])
 async def invalid_min_interval_ms_returns_400(s: Session) -> None:
-    """A `min_interval_ms` that is not a non-negative integer within bounds gets 400 `bad_parameter`."""
+    """A `min_interval_ms` that is not an integer from 0 to 2147483648 gets 400 `bad_parameter`."""
     job, _ = await s.run_to_end(s.any_sample())
     for value in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={value}")
@@ -62,7 +62,7 @@ async def invalid_min_interval_ms_returns_400(s: Session) -> None:
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
 async def invalid_parameters_return_400(s: Session) -> None:
-    """Unknown parameters are ignored, empty ones count as absent, repeated and invalid ones get 400 `bad_parameter`."""
+    """Unknown query parameters are ignored, empty ones count as absent, and repeated or invalid ones get 400 `bad_parameter`."""
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
     for query in ("?colour=red", "?diffs=&errors=", "?after=&colour="):

@@ -1,4 +1,4 @@
-"""Checks for section 6.7: effect of `DELETE` on a job and on its open streams."""
+"""Checks for section 6.7: the effect of `DELETE` on a job and on its open streams."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -6,7 +6,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-059", "TW-JOB-062", "TW-RES-028", needs=["delete"])
 async def purged_job_returns_410(s: Session) -> None:
-    """`DELETE` answers 204. After it, each request for the job gets 410 `job_expired`."""
+    """A `DELETE` request for a job gets 204, and each later request for that job gets 410 `job_expired`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("DELETE", job.path)
     s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
@@ -25,7 +25,7 @@ async def purged_job_returns_410(s: Session) -> None:
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
 async def purge_sends_done_to_readers(s: Session) -> None:
-    """A purge of a running job sends `done` to the attached readers."""
+    """If a client deletes a running job, each connected reader gets a `done` event."""
     sample = s.long_running_sample(30)
     job = await s.submit(sample)
     async with s.follow(job) as stream:
@@ -37,7 +37,7 @@ async def purge_sends_done_to_readers(s: Session) -> None:
     s.expect(
         "TW-JOB-060",
         done,
-        "done, for the attached reader",
+        "done, for the reader that was connected",
         [b.type for b in last.events][-2:],
         at=last,
     )

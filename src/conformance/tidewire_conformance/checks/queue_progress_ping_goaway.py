@@ -12,12 +12,12 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Stream
 
 PINGS_PER_STREAM = 2
-"""Number of pings to wait for on each silent stream."""
+"""Number of pings that the check waits for on each silent stream."""
 
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def queue_positions_start_at_1(s: Session) -> None:
-    """`position` of a waiting job is at least 1 and sent only when it changes. Members with an unknown value are left out."""
+    """A `queue` event has a `position` of at least 1 and no null member, and is sent only when the position has changed."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
         s.skip_no_occasion("no stream in this run had a queue event")
@@ -57,7 +57,7 @@ def _shows_running(block: Block) -> bool:
 
 @check("TW-FRM-067", "TW-FRM-065")
 async def progress_is_repeated_on_each_connection(s: Session) -> None:
-    """On a new connection, the latest `progress` of a running item follows `hello`."""
+    """On each new connection, the latest `progress` of a running item follows the `hello` event."""
     sample = s.script_sample(
         {"append": "x"}, {"progress": {"current": 3, "total": 7, "unit": "step"}}, {"sleep_ms": 20_000}
     )
@@ -85,7 +85,7 @@ async def progress_is_repeated_on_each_connection(s: Session) -> None:
 
 @check("TW-FRM-066", whole_run=True)
 async def batch_progress_names_its_item(s: Session) -> None:
-    """`progress` of a job with several inputs has the member `item`."""
+    """Each `progress` event of a job with several inputs has the member `item`."""
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
     for each in (each for each in s.streams() if job_of(each) in batches):
         for block in each.of_type("progress"):
@@ -95,7 +95,7 @@ async def batch_progress_names_its_item(s: Session) -> None:
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def idle_stream_receives_pings(s: Session) -> None:
-    """A silent stream gets a `ping` per heartbeat, with a head that the reader already has, however it was opened."""
+    """A silent stream gets a `ping` in each heartbeat interval, with a `head` that is an id that the reader already has."""
     heartbeat = s.server.heartbeat
     s.expect(
         "TW-FRM-071",
@@ -111,7 +111,7 @@ async def idle_stream_receives_pings(s: Session) -> None:
         await own.until(lambda seen: len(seen.logged) >= 3)
         s.skip_unless(
             "/v1/jobs/" in own.exchange.response_header("location"),
-            "the response to the submit is not a stream",
+            "the response to the request that submits the job is not a stream",
         )
         job = Job(job_of(own.exchange), sample, own.exchange)
         without = ["?diffs=0"] if "snapshots_only" in s.server.capabilities else []
@@ -123,7 +123,7 @@ async def idle_stream_receives_pings(s: Session) -> None:
 
 
 async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
-    """Judge the pings of a silent stream. Any bytes, such as a comment, count as a ping."""
+    """Judge the pings of a silent stream. Any bytes that the server sends count as a ping, even a comment."""
     seen = stream.exchange
     await stream.until(lambda now: now.of_type("hello"))
     hello = seen.of_type("hello")
@@ -152,7 +152,7 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
 
 @check("TW-FRM-073", whole_run=True)
 async def goaway_retry_equals_retry_ms(s: Session) -> None:
-    """`retry_ms` of `goaway` equals its `retry` field."""
+    """The member `retry_ms` of each `goaway` event equals the `retry` field of that event."""
     seen = [(each, block) for each in s.streams() for block in each.of_type("goaway")]
     if not seen:
         s.skip_no_occasion("no stream in this run had a goaway event")
@@ -163,13 +163,13 @@ async def goaway_retry_equals_retry_ms(s: Session) -> None:
 
 @check("TW-FRM-072", whole_run=True)
 async def stream_ends_with_a_closing_event(s: Session) -> None:
-    """A stream that the server ends contains `done`, `goaway` or `problem`."""
+    """Each stream that the server ends contains a `done`, `goaway` or `problem` event."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
         s.expect(
             "TW-FRM-072",
             CLOSING_TYPES & {*kinds},
-            "done, goaway or problem before the end of the stream",
+            "a done, goaway or problem event before the end of the stream",
             kinds[-3:],
             at=each,
         )

@@ -1,4 +1,4 @@
-"""Checks for section 6.2: rejected submits, and the media type of the response to a submit."""
+"""Checks for section 6.2: invalid requests to submit a job, and the media type of the response to a valid one."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 UNKNOWN_MEMBER = "no/such~member"
-"""Member name whose `/` and `~` are escaped in JSON Pointers."""
+"""Name of a member. Its characters `/` and `~` must be escaped in a JSON Pointer."""
 
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def invalid_submit_body_returns_422(s: Session) -> None:
-    """A submit body of the wrong shape or with an invalid member gets 422 with a pointer into the body."""
+    """A request to submit a job gets 422 with a pointer into its body if the body has the wrong shape or an invalid member."""
     sample = s.any_sample()
     example = sample.inputs[0]
     wrong: list[tuple[str, Any]] = [
@@ -49,7 +49,7 @@ async def invalid_submit_body_returns_422(s: Session) -> None:
 
 
 def _points_into(body: Any, pointer: str) -> bool:
-    """Whether a pointer leads to a place in the body, or to a member that an object in the body lacks."""
+    """Whether a pointer leads to a part of the body, or to a member that an object in the body lacks."""
     value = body
     for token in (each.replace("~1", "/").replace("~0", "~") for each in pointer.split("/")[1:]):
         if isinstance(value, dict) and token in value:
@@ -63,7 +63,7 @@ def _points_into(body: Any, pointer: str) -> bool:
 
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
 async def input_violating_its_schema_returns_422(s: Session) -> None:
-    """An input that violates the endpoint's schema gets 422 before anything runs, also if a stream was requested."""
+    """An input that violates the endpoint's schema gets 422 before anything runs, even if the request accepts a stream."""
     found = [(sample, bad) for sample in _candidates(s) for bad in unfit(s, sample)]
     if not found:
         s.skip_untested("no endpoint has a schema that rejects null, a number, a list or an unknown member")
@@ -100,7 +100,7 @@ def _candidates(s: Session) -> list[SampleRequest]:
 
 
 def unfit(s: Session, sample: SampleRequest) -> list[Any]:
-    """Return inputs that the endpoint's own schema rejects."""
+    """Return inputs that violate the schema of the endpoint."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 - imported at its single use
 
     validator = Draft202012Validator(s.server.endpoints[sample.endpoint].description["input_schema"])
@@ -113,7 +113,7 @@ def unfit(s: Session, sample: SampleRequest) -> list[Any]:
 
 @check("TW-JOB-017", "TW-JOB-005")
 async def accept_header_selects_json_or_stream(s: Session) -> None:
-    """A submit gets JSON unless `Accept` names event streams with a weight above 0. An `Accept` without either gets 406."""
+    """A request to submit a job gets a stream if `Accept` names event streams, else JSON, or 406 if `Accept` excludes both."""
     sample = s.any_sample()
     forms = [
         (None, "application/json"),

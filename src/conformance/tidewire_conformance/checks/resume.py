@@ -12,11 +12,11 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 CUT_POINTS = 24
-"""Maximum number of cursors tried per job: the first, the last and a random sample."""
+"""Maximum number of cursors that are tried for one job: the first, the last and a random sample of the others."""
 LIVE_CUTS = 6
-"""Number of times the connection to a running job is cut."""
+"""Number of times that the check cuts its connection to a running job."""
 MAX_TESTED_LOG = 8 * 2**20
-"""Largest log, in bytes, that the suite fills in order to see it trimmed."""
+"""Largest `max_log_bytes` that the suite tests. To see the server trim a log, a job fills it beyond this limit."""
 INVALID_IDS = (
     "01-3",
     "1-03",
@@ -38,12 +38,17 @@ INVALID_IDS = (
 
 
 def contents(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
-    """Return id, type and data of each logged event."""
+    """Return the id, type and data of each event."""
     return [(block.id, block.type, block.json) for block in blocks]
 
 
 def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
-    """Return the ids at which two streams of a job lead to different states, however their events are encoded."""
+    """Return the ids at which two streams of a job lead to different states.
+
+    Differences in the encoding of the events do not count.
+
+    The encoding of the events does not matter.
+    """
     known = {step.block.id: step.after for step in Histories([history]).steps}
     found = (step for each, steps in Histories([history, other]).streams if each is other for step in steps)
     return [
@@ -55,7 +60,7 @@ def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
 
 @check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", whole_run=True)
 async def ids_are_consecutive(s: Session) -> None:
-    """Within an epoch, ids increase by one or continue from a merged diff's base. Only snapshots may skip ids."""
+    """Within an epoch, each event id continues from the one before it, and only snapshots may skip ids."""
     for each in (each for each in s.wire.record if each.is_stream and each.logged):
         last = key(each.cursor) if each.cursor not in {"", "0-0"} else None
         for block in each.logged:
@@ -98,7 +103,7 @@ def _base(block: Block, seq: int) -> int:
 
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
 async def log_begins_at_1_1_without_gaps(s: Session) -> None:
-    """The cursor `0-0` returns the original log: `1-1`, a `start` snapshot, then consecutive ids, each time the same."""
+    """The cursor `0-0` returns the whole log each time: a `start` snapshot with the id `1-1`, then events with consecutive ids."""
     _, history = await s.run_to_end(s.growing_sample())
     ids = [block.id for block in history.logged]
     first = history.logged[0]
@@ -112,7 +117,7 @@ async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     again = await s.stream(Job(_job(history), s.growing_sample(), history), "0-0")
     same_ids = [block.id for block in again.logged] == ids
     s.expect("TW-RES-017", same_ids and not differing(history, again), "the same events in both responses",
-             f"{len(again.logged)} events, but {len(history.logged)} in the first response", at=again)  # fmt: skip
+             f"{len(again.logged)} events in the second response, and {len(history.logged)} in the first one", at=again)  # fmt: skip
 
 
 def _job(history: RecordedExchange) -> str:
@@ -121,7 +126,7 @@ def _job(history: RecordedExchange) -> str:
 
 @check("TW-RES-009", "TW-RES-012", "TW-RES-019", "TW-RES-020", "TW-RES-021", "TW-FRM-056")
 async def ended_job_resumes_from_every_id(s: Session) -> None:
-    """For each id of an ended job, the cursor returns exactly the events after it, up to `done`."""
+    """For an ended job, a cursor with any id in the log returns exactly the events after that id, up to `done`."""
     job, history = await s.run_to_end(s.growing_sample())
     whole = history.logged
     for at in _sample(s.rng, len(whole) - 1):
@@ -134,7 +139,10 @@ async def ended_job_resumes_from_every_id(s: Session) -> None:
 
 
 def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExchange, at: int) -> None:
-    """Judge the response to the cursor `whole[at]`: the following events, or a snapshot in their place."""
+    """Judge the response to a cursor, which is the id of the event with the index `at`.
+
+    The response must contain the events after that id, or a snapshot in their place.
+    """
     whole = history.logged
     held = key(whole[at].id) or (0, 0)
     repeated = [
@@ -146,8 +154,8 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    s.expect("TW-RES-020", complete, f"the events after {whole[at].id}: {wanted}, or others with the same states",
-             f"{got}, with different states at {lost}", at=answer)  # fmt: skip
+    s.expect("TW-RES-020", complete, f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states",
+             f"the events {got}, with different states at {lost}", at=answer)  # fmt: skip
     s.expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got, at=answer)
     s.expect("TW-RES-021", answer.is_stream, "a stream", answer.status, at=answer)
     s.expect(
@@ -171,7 +179,7 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 
 @check("TW-RES-019", "TW-RES-020", "TW-RES-007")
 async def running_job_resumes_after_each_disconnect(s: Session) -> None:
-    """After repeated cuts of a running job's stream, the pieces together are the history, with each event once."""
+    """If the stream of a running job is cut several times, the parts together contain each event of the log exactly once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
     sample = s.server.script_sample(*steps) or s.growing_sample()
     job = await s.submit(sample)
@@ -207,7 +215,7 @@ async def running_job_resumes_after_each_disconnect(s: Session) -> None:
 
 
 def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
-    """Whether the bases of merged diffs connect without a gap."""
+    """Whether each diff continues from the event before it, so that merged diffs leave no gap."""
     last = 0
     for block in seen:
         _, seq = key(block.id) or (0, 0)
@@ -219,7 +227,7 @@ def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
 
 @check("TW-RES-009")
 async def last_event_id_takes_precedence_over_after(s: Session) -> None:
-    """`Last-Event-ID`, in any letter case, takes precedence over `after`. Without the header, `after` is the cursor."""
+    """The header `Last-Event-ID` takes precedence over the query parameter `after`, unless the header is missing or empty."""
     job, history = await s.run_to_end(s.growing_sample())
     ids = [block.id or "" for block in history.logged]
     early, late = ids[0], ids[-2]
@@ -237,7 +245,7 @@ async def last_event_id_takes_precedence_over_after(s: Session) -> None:
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
 async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None:
-    """Without a cursor, the stream of an ended job is a snapshot with the id before `done` and a non-final status, then `done`."""
+    """Without a cursor, the stream of an ended job is a snapshot with the id and the status from before `done`, and then `done`."""
     job, history = await s.run_to_end(s.growing_sample())
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
@@ -246,7 +254,7 @@ async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None
         if not s.expect("TW-RES-010", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=answer):
             continue
         snapshot = answer.logged[0]
-        s.expect("TW-RES-022", snapshot.id == whole[-2].id, f"the id {whole[-2].id}, the last one before done", snapshot.id,
+        s.expect("TW-RES-022", snapshot.id == whole[-2].id, f"the id {whole[-2].id}, which is the last one before done", snapshot.id,
                  at=answer, block=snapshot)  # fmt: skip
         s.expect("TW-RES-016", snapshot.id == whole[-2].id, f"the id of the last change, {whole[-2].id}", snapshot.id,
                  at=answer, block=snapshot)  # fmt: skip
@@ -268,7 +276,7 @@ async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None
 
 @check("TW-RES-011", "TW-RES-012")
 async def malformed_cursor_returns_400(s: Session) -> None:
-    """A cursor that does not match the grammar of ids gets 400 `bad_cursor`. A valid id gets the stream."""
+    """A cursor that is not a valid event id gets 400 `bad_cursor`, and a valid event id gets the stream."""
     job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
@@ -282,7 +290,7 @@ async def malformed_cursor_returns_400(s: Session) -> None:
 
 @check("TW-RES-012")
 async def cursor_of_done_returns_204(s: Session) -> None:
-    """The id of `done` and the cursor `0-1` get 204."""
+    """A cursor that is the id of the `done` event, or the reserved id `0-1`, gets 204."""
     job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in (history.logged[-1].id or "", "0-1"):
         async with s.follow(job, cursor) as stream:
@@ -293,7 +301,7 @@ async def cursor_of_done_returns_204(s: Session) -> None:
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
-    """A cursor past the head or of an unknown epoch gets a `rewound` snapshot at the head, then the following events."""
+    """A cursor after the last event, or of an unknown epoch, gets a snapshot with the reason `rewound` and the events after it."""
     job, history = await s.run_to_end(s.growing_sample())
     head = key(history.logged[-1].id) or (1, 1)
     for cursor, requirement in (
@@ -321,11 +329,11 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
 async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
-    """After trimming, an old cursor gets a snapshot at the head and `0-0` gets one at the oldest id. Later events apply to both."""
+    """After the server has trimmed a log, an old cursor or `0-0` gets a snapshot, and the events after it apply to that snapshot."""
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > MAX_TESTED_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
         s.skip_untested(
-            f"max_log_bytes is {limit}, but the test needs at most {MAX_TESTED_LOG}, well below max_state_bytes"
+            f"max_log_bytes is {limit}, but the check needs at most {MAX_TESTED_LOG} and a much larger max_state_bytes"
         )
     piece = min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2)
     steps = [step for _ in range(limit * 3 // 2 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]
@@ -344,11 +352,11 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     oldest = await s.stream(job, "0-0")
     first = oldest.logged[0]
     reason = first.json.get("reason") if first.type == "snapshot" else ""
-    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot at the oldest id with the reason start or compacted",
+    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot with the oldest id in the log and the reason start or compacted",
              f"{first.type} {reason} {first.id}", at=oldest, block=first)  # fmt: skip
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
-    s.expect("TW-RES-020", edge.logged and not lost, f"the events after {first.id}, or others with the same states",
+    s.expect("TW-RES-020", edge.logged and not lost, f"the events after {first.id}, or others that lead to the same states",
              f"{[block.id for block in edge.logged][:3]}, with different states at {lost[:3]}", at=edge)  # fmt: skip
     s.expect(
         "TW-RES-025",
@@ -369,13 +377,16 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
 
 @check("TW-OVR-025", "TW-JOB-063", slow=True)
 async def disconnect_does_not_affect_the_job(s: Session) -> None:
-    """A job continues after all its readers disconnect, and ends with the usual status."""
+    """A job continues after all its readers have disconnected, and ends with its usual status."""
     sample = s.long_running_sample()
     header = {"Accept": "text/event-stream"}
     async with s.wire.open("POST", sample.submit_to, json=sample.body, header=header) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.response_header("location")
-    s.skip_unless("/v1/jobs/" in place, "the response to the submit is not a stream with a Location")
+    s.skip_unless(
+        "/v1/jobs/" in place,
+        "the response to the request that submits the job is not a stream with a Location",
+    )
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
     end = (await s.stream(job)).of_type("done")
     status = end[0].json.get("status") if end else "no done"
@@ -385,7 +396,7 @@ async def disconnect_does_not_affect_the_job(s: Session) -> None:
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
 async def concurrent_readers_see_the_same_states(s: Session) -> None:
-    """Two concurrent readers reach the same end and hold equal states at each id that both received."""
+    """Two concurrent readers of a job reach the same end, and have equal states at each id that both received."""
     sample = s.server.long_running_sample() or s.growing_sample()
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:

@@ -1,15 +1,15 @@
-"""Checks for section 3.5: limits for the size of events and states."""
+"""Checks for section 3.5: the size limits of events and states."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 MAX_TESTED_STATE = 16 * 2**20
-"""Largest state, in bytes, that the suite lets grow beyond its limit."""
+"""Largest `max_state_bytes` that the suite tests. To test the limit, a job lets its state grow beyond it."""
 
 
 @check("TW-FRM-047", "TW-FRM-048", whole_run=True)
 async def events_stay_within_size_limits(s: Session) -> None:
-    """A snapshot has at most `max_state_bytes` of data, any other event at most `max_event_bytes`."""
+    """The data of a snapshot has at most `max_state_bytes`, and the data of any other event at most `max_event_bytes`."""
     limits = s.server.limits
     for each in s.streams():
         for block in each.events:
@@ -24,7 +24,7 @@ async def events_stay_within_size_limits(s: Session) -> None:
 
 @check("TW-FRM-050", serial=True)
 async def oversized_state_fails_the_job(s: Session) -> None:
-    """A job whose snapshot would exceed `max_state_bytes` fails with `state_too_large`."""
+    """A job fails with `state_too_large` if its snapshot would exceed `max_state_bytes`."""
     limit = s.server.limits.get("max_state_bytes", 0)
     if limit > MAX_TESTED_STATE:
         s.skip_untested(
@@ -44,12 +44,12 @@ async def oversized_state_fails_the_job(s: Session) -> None:
 
 @check("TW-FRM-049", "TW-FRM-047")
 async def long_text_is_split_over_several_events(s: Session) -> None:
-    """Text longer than `max_event_bytes` is split over several events and is complete at the end."""
+    """A text that is longer than `max_event_bytes` is sent in several events and is complete at the end."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
         s.skip_untested(
-            f"max_event_bytes is {size - 1000}, too large to be tested or too close to max_state_bytes"
+            f"max_event_bytes is too large for the suite or too close to max_state_bytes: {size - 1000}"
         )
     sample = s.script_sample({"bytes": size})
     job, history = await s.run_to_end(sample)

@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-DIF-044", whole_run=True)
 async def merged_diffs_keep_text_checks(s: Session) -> None:
-    """A merged diff has a check for each text that any of the events it replaces has a check for."""
+    """If one diff replaces several events, it contains a check for each text that these events check."""
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
         for block in exchange.of_type("message"):
@@ -40,20 +40,20 @@ def _names_base(data: Any) -> bool:
 
 
 def _checked_texts(data: Any) -> set[str]:
-    """Return the paths of the texts that the checks of a diff cover."""
+    """Return the paths of the texts for which a diff contains a check."""
     found = data.get("check", ()) if isinstance(data, dict) else ()
     return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
 
 
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
 async def slow_reader_does_not_delay_others(s: Session) -> None:
-    """A reader that stops reading delays neither the job nor other readers, and is not disconnected."""
+    """A reader that stops reading delays neither the job nor other readers, and the server does not disconnect it."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
     count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
     sample = s.server.script_sample(*steps) if count * piece > 2**20 else None
     if sample is None:
-        s.skip_untested("needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
+        s.skip_untested("the check needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
     job = await s.submit(sample)
     async with s.follow(job, read_ahead=4096) as slow:
         await slow.until(lambda now: now.of_type("hello"))

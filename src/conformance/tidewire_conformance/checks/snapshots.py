@@ -1,4 +1,4 @@
-"""Checks for section 4.2: contents of snapshots."""
+"""Checks for section 4.2: the contents of snapshots."""
 
 from tidewire_conformance.checks.resume import differing
 from tidewire_conformance.registry import check
@@ -7,7 +7,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-007", "TW-RES-016")
 async def snapshots_match_the_history(s: Session) -> None:
-    """For each endpoint, a snapshot holds the same errors, notes, usage, `stable` and `batch` as the history."""
+    """For each endpoint, a snapshot holds the same errors, notes, usage, `stable` and `batch` as the log of the job."""
     fails = {
         "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]
     }

@@ -1,4 +1,4 @@
-"""Checks for section 6.10: streams without diffs."""
+"""Checks for section 6.10: streams without diffs, which a client requests with `diffs=0`."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
     "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
 )
 async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
-    """`?diffs=0` returns snapshots, `done` and ephemeral events. Snapshots are `min_interval_ms` apart."""
+    """With `?diffs=0`, a stream has only snapshots, `done` and ephemeral events, and snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
     sample = s.server.script_sample(*steps) or s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)
@@ -31,17 +31,17 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
         gaps,
         at=answer,
     )
-    # The state changes all the time. At least one snapshot per three intervals is due, even on a slow machine.
+    # The state changes all the time, so a stream that lasts two intervals must contain a second snapshot.
     lasted = 1000 * (answer.finished - (at[0] if at else answer.began))
     s.expect("TW-JOB-084", len(at) > 1 or lasted < 2 * least or not s.server.has_script,
-             f"a further snapshot after {least} ms", f"{len(at)} snapshots before the last one, in {lasted:.0f} ms", at=answer)  # fmt: skip
+             f"a further snapshot after {least} ms", f"{len(at)} snapshots before the last one, within {lasted:.0f} ms", at=answer)  # fmt: skip
     s.expect("TW-JOB-074", len(at) <= 2 + (answer.finished - answer.began) * 1000 / least, f"at most one snapshot per {least} ms",
              f"{len(at)} snapshots in {answer.finished - answer.began:.2f} s", at=answer)  # fmt: skip
 
 
 @check("TW-JOB-081", needs=["snapshots_only"])
 async def diffs_0_validates_the_cursor(s: Session) -> None:
-    """With `?diffs=0`, the id of `done` gets 204, an invalid id 400, and an unknown id a `rewound` snapshot."""
+    """With `?diffs=0`, the id of `done` gets 204, an invalid cursor gets 400, and an unknown id gets a `rewound` snapshot."""
     job, history = await s.run_to_end(s.any_sample())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
@@ -56,7 +56,7 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
         answer = await s.stream(job, cursor, query="?diffs=0")
         first = answer.logged[0] if answer.logged else None
         head = history.logged[-2].id
-        s.expect("TW-JOB-081", first is None or first.id == head, f"a snapshot at the head, {head}, for {cursor}", first and first.id,
+        s.expect("TW-JOB-081", first is None or first.id == head, f"a snapshot with the id {head} for the cursor {cursor}", first and first.id,
                  at=answer, block=first)  # fmt: skip
         reason_seen = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
         s.expect(
@@ -71,7 +71,7 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
-    """`min_interval_ms=0` returns no more snapshots than the interval in the discovery document allows."""
+    """With `min_interval_ms=0`, snapshots are as far apart as the `min_interval_ms` of the discovery document requires."""
     least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(
         "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery

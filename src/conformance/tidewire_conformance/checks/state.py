@@ -1,4 +1,4 @@
-"""Checks for chapter 5 and section 1.6: the state after each logged event, and the state machines of items and jobs."""
+"""Checks for chapter 5 and section 1.6: the state after each logged event, and the statuses of items and jobs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +14,10 @@ TRANSITIONS = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
-"""Transitions in the table of section 1.6. A snapshot may combine several."""
+"""Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several changes."""
 MAX_VALUE_DEPTH = 56
 
-# Requirements that an op satisfies if it applies to the state.
+# For each operation of a diff, the requirements that it satisfies if it can be applied to the state.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),
@@ -35,7 +35,7 @@ _BY_OP = {
     "TW-RES-040", whole_run=True,
 )  # fmt: skip
 async def diffs_apply_and_checks_hold(s: Session) -> None:
-    """Each diff applies to the state before it, and each check and digest holds."""
+    """Each diff applies to the state before it, and each check and digest matches the state."""
     for step in s.histories().steps:
         if step.error is not None:
             s.expect(step.error.requirement, False, "an event that applies to the state before it", str(step.error),
@@ -70,7 +70,7 @@ def _satisfied(step: Step) -> Iterator[str]:
 
 @check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
 async def states_are_valid(s: Session) -> None:
-    """After each logged event the state fits its schema, keeps its number of items, and has errors in failed items only."""
+    """After each logged event, the state fits its schema, keeps its number of items, and has errors only in failed items."""
     counts: dict[str, int] = {}
     judged: dict[tuple[str, str | None, str], Any] = {}
     for step in s.histories().steps:
@@ -114,7 +114,7 @@ async def states_are_valid(s: Session) -> None:
 
 @check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
 async def each_id_has_one_state(s: Session) -> None:
-    """Diffs, merged diffs, snapshots and reads of the job all lead to the same state at an id."""
+    """Diffs, merged diffs, snapshots and reads of a job all lead to the same state at the same event id."""
     found: dict[tuple[str, str], Any] = {}
     for step in s.histories().steps:
         if step.after is None:
@@ -134,7 +134,7 @@ async def each_id_has_one_state(s: Session) -> None:
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
 async def item_status_transitions_are_valid(s: Session) -> None:
-    """Item statuses change only as in section 1.6, ended items never change, and the job's final status follows from them."""
+    """The status of an item changes as section 1.6 permits, an ended item never changes, and the job's final status follows from its items."""
     for step in s.histories().steps:
         if step.before is None or step.after is None:
             continue
@@ -169,7 +169,7 @@ async def item_status_transitions_are_valid(s: Session) -> None:
 
 @check("TW-DIF-034", "TW-DIF-035", whole_run=True)
 async def columns_are_constant_within_an_epoch(s: Session) -> None:
-    """Each snapshot and each read of a job names the columns, which stay the same within an epoch."""
+    """Each snapshot and each job resource has `columns`, which stay the same within an epoch."""
     known: dict[tuple[str, int], Any] = {}
 
     def judge(job: str, cursor: str | None, document: dict[str, Any], **where: Any) -> None:
@@ -197,7 +197,7 @@ async def columns_are_constant_within_an_epoch(s: Session) -> None:
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_does_not_change(s: Session) -> None:
-    """Text covered by `stable` never changes within an epoch. The lengths in `stable` never decrease or exceed their texts."""
+    """Text that `stable` covers never changes within an epoch, and the lengths in `stable` neither decrease nor exceed their texts."""
     seen = False
     for step in s.histories().steps:
         if step.after is None or step.block.type == "done":
@@ -240,7 +240,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
 async def text_lengths_count_code_points(s: Session) -> None:
-    """Truncation by one removes one code point, also outside the BMP, and never splits a surrogate pair."""
+    """Truncating a text by one removes one code point, even outside the BMP, and never splits a surrogate pair."""
     kept = "e\u0301🎉👩\u200d"
     steps: list[dict[str, Any]] = [
         {"append": kept + "🚀"},
@@ -271,9 +271,9 @@ async def text_lengths_count_code_points(s: Session) -> None:
 
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
 async def diffs_reconstruct_the_value(s: Session) -> None:
-    """Diffs between whole values of every JSON type lead to the value that the job emitted last."""
-    # The edited members stand next to a long unchanged text, so that the server sends edits. A whole-value replacement would
-    # hide earlier errors.
+    """Diffs between values of every JSON type lead to the value that the job emitted last."""
+    # Each edited value contains a long unchanged text, so that the server sends small edits. If the server replaced the
+    # whole value, errors in earlier diffs would not show.
     long = "a text that stays " * 20
     values: list[Any] = [
         "text 😀",
@@ -282,9 +282,9 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         {"a": [], "b": "", "c": {"~": [[1], {}]}},
         {"a": [1, 2, 3], "b": "Hel", "long": long},
         {"a": [1, 9, 2, 3], "b": "Hello", "long": long},
-        # Member names that need escaping in paths, next to unchanged members.
+        # Member names that must be escaped in paths, together with members that do not change.
         {"a": [1, 9], "b": "Held", "c": {"d/e": 1, "~": [[1]], "~1": [0], "long": long}, "long": long},
-        # Member names whose order differs between code points and UTF-16, and numbers with several spellings.
+        # Member names that sort differently by code points and by UTF-16, and numbers that can be written in several ways.
         {
             "a": [1, 9, 2],
             "b": "Held",
@@ -312,7 +312,7 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         s.expect(
             "TW-DIF-055",
             False,
-            f"diffs and a digest that lead to the value in the job resource, {read!r}",
+            f"diffs and a digest that match the value in the job resource: {read!r}",
             got,
             at=history,
         )

@@ -1,4 +1,4 @@
-"""Checks for section 5.6: when the server must send a check of a text."""
+"""Checks for section 5.6: the events in which the server must send a check of a text."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 CHECK_AFTER = 64
-"""Maximum number of changes of a text without a check (TW-DIF-051)."""
+"""Maximum number of times that a text may change without a check (TW-DIF-051)."""
 
 
 @check("TW-DIF-051", whole_run=True)
 async def required_text_checks_are_sent(s: Session) -> None:
-    """The server sends a check of a text when it truncates the text, when the item ends, at `done`, and by the 64th change."""
+    """The server sends a check of a text when it truncates the text, when the item or job ends, and at the latest with the 64th change."""
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
             _judge_due_checks(s, steps)

@@ -1,1 +1,1 @@
-"""Conformance tests for clients: the scenario player, the suite's client mode, and two example clients."""
+"""Conformance tests for clients: the scenario player, the client mode of the suite, and two example clients."""

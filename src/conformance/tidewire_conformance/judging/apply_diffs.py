@@ -1,7 +1,7 @@
-"""Application of diffs to states (chapter 5), independent of the client and the server.
+"""Function that applies a diff to a state (chapter 5), independent of the client and the server.
 
-A diff that does not apply raises `InvalidDiffError` with the requirement that it violates. States are immutable: a new state
-shares all unchanged parts with the old one, so a history can keep the state at every id.
+A diff that does not apply raises `InvalidDiffError` with the id of the requirement that it violates. States are
+immutable. A new state shares all unchanged parts with the old one, so a history can keep the state at every event id.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ JOB_ENDS: Final = frozenset({"succeeded", "partially_failed", "failed", "cancell
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Ops and their number of elements. A row (`r`) has one element for each column."""
+"""Number of elements of each diff operation. A row (`r`) has one element for each column, so its size varies."""
 
 
 class InvalidDiffError(Exception):
-    """A diff, check or digest that violates a requirement."""
+    """Raised if a diff, a check or a digest violates a requirement."""
 
     def __init__(self, requirement: str, why: str) -> None:
         super().__init__(why)
@@ -32,7 +32,7 @@ class InvalidDiffError(Exception):
 
 @dataclass(frozen=True)
 class State:
-    """State of a job together with its columns."""
+    """Value of a job's state, together with the paths in its `columns`."""
 
     value: Any
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ def _require(holds: object, requirement: str, why: str) -> None:
 
 
 def tokens(path: Any) -> list[str]:
-    """Return the reference tokens of a JSON Pointer.
+    """Split a JSON Pointer into its reference tokens.
 
     Raises:
         InvalidDiffError: The path is not a JSON Pointer.
@@ -60,7 +60,7 @@ def _index(token: str) -> int:
 
 
 def get(value: Any, path: str) -> Any:
-    """Return the value at a path.
+    """Return the value at a path in a JSON value.
 
     Raises:
         InvalidDiffError: The path does not exist.
@@ -78,7 +78,7 @@ def get(value: Any, path: str) -> Any:
 
 
 def find(value: Any, path: str) -> Any:
-    """Return the value at a path, or None if the path does not exist."""
+    """Return the value at a path in a JSON value, or None if the path does not exist."""
     try:
         return get(value, path)
     except InvalidDiffError:
@@ -86,7 +86,7 @@ def find(value: Any, path: str) -> Any:
 
 
 def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path: str) -> Any:
-    """Copy the containers along a path and apply `change` to the last one."""
+    """Copy the objects and arrays along a path, and apply `change` to the last of them."""
     if len(way) == 1:
         _require(
             isinstance(value, dict | list),
@@ -103,7 +103,7 @@ def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path
 
 
 def _key(container: Any, token: str) -> Any:
-    """Return the member name or array index for a token; None if the container has no such member or element."""
+    """Return the member name or the array index for a token, or None if the container has no such member or element."""
     if isinstance(container, dict):
         return token if token in container else None
     return _index(token) if _index(token) < len(container) else None
@@ -171,7 +171,7 @@ def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
     _require(
         len(row) == len(columns),
         "TW-DIF-037",
-        f"the row has {len(row)} elements, but there are {len(columns)} columns",
+        f"the row has {len(row)} elements, but the state has {len(columns)} columns",
     )
     for column, each in zip(columns, row, strict=True):
         old = find(root, column)
@@ -181,14 +181,14 @@ def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
         _require(
             isinstance(each, str) or isinstance(old, list),
             "TW-DIF-038",
-            f"the row has {each!r} for {column!r}, which is a text",
+            f"the row contains {each!r} for the text at {column!r}",
         )
         root = _append(root, column, each if isinstance(old, str) else [each])
     return root
 
 
 def apply(state: State, data: Any) -> State:
-    """Apply a diff and verify its checks.
+    """Apply a diff to a state and verify the checks in the diff.
 
     Raises:
         InvalidDiffError: The diff does not apply, or one of its checks fails.
@@ -199,7 +199,7 @@ def apply(state: State, data: Any) -> State:
         _require(
             alone,
             "TW-DIF-036",
-            "the diff is a bare string, but the state does not have exactly one column that is a text",
+            "the diff is a string, so the state must have exactly one column, and that column must be a text",
         )
         ops = [["a", state.columns[0], data]]
     elif isinstance(data, dict):
@@ -210,7 +210,7 @@ def apply(state: State, data: Any) -> State:
     _require(
         isinstance(ops, list),
         "TW-DIF-015",
-        "the diff is not a string, an array of ops or an object with `ops`",
+        "the diff is neither a string nor an array of operations nor an object with `ops`",
     )
     value = state.value
     for op in ops:
@@ -245,12 +245,12 @@ def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
 
 
 def verify(state: State, checks: Any, requirement: str) -> None:
-    """Verify the checks of a diff or of `done`.
+    """Verify the checks in a diff or in a `done` event.
 
     Args:
-        state: State that the checks describe.
-        checks: Checks as they occur in a diff or in `done`.
-        requirement: Requirement that a malformed check violates.
+        state: State against which to verify the checks.
+        checks: Checks in the form in which a diff or a `done` event contains them.
+        requirement: Id of the requirement that a malformed check violates.
 
     Raises:
         InvalidDiffError: A check is malformed or does not hold.
@@ -279,12 +279,12 @@ def verify(state: State, checks: Any, requirement: str) -> None:
 
 
 def digest(items: Any) -> str:
-    """Return the digest of the items (section 5.7)."""
+    """Return the digest of the items of a job (section 5.7)."""
     return hashlib.sha256(rfc8785.dumps(items)).hexdigest()[:16]
 
 
 def end_of(items: Sequence[str]) -> str:
-    """Derive the final status of a job from those of its items; empty if an item has not ended."""
+    """Derive the final status of a job from the statuses of its items, or an empty string if an item has not ended."""
     if not set(items) <= ITEM_ENDS:
         return ""
     if "succeeded" in items:

@@ -1,10 +1,10 @@
-"""Grade of a run: a result for each requirement, and for each profile whether all its requirements hold.
+"""Grade of a run: the result for each requirement, and whether all requirements of a profile hold.
 
-A requirement counts toward its profile if a check covers it and the server declares the feature that it concerns. It
-holds if at least one check judged it and none found a violation. A requirement that was declared but could not be
-tested does not hold.
+A requirement counts toward its profile if a check covers it and the server declares the feature that it is about. It
+holds if at least one check judged it and no check found a violation. If the server declares a feature that could not be
+tested, the requirements for it do not hold.
 
-verdicts of the checks that cover a requirement        | result of the requirement
+verdicts of the checks that cover a requirement        | result for the requirement
 -------------------------------------------------------+--------------------------------------------------------
 one found a violation                                  | fail or warn
 one judged it                                          | the worst of the outcomes
@@ -23,7 +23,7 @@ from tidewire_conformance.specification import Requirement
 
 
 class Settings(Protocol):
-    """Options of a run that appear in its report."""
+    """Options of a run that its report shows."""
 
     @property
     def seed(self) -> int: ...
@@ -36,12 +36,12 @@ class Settings(Protocol):
 
 
 class GradedRun(Protocol):
-    """Completed run of checks against a server, or of scenarios against a client."""
+    """Completed run of checks against a server, or of scenarios with a client."""
 
     verdicts: list[Verdict]
     seconds: float
     cut_short: str
-    """Reason why the run ended early; empty if it was complete."""
+    """Reason why the run ended early, or an empty string if the run was complete."""
 
     @property
     def plan(self) -> Settings: ...
@@ -53,14 +53,14 @@ class GradedRun(Protocol):
     def requests(self) -> int: ...
     @property
     def profiles(self) -> list[str]:
-        """Profiles that the server or client claims, in the order used by reports."""
+        """Profiles that the server or client claims to meet, in the order in which reports show them."""
 
     def profile_of(self, requirement: Requirement) -> str:
-        """Return the profile that a requirement counts toward."""
+        """Return the profile toward which a requirement counts."""
 
 
 class CheckOrScenario(Protocol):
-    """Check or scenario: a name and the requirements that it covers."""
+    """Check or scenario. The grade needs only its name and the requirements that it covers."""
 
     @property
     def name(self) -> str: ...
@@ -70,18 +70,22 @@ class CheckOrScenario(Protocol):
 
 @dataclass(frozen=True)
 class RequirementResult:
-    """Result for one requirement."""
+    """Result for one requirement, with the verdicts of the checks that cover it."""
 
     requirement: Requirement
     outcome: Outcome
     why: SkipReason | None
-    """Reason for a skip, or None."""
+    """Reason why the requirement was not judged, or None if it was judged."""
     note: str
     verdicts: tuple[Verdict, ...]
 
     @property
     def counts(self) -> bool:
-        """Whether the requirement is part of the grade; False if the server does not declare its feature."""
+        """Whether the requirement is part of the grade.
+
+        False if the server does not declare the feature, or if the condition of the requirement did not occur in the
+        run.
+        """
         return self.why not in {SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION}
 
     @property
@@ -90,7 +94,10 @@ class RequirementResult:
 
     @property
     def broken(self) -> list[tuple[Verdict, Assertion]]:
-        """Violations of the requirement, with their verdicts. Checks whose main requirement it is come first."""
+        """Violations of the requirement, each with its verdict.
+
+        Violations in checks that list this requirement first come before all others.
+        """
         own = sorted(self.verdicts, key=lambda verdict: verdict.requirements[:1] != (self.requirement.id,))
         return [
             (verdict, each)
@@ -102,7 +109,7 @@ class RequirementResult:
 
 @dataclass(frozen=True)
 class Grade:
-    """Result for one profile: how many of its requirements hold."""
+    """Result for one profile, with the number of its requirements that hold."""
 
     profile: str
     held: int
@@ -117,14 +124,14 @@ class Grade:
 
 @dataclass(frozen=True)
 class Report:
-    """Graded run, ready to be printed or written to a file."""
+    """Graded run, as input for printing or for writing to a file."""
 
     run: GradedRun
     results: Mapping[str, RequirementResult]
     known: Mapping[str, str] = field(default_factory=dict)
-    """Baseline: ids of requirements that are known to fail, with the reasons."""
+    """Baseline, that is the ids of requirements that are known to fail, with the reasons."""
     part: str = ""
-    """Description of the selected checks; empty if the whole suite ran."""
+    """Description of the selected checks, or an empty string if the whole suite ran."""
 
     @property
     def grades(self) -> list[Grade]:
@@ -136,7 +143,10 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """Profiles that are met, core first, such as `core+durable · 58/58 MUST · 11/12 SHOULD`."""
+        """Text with the met profiles and the numbers of requirements that hold.
+
+        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. No profile counts as met unless the first one is met.
+        """
         tried = self.grades
         met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
         chosen = met or tried
@@ -147,34 +157,37 @@ class Report:
 
     @property
     def failures(self) -> list[RequirementResult]:
-        """Violated requirements, known ones last, then ordered by the number of violations, most first."""
+        """Violated requirements, those with the most violations first.
+
+        Requirements in the baseline come after all others.
+        """
         found = [each for each in self.results.values() if each.outcome is Outcome.FAIL]
         return sorted(found, key=lambda each: (each.requirement.id in self.known, -len(each.broken)))
 
     @property
     def warnings(self) -> list[RequirementResult]:
-        """SHOULD requirements that were violated."""
+        """SHOULD requirements that the server or client violated."""
         return [each for each in self.results.values() if each.outcome is Outcome.WARN]
 
     @property
     def unjudged(self) -> list[RequirementResult]:
-        """Requirements that count but were not judged, so they do not hold."""
+        """Requirements that count toward the grade but were not judged, so they do not hold."""
         return [each for each in self.results.values() if each.outcome is Outcome.SKIPPED and each.counts]
 
     @property
     def unexpected(self) -> list[RequirementResult]:
-        """Failed requirements that are not in the baseline."""
+        """Requirements that failed and are not in the baseline."""
         return [each for each in self.failures if each.requirement.id not in self.known]
 
     @property
     def stale(self) -> list[str]:
-        """Requirements in the baseline that hold."""
+        """Ids of requirements in the baseline that hold."""
         result = {name: self.results.get(name) for name in self.known}
         return [name for name, each in result.items() if each is not None and each.outcome is Outcome.PASS]
 
     @property
     def known_unjudged(self) -> list[str]:
-        """Requirements in the baseline that were selected but not judged. Whether they still fail is unknown."""
+        """Ids of requirements in the baseline that were selected but not judged, so they may still fail."""
         result = {name: self.results.get(name) for name in self.known}
         return [
             name
@@ -188,8 +201,10 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 conformant · 1 a requirement failed or is inconclusive · 3 suite error or cut short · 4 nothing
-        ran.
+        """Exit code of the command.
+
+        0: no requirement failed. 1: a requirement failed, is inconclusive, or holds although it is in the baseline. 3:
+        the suite failed, or the run ended early. 4: nothing ran.
         """
         if not any(each.assertions for each in self.run.verdicts):
             return 3 if self.errors else 4
@@ -202,13 +217,13 @@ class Report:
 def grade(
     run: GradedRun, checks: Iterable[CheckOrScenario], known: Mapping[str, str] | None = None, part: str = ""
 ) -> Report:
-    """Grade a run.
+    """Grade a completed run.
 
     Args:
-        run: Completed run.
-        checks: Checks that were selected for the run.
-        known: Requirements that are known to fail, with the reasons.
-        part: Description of the selected checks; empty for the whole suite.
+        run: Completed run of checks or scenarios.
+        checks: Checks or scenarios that were selected for the run.
+        known: Ids of requirements that are known to fail, with the reasons.
+        part: Description of the selected checks. It is empty for the whole suite.
     """
     by_name = {verdict.check: verdict for verdict in run.verdicts}
     judged: dict[str, list[Verdict]] = {}
@@ -222,7 +237,7 @@ def grade(
 def _result(name: str, verdicts: list[Verdict]) -> RequirementResult:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
-    # A violation counts even if another check was inconclusive or failed with an error.
+    # A violation counts even if another check of the requirement was inconclusive or had an error.
     tried = [each for each in tried if each in {Outcome.FAIL, Outcome.WARN}] or tried
     reasons = {_skip_reason(verdict) for verdict in verdicts}
     why = None if tried else next(each for each in _REASON_PRIORITY if each in reasons)
@@ -241,11 +256,11 @@ def _result(name: str, verdicts: list[Verdict]) -> RequirementResult:
 
 
 _REASON_PRIORITY = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
-"""Skip reasons by priority, for a requirement that several checks skipped for different reasons."""
+"""Reasons for a skip, by priority. The first one counts if several checks skipped a requirement for different reasons."""
 
 
 def _skip_reason(verdict: Verdict) -> SkipReason:
-    """Return the skip reason for a requirement that the verdict's check did not judge."""
+    """Return the reason why a check did not judge one of its requirements."""
     if verdict.outcome is Outcome.FAIL:
         return SkipReason.BLOCKED
     return verdict.why or SkipReason.NO_OCCASION

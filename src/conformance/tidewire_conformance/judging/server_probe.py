@@ -1,8 +1,9 @@
-"""Discovery of a server's endpoints and of the traits of its examples.
+"""Discovery of a server's endpoints, and of the jobs that their examples start.
 
-The suite needs nothing but the server's description. It runs the examples of each endpoint once and observes their
-traits (grows, lasts, has items, returns log-probabilities). The traits decide which checks can use an example. An
-endpoint `tidewire.script`, whose input describes the behavior of the job, can serve every check.
+The suite needs only the URL of the server. It runs examples of each endpoint once and observes the jobs: whether the
+value grows in several events, how long the job runs, and whether it succeeds. These properties decide which checks can
+use an example. If the server has the endpoint `tidewire.script`, whose input describes the behavior of its job, all
+checks can use it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,48 +16,48 @@ from tidewire_conformance.wire.recording_client import IncompleteResponseError, 
 
 SCRIPT: Final = "tidewire.script"
 EXAMPLES_PER_ENDPOINT: Final = 2
-"""Number of examples per endpoint that are run to observe their traits."""
+"""Maximum number of examples of each endpoint that the suite runs."""
 EXAMPLE_SECONDS: Final = 60.0
-"""Timeout for one example, multiplied by `patience`."""
+"""Timeout for one example, in seconds. The option `--patience` multiplies it."""
 CLOSE_SECONDS: Final = 2.0
-"""Time allowed between `done` and the end of the response, multiplied by `patience`."""
+"""Time, in seconds, between `done` and the end of the response. The option `--patience` multiplies it."""
 MIN_OBSERVABLE_SECONDS: Final = 0.2
-"""Minimum duration of a job that can be observed while running."""
+"""Minimum duration, in seconds, of a job that a check observes while the job runs."""
 MIN_GROWTH_EVENTS: Final = 5
-"""Minimum number of logged events of a job whose stream can be cut between them."""
+"""Minimum number of logged events of a job whose stream a check cuts between events."""
 
 LONG_TOKENS: Final = 256
-"""Number of tokens of a generation that lasts long enough to be observed while running."""
+"""Number of tokens of a text generation that runs long enough to be observed."""
 LONG_SECONDS: Final = 30.0
-"""Time allowed for a long generation."""
+"""Time, in seconds, that a text generation with `LONG_TOKENS` tokens may take."""
 
 
 class ProbeError(Exception):
-    """The URL does not lead to a Tidewire server, so nothing can be checked."""
+    """Raised if the URL is not that of a Tidewire server, so that no check can run."""
 
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """Sample request for an endpoint, with the traits observed when it ran."""
+    """Sample request for an endpoint, with the observed properties of its job."""
 
     endpoint: str
     submit_to: str
     body: dict[str, Any]
     seconds: float = 0.0
-    """Observed duration of the job."""
+    """Observed duration of the job, in seconds."""
     events: int = 0
-    """Number of logged events in the history of the job."""
+    """Number of events in the log of the job."""
     ended: str = "succeeded"
     """Final status of the job."""
     grows: bool = False
-    """Whether more than one diff changed the value."""
+    """Whether more than one diff changed the value of the job."""
 
     @property
     def inputs(self) -> list[Any]:
         return self.body["inputs"] if "inputs" in self.body else [self.body["input"]]
 
     def with_input(self, value: Any) -> "SampleRequest":
-        """Return a request for the same endpoint with another input, whose traits are unknown."""
+        """Return a request for the same endpoint with another input. The properties of its job are unknown."""
         return SampleRequest(self.endpoint, self.submit_to, {"input": value})
 
     def with_inputs(self, values: Sequence[Any], **more: Any) -> "SampleRequest":
@@ -67,7 +68,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Endpoint with its description."""
+    """Endpoint of the server, with its description."""
 
     name: str
     described: RecordedExchange
@@ -79,7 +80,7 @@ class Endpoint:
         return found
 
     def capability(self, name: str) -> Any:
-        """Return a declared capability; None or false if it is not declared."""
+        """Return a capability that the endpoint declares. The result is None or false if it is not declared."""
         return self.description.get("capabilities", {}).get(name)
 
     @property
@@ -90,14 +91,14 @@ class Endpoint:
 
 @dataclass
 class Server:
-    """Server under test, with its endpoints and the examples that ran."""
+    """Server under test, with its endpoints and the results of their examples."""
 
     discovery: RecordedExchange
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     samples: list[SampleRequest] = field(default_factory=list)
-    """Sample requests that ran, one for each example."""
+    """Sample requests whose jobs ended, one for each example that ran."""
     rejected_examples: list[tuple[str, RecordedExchange]] = field(default_factory=list)
-    """Rejected examples: endpoint name and exchange."""
+    """Examples that the server rejected, each with the name of the endpoint and the recorded exchange."""
 
     @property
     def discovery_body(self) -> dict[str, Any]:
@@ -122,10 +123,10 @@ class Server:
         """Heartbeat interval in seconds."""
         return float(self.discovery_body.get("heartbeat_ms", 15_000)) / 1000
 
-    # ---- sample requests by traits -----------------------------------------------------------------------------
+    # ---- sample requests by the properties of their jobs -------------------------------------------------------------
 
     def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest | None:
-        """Return a request for `tidewire.script` with these steps; None if the server lacks that endpoint."""
+        """Return a request for `tidewire.script` with these steps, or None if the server lacks that endpoint."""
         if not self.has_script:
             return None
         script_input = {"script": [*steps], **members}
@@ -140,25 +141,25 @@ class Server:
         )
 
     def any_sample(self) -> SampleRequest | None:
-        """Return the shortest known request that succeeds, or None."""
+        """Return a request for the shortest known job that succeeds, or None."""
         return self.script_sample({"append": "Hel"}, {"append": "lo"}) or self._find_sample(lambda _: True)
 
     def growing_sample(self) -> SampleRequest | None:
-        """Return a request whose job logs several events that change its value, or None."""
+        """Return a request for a job whose value changes in several logged events, or None."""
         steps = [step for n in range(6) for step in ({"append": f"{n} né 😀 "}, {"sleep_ms": 12})]
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.events >= MIN_GROWTH_EVENTS
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
-        """Return a request whose job grows at once and can be observed, cut and cancelled while it runs, or None."""
+        """Return a request for a job that grows at once and runs long enough to be observed and cancelled, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
     def failing_sample(self) -> SampleRequest | None:
-        """Return a request whose job fails after it has produced output, or None."""
+        """Return a request for a job that fails after it has produced output, or None."""
         return self.script_sample({"append": "so far"}, {"fail": "no further"}) or next(
             (sample for sample in self.samples if sample.ended == "failed"), None
         )
@@ -173,7 +174,8 @@ class Server:
         """Return a request with several inputs of which the last one takes longest, or None.
 
         Args:
-            *shorter: Number of tokens for each of the other inputs of a generation; one token by default.
+            *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input with
+                one token.
         """
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             quick = {"script": [{"append": "a"}]}
@@ -199,21 +201,21 @@ class Server:
         return (max if longest else min)(found, key=lambda sample: sample.seconds, default=None)
 
     def max_inputs(self, sample: SampleRequest) -> int:
-        """Return the maximum number of inputs for a job of the request's endpoint."""
+        """Return the maximum number of inputs of one job for the endpoint of a request."""
         own = int((self.endpoints[sample.endpoint].capability("batch") or {}).get("max_items", 1))
         return min(own, self.limits.get("max_inputs", own))
 
 
 async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tuple[str, Any]] = ()) -> Server:
-    """Read the description of a server and run its examples.
+    """Read the discovery document and the endpoint descriptions of a server, and run its examples.
 
     Args:
-        wire: HTTP client of the caller.
-        only: Names of the endpoints to use; all by default.
+        wire: HTTP client for the server.
+        only: Names of the endpoints to use. By default, all endpoints are used.
         cli_examples: Pairs of endpoint name and input that replace the examples in the descriptions.
 
     Raises:
-        ProbeError: The URL does not lead to a Tidewire server.
+        ProbeError: The URL is not that of a Tidewire server.
     """
     wire = wire.as_check("discovery")
     try:
@@ -251,11 +253,11 @@ _CONNECTION_HINTS: Final = (
     ("ConnectionRefusedError", "nothing listens there; start the server or check the port"),
     ("gaierror", "the host name cannot be resolved"),
     ("CERTIFICATE_VERIFY_FAILED", "set SSL_CERT_FILE=ca.pem to trust your own certificate authority"),
-    ("WRONG_VERSION_NUMBER", "the server does not speak TLS there; try http://"),
+    ("WRONG_VERSION_NUMBER", "the server does not use TLS at this port; try http://"),
     ("ConnectionResetError", "the server closed the connection; if it expects TLS, use https://"),
     ("peer unexpectedly closed", "the server did not send an HTTP response"),
 )
-"""Substrings of connection errors, with a hint for each."""
+"""Texts that occur in connection errors, each with a hint for the user."""
 
 
 def _connection_hint(fault: str) -> str:
@@ -263,15 +265,15 @@ def _connection_hint(fault: str) -> str:
 
 
 def _discovery_hint(discovery: RecordedExchange) -> str:
-    """Return a hint for a discovery response that is not Tidewire's; empty if there is none."""
+    """Return a hint for the user if the response to `GET /v1` is not from a Tidewire server, or an empty text."""
     if discovery.status in {401, 403}:
-        return "; give credentials with --header 'Authorization: …'"
+        return "; pass credentials with --header 'Authorization: …'"
     if discovery.path.endswith("/v1/v1"):
-        return "; give the URL without /v1"
+        return "; pass the URL without /v1"
     if location := discovery.response_header("location"):
-        return f"; it redirects to {location}, and the suite follows no redirects: give the final URL"
+        return f"; the suite does not follow the redirect to {location}, so pass the final URL"
     if discovery.media_type == "text/html":
-        return "; the response is a web page: give the base URL below which the server has /v1"
+        return "; the response is a web page, so pass the base URL below which the server has /v1"
     return ""
 
 
@@ -285,7 +287,7 @@ async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:
 
 
 async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> None:
-    """Run an example and record its traits."""
+    """Run an example and record the properties of its job."""
     body = {"input": example}
     accept = {"Accept": "text/event-stream"}
     async with wire.open("POST", endpoint.submit_to, json=body, header=accept) as stream:

@@ -1,6 +1,6 @@
-"""State histories: every event stream of a run, with the state before and after each logged event.
+"""State histories of event streams, with the state before and after each logged event.
 
-For an event that does not apply, the history holds the requirement that the event violates.
+If an event does not apply to the state before it, the history contains the id of the violated requirement.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,27 +13,27 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 Key = tuple[int, int]
-"""Event id as a pair of epoch and sequence number."""
+"""Event id as a pair of its epoch and its sequence number."""
 
 
 def key(name: str | None) -> Key | None:
-    """Parse an event id into epoch and sequence number; None if the id is not valid."""
+    """Parse an event id into its epoch and its sequence number. Returns None if the id is not valid."""
     epoch, _, seq = (name or "").partition("-")
     sound = all(part.isascii() and part.isdigit() and len(part) <= 15 for part in (epoch, seq))
     return (int(epoch), int(seq)) if sound else None
 
 
 class Step(NamedTuple):
-    """One logged event received on one connection, with the state before and after it."""
+    """Logged event that was received in a stream, with the state before and after the event."""
 
     job: str
     exchange: RecordedExchange
     block: Block
     before: State | None
-    """State before the event, or None if it is unknown."""
+    """State before the event, or None if that state is unknown."""
     after: State | None
     error: InvalidDiffError | None
-    """Reason why the event does not apply, or None."""
+    """Error that says why the event does not apply, or None if it applies."""
 
     @property
     def epoch(self) -> int:
@@ -43,10 +43,10 @@ class Step(NamedTuple):
 
 @dataclass
 class Histories:
-    """State histories of all streams in a record.
+    """State histories of all event streams in a record.
 
-    The streams are processed in order. States found in one stream or response serve as starting points for later
-    streams.
+    The streams are processed in order. A state that is known from an earlier stream or response is the starting point
+    of a later stream that resumes there.
     """
 
     record: Sequence[RecordedExchange]
@@ -65,7 +65,7 @@ class Histories:
             yield from steps
 
     def _remember_states(self, exchange: RecordedExchange) -> None:
-        """Remember the states contained in job resources."""
+        """Remember the states in the job resources that a response contains."""
         for body in job_bodies(exchange):
             if "state" in body and body.get("done") is None and isinstance(body.get("columns"), list):
                 state = State(body["state"], tuple(body["columns"]))
@@ -97,7 +97,10 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     own = key(block.id)
     base = own and (own[0], data["on"] if isinstance(data, dict) and "on" in data else own[1] - 1)
     if place is not None and base != place:
-        raise InvalidDiffError("TW-RES-030", f"{block.id} has the base {base}, but the reader is at {place}")
+        raise InvalidDiffError(
+            "TW-RES-030",
+            f"the event {block.id} continues from {base}, but the reader has the state at {place}",
+        )
     if block.type == "message":
         return apply_diffs.apply(held, data)
     if not isinstance(data, dict):
@@ -115,14 +118,14 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
 
 
 def job_of(exchange: RecordedExchange) -> str:
-    """Return the id of the job that an exchange is about; empty if there is none."""
+    """Return the id of the job that a request is about, or an empty string if the request is not about a job."""
     place = exchange.response_header("location") if exchange.method == "POST" else ""
     path = place or exchange.path
     return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]
 
 
 def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
-    """Yield the job resources in the body of a response."""
+    """Yield the job resources that the body of a response contains."""
     about_jobs = "/v1/jobs" in exchange.path or exchange.path.endswith("/jobs")
     if not (about_jobs and exchange.is_whole and 200 <= exchange.status < 300 and not exchange.is_stream):
         return

@@ -1,11 +1,13 @@
-"""Verdict of a check: its assertions, each with a requirement and evidence, and the resulting outcome.
+"""Verdict of a check: its outcome, and its assertions about requirements with their evidence.
+
+The following conditions determine the outcome of a check:
 
 condition                                              | outcome
 -------------------------------------------------------+-------------------------------------------------
 an assertion about a MUST failed                       | fail
 only assertions about SHOULD failed                    | warn
 the suite itself failed                                | error
-the check cannot be judged, e.g. no response arrived   | inconclusive
+no verdict is possible, e.g. no response arrived       | inconclusive
 something that the check needs is missing              | skipped: not declared, no occasion, untested or blocked
 the check ended without an assertion                   | error, because such a check proves nothing
 otherwise                                              | pass
@@ -36,13 +38,13 @@ class SkipReason(enum.StrEnum):
     """Reason why a check was skipped."""
 
     NOT_DECLARED = "not declared"
-    """The server does not declare the capability. The grade is not lowered."""
+    """The server does not declare the capability. This does not lower the grade."""
     NO_OCCASION = "no occasion"
-    """The requirement depends on a condition that did not occur in this run. The grade is not lowered."""
+    """The requirement depends on a condition that did not occur in this run. This does not lower the grade."""
     UNTESTED = "untested"
-    """The server declares the capability, but the suite has no means to test it. This lowers the grade."""
+    """The server declares the capability, but the suite has no way to test it. This lowers the grade."""
     BLOCKED = "blocked"
-    """An earlier failure prevented the check. This lowers the grade."""
+    """An earlier failure prevented the check from reaching a verdict. This lowers the grade."""
 
 
 WORST_FIRST: Final = (
@@ -53,7 +55,7 @@ WORST_FIRST: Final = (
     Outcome.SKIPPED,
     Outcome.PASS,
 )
-"""Outcomes, ordered from worst to best."""
+"""All outcomes, ordered from the worst to the best."""
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
@@ -63,18 +65,18 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Assertion:
-    """One judgment about a requirement."""
+    """Recorded judgment about one requirement."""
 
     requirement: str
     holds: bool
     expected: str = ""
     got: str = ""
     exchange: RecordedExchange | None = None
-    """Exchange that shows the result."""
+    """Recorded request and response that prove the result."""
     block: Block | None = None
     """Event that the assertion is about."""
     transcript: tuple[str, ...] = ()
-    """Transcript lines, used as evidence where there is no recorded exchange."""
+    """Lines of a transcript, which are the evidence if there is no recorded exchange."""
 
     @property
     def outcome(self) -> Outcome:
@@ -85,14 +87,14 @@ class Assertion:
 
 @dataclass
 class Verdict:
-    """Result of one check."""
+    """Result of one check, with its assertions."""
 
     check: str
     requirements: tuple[str, ...]
     about: str
     outcome: Outcome = Outcome.PASS
     note: str = ""
-    """Reason for a skip, or what could not be judged."""
+    """Reason for a skip, or description of the problem that prevented a verdict."""
     why: SkipReason | None = None
     assertions: list[Assertion] = field(default_factory=list)
     seconds: float = 0.0
@@ -104,7 +106,10 @@ class Verdict:
         return [each for each in self.assertions if not each.holds]
 
     def of(self, requirement: str) -> Outcome:
-        """Return the outcome for one requirement; skipped if the check ended without an assertion about it."""
+        """Return the outcome of the check for one requirement.
+
+        The outcome is `skipped` if the check made no assertion about the requirement.
+        """
         found = {each.outcome for each in self.assertions if each.requirement == requirement}
         if Outcome.FAIL in found or Outcome.WARN in found:
             return worst(found)

@@ -1,4 +1,4 @@
-"""SVG badge with the grade of a conformance run. It is green only if every claimed profile is met."""
+"""SVG badge with the grade of a conformance run. The badge is green only if every claimed profile is met."""
 
 from html import escape
 from pathlib import Path
@@ -8,9 +8,9 @@ from tidewire_conformance.judging.grade import Report
 
 LABEL: Final = "tidewire"
 GREEN, YELLOW, RED, GRAY = "#1a7f37", "#8a6300", "#b42318", "#57606a"
-"""Background colors. White text on any of them has a contrast of at least 4.5 to 1."""
+"""Background colors. White text has a contrast of at least 4.5 to 1 on each of them."""
 _WIDTH, _PADDING = 6.7, 9
-"""Average character width at a font size of 11 pixels, and horizontal padding, in pixels."""
+"""Average width of a character at a font size of 11 pixels, and the horizontal padding, both in pixels."""
 
 
 def write(report: Report, path: Path) -> None:
@@ -19,7 +19,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def summary(report: Report) -> tuple[str, str]:
-    """Text and background color of the badge.
+    """Return the text and the background color of the badge.
 
     result of the run                                           | text                          | color
     ------------------------------------------------------------+-------------------------------+-------
@@ -44,11 +44,11 @@ def summary(report: Report) -> tuple[str, str]:
 
 
 def badge(text: str, color: str) -> str:
-    """Render the badge as SVG.
+    """Render a badge as SVG.
 
     Args:
-        text: The text of the right half.
-        color: The background color of the right half.
+        text: Text in the right half of the badge.
+        color: Background color of the right half.
     """
     left, right = (round(len(each) * _WIDTH + 2 * _PADDING) for each in (LABEL, text))
     name = escape(f"{LABEL}: {text}")

@@ -1,4 +1,4 @@
-"""Evidence for a failure: the request as a curl command, and the response with the time of each block in milliseconds."""
+"""Evidence for a failure: the request as a curl command, and the response with the time of each part in milliseconds."""
 
 import re
 import shlex
@@ -11,26 +11,35 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 MAX_WHOLE_BLOCKS = 12
-"""Streams of up to this many blocks are printed in full. Of a longer stream, only the blocks near the failing one are."""
+"""Maximum number of blocks of a stream that is printed in full.
+
+For a longer stream, only the blocks near the failing block are printed.
+"""
 BLOCKS_BEFORE, BLOCKS_AFTER = 4, 2
-"""Blocks printed before and after the failing block. Without a failing block, `BLOCKS_BEFORE` blocks of each end are printed."""
+"""Number of blocks that are printed before and after the failing block.
+
+If there is no failing block, the first and last `BLOCKS_BEFORE` blocks of the stream are printed.
+"""
 _MAX_CHARACTERS = 300
-"""Maximum printed length of a block or body. A longer one keeps both ends and the surroundings of the failing member."""
+"""Maximum printed length of a block or body, in characters.
+
+A longer text is shortened to its beginning, its end, and the JSON member that failed.
+"""
 _MEMBER_CONTEXT = 40, 100
-"""Characters printed before and after the failing JSON member."""
+"""Number of characters that are printed before and after the name of the failing JSON member."""
 _NAME = re.compile("[A-Za-z_]{3,}")
 _MAX_ARGUMENT_BYTES = 2000
-"""Maximum size of a request body within a curl command. A longer body is replaced by the placeholder file `@BODY`."""
+"""Maximum size, in bytes, of a request body within a curl command. A longer body is replaced by `@BODY`."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _IMPLIED_HEADERS = frozenset({"host", "content-length"})
-"""Request headers that curl sets by itself; reports omit them."""
+"""Request headers that curl sets by itself, so reports omit them."""
 _UNINTERESTING_HEADERS = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})
-"""Response headers that no requirement depends on; reports omit them."""
+"""Response headers on which no requirement depends, so reports omit them."""
 _CURL_GLOB_CHARACTERS = frozenset("[]{}")
 
 
 def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
-    """Describe one failure in lines: check, expected and actual result, frames, and a curl command that repeats the request."""
+    """Describe a failure in lines: the check, the expected and actual results, the transcript and a curl command."""
     yield f"check     {verdict.check}"
     yield f"about     {' '.join(verdict.about.split())}"
     yield f"expected  {visible(assertion.expected)}"
@@ -42,20 +51,20 @@ def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
 
 
 def visible(text: str) -> str:
-    """Escape control characters, since bytes from a server could otherwise move the terminal's cursor."""
+    """Escape control characters, because bytes from a server could otherwise move the cursor of the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def failure_text(verdict: Verdict, assertion: Assertion) -> str:
-    """Describe one failure as a single text that starts with the requirement, for pytest and JUnit reports."""
+    """Describe a failure in one text, for pytest and JUnit reports. The text begins with the requirement."""
     text = specification.requirements()[assertion.requirement].text
     return "\n".join([f"{text} [{assertion.requirement}]", *evidence(verdict, assertion)])
 
 
 def curl(exchange: RecordedExchange) -> str:
-    """Build a curl command for bash that repeats the request.
+    """Build a curl command for bash that repeats a request.
 
-    Reports never contain credentials: the command reads them from shell variables such as `$AUTHORIZATION`.
+    The command reads credentials from shell variables such as `$AUTHORIZATION`, so the report does not contain them.
     """
     words = ["curl", "-iN"]
     words += ["-g"] if _CURL_GLOB_CHARACTERS & {*exchange.url} else []
@@ -70,33 +79,39 @@ def curl(exchange: RecordedExchange) -> str:
     words.append(shlex.quote(exchange.url))
     named = {name.lower() for name, _ in exchange.request_headers}
     if exchange.sent or "content-length" in named:
-        # Without this option, curl adds a Content-Type header that the original request did not have.
+        # Without this option, curl would add a Content-Type header that the original request does not have.
         words += [] if "content-type" in named else ["-H 'Content-Type:'"]
         words.append(_data(exchange.sent))
     return exchange.without_secrets(" ".join(words))
 
 
 def _method(exchange: RecordedExchange) -> list[str]:
-    """Options that select the request method; empty if curl's default is already right."""
+    """Return the curl options that select the request method. The list is empty if curl's default is right."""
     if exchange.method == "HEAD":
         return ["-I"]
     return [] if exchange.method == "GET" and not exchange.sent else ["-X", shlex.quote(exchange.method)]
 
 
 def _data(body: bytes) -> str:
-    """The curl option for a request body. Binary bodies go through `printf`, since an argument cannot contain NUL."""
+    """Return the curl option for a request body.
+
+    The option for a binary body uses `printf`, because a command-line argument cannot contain NUL.
+    """
     if len(body) > _MAX_ARGUMENT_BYTES:
         return f"--data-binary @BODY  # {len(body)} bytes, too long for a line"
     text = body.decode("utf-8", "backslashreplace")
     if text.encode() == body and (text.isprintable() or not text):
-        # `--data-binary` would read a body that begins with @ as a file name.
+        # Do not use `--data-binary`, which would read a body that begins with @ as a file name.
         return f"--data-raw {shlex.quote(text)}"
     named = "".join(chr(b) if 32 <= b < 127 and b not in b"'\\%" else f"\\x{b:02x}" for b in body)
     return f"--data-binary @<(printf '{named}')"
 
 
 def frames(assertion: Assertion) -> Iterator[str]:
-    """Print the request and the response near the failing block, with milliseconds since the request."""
+    """Yield the lines of a transcript of the request and its response, near the failing block.
+
+    Each line begins with the time in milliseconds since the request.
+    """
     if assertion.exchange is None:
         yield from assertion.transcript
     else:
@@ -118,7 +133,7 @@ def _frames(exchange: RecordedExchange, marked: Block | None, names: Sequence[st
         return
     yield f"  {_ms(exchange, exchange.answered)}  < {exchange.status}"
     for name, value in exchange.header:
-        # For a failing event, only the content type of the response header is relevant.
+        # If an event fails, only the content type is relevant among the response headers.
         if name.lower() not in _UNINTERESTING_HEADERS and (marked is None or name.lower() == "content-type"):
             yield f"  {'':>8}  < {name}: {value}"
     if exchange.is_stream:
@@ -159,15 +174,15 @@ def _ms(exchange: RecordedExchange, at: float) -> str:
 
 
 def _shown(exchange: RecordedExchange, data: bytes, names: Sequence[str] = ()) -> str:
-    """Print bytes on one line. Long data is shortened in the middle, but the failing member is kept.
+    """Return bytes as one line of text. A long text is shortened, but the failing member is kept.
 
     Args:
-        exchange: The exchange that the bytes belong to.
-        data: The bytes.
-        names: Words of the expected and actual results. The first word that names a JSON member of `data` is assumed
-            to be the failing member.
+        exchange: Recorded exchange that contains the bytes.
+        data: Bytes to print.
+        names: Words of the expected and actual results. The first of these words that is the name of a JSON member of
+            `data` is taken as the failing member.
     """
-    # Redact before cutting: a cut through a secret would leave half of it in the report.
+    # Remove secrets before the text is shortened. Otherwise half a secret could remain in the report.
     text = exchange.without_secrets(data.decode("utf-8", "backslashreplace"))
     text = text.replace("\\", "\\\\") if "\r" in text else text
     text = text.replace("\r", "\\r").replace("\n", "\\n").replace("\ufeff", "\\ufeff")

@@ -1,12 +1,12 @@
-"""Grouping of failures by symptom, since one fault usually fails many checks and many requirements.
+"""Groups of failures with the same symptom, because one fault usually affects many checks and requirements.
 
 two failures share a symptom if                                | reason
 ---------------------------------------------------------------+------------------------------------------------------
 their expected and actual results are equal                    | the same observation in several checks
-a check of a server failed twice with the same expected result | the same observation, repeated
-a scenario for a client failed, in any server variant          | the first failure in a conversation causes later ones
+a check of a server failed twice with the same expected result | a repetition of the same observation
+a scenario for a client failed, in any server variant          | the first failure in a scenario causes later ones
 
-Each symptom is reported once, under the most specific requirement that it breaks.
+A report shows each symptom once, under the most specific requirement that it violates.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,10 @@ from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 
 MAX_SYMPTOMS = 2
-"""Maximum number of symptoms printed in full for a requirement, and of expected results for a symptom."""
+"""Maximum number of symptoms of a requirement that are printed in full.
+
+The same limit applies to the different expected results of one symptom.
+"""
 
 Failure = tuple[Verdict, Assertion]
 
@@ -27,40 +30,42 @@ class Symptom:
 
     failures: list[Failure] = field(default_factory=list)
     shown: list[Failure] = field(default_factory=list)
-    """The failures printed in full; all belong to one check and one requirement."""
+    """Failures that are printed in full. They belong to one check and one requirement."""
 
     @property
     def others(self) -> list[str]:
-        """Checks with this symptom other than the printed one."""
+        """Checks that failed with this symptom, except the check that is printed in full."""
         names = dict.fromkeys(verdict.check for verdict, _ in self.failures)
         return [name for name in names if name not in {verdict.check for verdict, _ in self.shown}]
 
     @property
     def requirements(self) -> list[str]:
-        """Identifiers of the requirements that the symptom breaks."""
+        """Ids of the requirements that failed with this symptom."""
         return sorted({assertion.requirement for _, assertion in self.failures})
 
 
 @dataclass
 class Section:
-    """A requirement with the symptoms reported under it."""
+    """Part of a report: a failed requirement, and the symptoms that are reported under it."""
 
     result: RequirementResult
     symptoms: list[Symptom]
     left_out: list[Failure]
-    """Failures of the requirement whose symptom is not reported anywhere."""
+    """Failures of the requirement whose symptom the report does not show."""
     omitted: int
     """Number of failures of the requirement that are not printed in full."""
 
 
 def ordered(report: Report) -> list[RequirementResult]:
-    """Failed requirements, most specific first.
+    """Return the failed requirements, the most specific ones first.
 
-    A requirement is specific if the checks that judge it are nearly the same as the checks that failed: few checks
-    judge it, or all of them failed. Nearly every fault breaks a requirement that half the suite judges, so such a
-    requirement says little about the cause. A scenario for a client is written for the first requirement that it
-    names. If that requirement fails, it comes before the other requirements that the scenario breaks. Requirements in
-    the baseline come after these, and SHOULD requirements last.
+    A requirement is specific if the checks that judge it are nearly the same as the checks that failed, that is, if
+    only few other checks judge it. Nearly every fault violates some requirement that half of the suite judges, but such
+    a requirement says little about the cause.
+
+    The first requirement of a client scenario is the one that the scenario was written for. If that requirement fails,
+    it comes before the other requirements that the scenario violates. Requirements in the baseline come after all
+    these, and SHOULD requirements come last.
     """
     found = [*report.failures, *report.warnings]
     failed = {verdict.check for result in found for verdict, _ in result.broken}
@@ -71,7 +76,7 @@ def ordered(report: Report) -> list[RequirementResult]:
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in result.verdicts}
         is_first = any(verdict.requirements[:1] == (result.requirement.id,) for verdict in broken.values())
-        # A scenario that fails with many server variants does not fail because of the variant.
+        # If a scenario fails with many server variants, the variant is not the cause.
         variants_of_same = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
             result.outcome is Outcome.WARN,
@@ -87,9 +92,9 @@ def ordered(report: Report) -> list[RequirementResult]:
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """Sections of a report: each symptom appears once.
+    """Yield the sections of a report, so that each symptom appears once.
 
-    A requirement without a section is named at a symptom in the section of another requirement.
+    If all symptoms of a requirement appear in sections of other requirements, the requirement has no section.
     """
     results = ordered(report)
     symptom_of = _symptoms(report, results)
@@ -109,7 +114,7 @@ def sections(report: Report) -> Iterator[Section]:
 
 
 def _show(symptom: Symptom, failure: Failure) -> None:
-    """Print a failure in full if it belongs to the printed check and has a new expected result."""
+    """Select a failure to be printed in full, if it belongs to the printed check and its expected result is new."""
     shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]
     if same and len(symptom.shown) < MAX_SYMPTOMS and failure[1].expected not in shown_expectations:
@@ -117,7 +122,7 @@ def _show(symptom: Symptom, failure: Failure) -> None:
 
 
 def _symptoms(report: Report, results: list[RequirementResult]) -> dict[int, Symptom]:
-    """Map each failure to its symptom. Keys are the `id()` of the failed assertions."""
+    """Map each failure to its symptom. The keys are the `id()` values of the failed assertions."""
     by_key: dict[tuple[object, ...], Symptom] = {}
     for result in results:
         known = result.requirement.id in report.known
@@ -142,5 +147,5 @@ def _symptoms(report: Report, results: list[RequirementResult]) -> dict[int, Sym
 
 
 def _scenario(check: str) -> str:
-    """Name of a check without its area. For a client, the area may be a server variant."""
+    """Return the name of a check without its area. For a client, the area may be the name of a server variant."""
     return check.partition(".")[2] or check

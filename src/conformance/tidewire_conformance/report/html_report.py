@@ -1,4 +1,4 @@
-"""HTML report: one self-contained page without scripts or external resources, fit for publishing."""
+"""HTML report: a single page that can be published, without scripts and without external resources."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ summary { cursor: pointer; } summary .mark { float: right; }
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report as an HTML page."""
+    """Write a report to an HTML file."""
     path.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
 
 
@@ -71,7 +71,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield "" if number else "<h2>Evidence</h2>"
         yield from _failure(report, section, shown, anchored)
     if report.stale:
-        yield f'<h2>Stale baseline</h2><p class="fail">Listed in the baseline, but met: {" ".join(report.stale)}</p>'
+        yield f'<h2>Stale baseline</h2><p class="fail">These requirements are listed in the baseline, but they hold: {" ".join(report.stale)}</p>'
     yield from _not_judged(report)
     yield "<h2>All requirements</h2>"
     ordered = sorted(report.results.values(), key=lambda each: each.requirement.chapter)
@@ -92,12 +92,12 @@ def _head(report: Report, where: str, name: str) -> Iterator[str]:
     plan = f"patience {run.plan.patience:g}, seed {run.plan.seed}" + (
         f", {run.plan.repeat} repetitions" if run.plan.repeat > 1 else ""
     )
-    yield f'<p class="soft">Judged by the tidewire conformance suite on {when}: {len(run.verdicts)} checks, '
+    yield f'<p class="soft">Tested with the tidewire conformance suite on {when}: {len(run.verdicts)} checks, '
     yield f"{run.requests} requests, {run.seconds:.1f} s; {plan}.</p>"
     if report.part:
         yield f'<p class="warn">Only a part of the suite was run: {escape(report.part)}</p>'
     if run.cut_short:
-        yield f'<p class="warn">Cut short: {escape(run.cut_short)}</p>'
+        yield f'<p class="warn">The run ended early: {escape(run.cut_short)}</p>'
     yield "<table><tr><th>profile<th>MUST<th>SHOULD<th></tr>"
     for each in report.grades:
         mark = ("pass", "met") if each.is_whole else ("fail", "not met") if each.total else ("skipped", "–")
@@ -113,7 +113,7 @@ def _overview(report: Report) -> Iterator[str]:
             yield '<p class="pass">No tested requirement failed.</p>'
         return
     title = "Failed requirements" if report.failures else "Recommendations not followed"
-    yield f'<h2>{title}</h2><p class="soft">The most specific requirement first.</p><table class="list">'
+    yield f'<h2>{title}</h2><p class="soft">The most specific requirement comes first.</p><table class="list">'
     for each in found:
         word = "known" if each.requirement.id in report.known else each.outcome.value
         yield f'<tr><td class="id"><a href="#{each.requirement.id}">{each.requirement.id}</a>'
@@ -123,13 +123,13 @@ def _overview(report: Report) -> Iterator[str]:
 
 
 def _failure(report: Report, section: Section, shown: set[int], anchored: set[str]) -> Iterator[str]:
-    """Render a failed requirement with its symptoms.
+    """Yield the HTML for a failed requirement with its symptoms.
 
     Args:
-        report: The report.
-        section: The requirement and its symptoms.
-        shown: `id()` of the records that the page already contains.
-        anchored: Requirements that already have a link target on the page.
+        report: Report that the page shows.
+        section: Failed requirement with its symptoms.
+        shown: `id()` values of the transcripts that the page already contains.
+        anchored: Ids of the requirements that already have a link target on the page.
     """
     requirement, known = section.result.requirement, report.known.get(section.result.requirement.id)
     kind = "known" if known else section.result.outcome.value
@@ -165,7 +165,7 @@ def _symptom(symptom: Symptom, requirement: str, shown: set[int], anchored: set[
 
 
 def _anchor(requirement: str, anchored: set[str]) -> str:
-    """The `id` attribute for the first element that names a requirement; empty for later elements."""
+    """Return an `id` attribute for the first element that names a requirement, or an empty text for later elements."""
     if requirement in anchored:
         return ""
     anchored.add(requirement)
@@ -225,6 +225,6 @@ def _area(area: str, verdicts: list[Verdict]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Escape text for HTML and render backquoted parts as code."""
+    """Escape text for HTML, and render the parts in backquotes as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

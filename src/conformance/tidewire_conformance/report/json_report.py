@@ -10,16 +10,16 @@ from tidewire_conformance.report.failure_evidence import curl, frames
 
 FORMAT = "tidewire-conformance/1"
 SHOWN = 20
-"""Maximum number of failures written for one check. A fault in every stream can cause hundreds."""
+"""Maximum number of failures that are written for one check. One fault that affects every stream can cause hundreds."""
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report as JSON."""
+    """Write a report to a JSON file."""
     path.write_text(json.dumps(content(report), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def content(report: Report) -> dict[str, Any]:
-    """Convert a report to a JSON value."""
+    """Convert a report to a value that can be serialized as JSON."""
     plan = report.run.plan
     return {
         "format": FORMAT,

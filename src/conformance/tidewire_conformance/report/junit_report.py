@@ -1,4 +1,4 @@
-"""JUnit XML report: one test suite for each area, one test case for each check."""
+"""JUnit XML report with a test suite for each area and a test case for each check."""
 
 import re
 import socket
@@ -12,7 +12,7 @@ from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report.failure_evidence import failure_text
 
 SHOWN = 5
-"""Maximum number of failures written for one check."""
+"""Maximum number of failures that are written for one check."""
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
@@ -20,8 +20,9 @@ _COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 def write(report: Report, path: Path) -> None:
     """Write a report as JUnit XML.
 
-    A failure listed in the baseline becomes a skipped test case with its reason. An inconclusive check becomes an error.
-    A check that only breaks SHOULD requirements passes, and its output contains the evidence.
+    A failure that is listed in the baseline becomes a skipped test case with the reason from the baseline. An
+    inconclusive check becomes an error. A check that violates only SHOULD requirements passes, and its output contains
+    the evidence.
     """
     root = ET.Element("testsuites", name="tidewire conformance", time=f"{report.run.seconds:.3f}")
     in_order = sorted(report.run.verdicts, key=lambda verdict: verdict.check)
@@ -57,7 +58,7 @@ def _suite(root: ET.Element, area: str, verdicts: list[Verdict], report: Report)
 
 
 def _kind(verdict: Verdict, report: Report) -> tuple[str, str]:
-    """Name and message of the XML element for an outcome; both are empty for a check that passed."""
+    """Return the name and the message of the XML element for an outcome. Both are empty for a check that passed."""
     match verdict.outcome:
         case Outcome.FAIL:
             failed = [each for each in verdict.broken if each.outcome is Outcome.FAIL]

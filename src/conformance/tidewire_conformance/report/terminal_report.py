@@ -13,19 +13,19 @@ from tidewire_conformance.report.failure_evidence import evidence, visible
 from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
 
 MAX_NAMES = 24
-"""Maximum number of checks named in a list."""
+"""Maximum number of names in a printed list of checks."""
 _MAX_COLUMNS = 120
-"""Prose is wrapped at this column if the terminal is wider, or if the output is not a terminal."""
+"""Maximum width of printed prose, in columns, even if the terminal is wider."""
 _JOB = re.compile(r"https?://[^\s/]+|(?<=/v1/jobs/)[^\s/?]+")
 
 
 def show(report: Report, console: Console, *, everything: bool = False) -> None:
-    """Print a report.
+    """Print a report to a console.
 
     Args:
-        report: The report.
-        console: The console to print to.
-        everything: Also list every check, including the passed ones.
+        report: Report to print.
+        console: Console to print to.
+        everything: Whether to list all checks at the end, including those that passed.
     """
     _Printer(console).print_report(report, everything)
 
@@ -34,7 +34,7 @@ class _Printer:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown: dict[tuple[int, int], str] = {}
-        """Frames that were already printed, with the requirement under which they were printed."""
+        """Transcripts that were already printed, each with the requirement under which it was printed."""
 
     def print_report(self, report: Report, everything: bool) -> None:
         run = report.run
@@ -48,18 +48,18 @@ class _Printer:
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
         if run.cut_short:
-            self._prose(f"  cut short: {run.cut_short}", "yellow")
+            self._prose(f"  the run ended early: {run.cut_short}", "yellow")
         self._overview(report)
         for section in sections(report):
             self._failure(report, section)
         for stale in report.stale:
             self._line(
-                f"\nstale: {stale} is listed in the baseline, but is met now. Remove it from the baseline.",
+                f"\nstale baseline: {stale} holds. Remove it from the baseline.",
                 "bold red",
             )
         for name in report.known_unjudged:
             self._line(
-                f"\n{name} is listed in the baseline, but was not judged in this run. It may still fail.",
+                f"\nThis run did not judge {name} of the baseline. It may still fail.",
                 "yellow",
             )
         self._not_judged(report)
@@ -71,7 +71,7 @@ class _Printer:
         self._last_line(report)
 
     def _overview(self, report: Report) -> None:
-        """Print one line for each failed requirement."""
+        """Print a list with one line for each failed requirement."""
         found = ordered(report)
         if len(found) < 2:
             return
@@ -128,7 +128,7 @@ class _Printer:
         unjudged = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
         if unjudged:
             self._line(
-                f"\nnot judged because of an earlier failure, counted as not met: {len(unjudged)} requirements",
+                f"\nnot judged because of an earlier failure, and counted as not met: {len(unjudged)} requirements",
                 "bold",
             )
             self._prose(f"  {' '.join(each.requirement.id for each in unjudged)}", indent="  ")
@@ -164,7 +164,7 @@ class _Printer:
         if secrets:
             names = " and ".join(f"${name}" for name in secrets)
             self._prose(
-                f"\nThe curl commands read your credentials from {names}. Set each variable to the header's value."
+                f"\nThe curl commands read your credentials from {names}. Set each variable to its header's value."
             )
         counts = {outcome: sum(each.outcome is outcome for each in run.verdicts) for outcome in Outcome}
         totals = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
@@ -189,14 +189,14 @@ class _Printer:
 
 
 def _color(report: Report) -> str:
-    """Color of the headline; green only if the first profile is met."""
+    """Return the color of the headline. It is green only if the run succeeded and the first profile is met."""
     if report.exit_code:
         return "bold red"
     return "bold green" if report.grades[0].is_whole else "bold yellow"
 
 
 def _related(symptom: Symptom, requirement: str) -> Iterator[str]:
-    """Lines that name the other checks and requirements with the same symptom."""
+    """Yield lines with the other checks and requirements that have the same symptom."""
     if symptom.others:
         yield f"same symptom in: {some(symptom.others)}"
     if others := [each for each in symptom.requirements if each != requirement]:
@@ -204,7 +204,7 @@ def _related(symptom: Symptom, requirement: str) -> Iterator[str]:
 
 
 def some(names: list[str]) -> str:
-    """Join names with commas. After `MAX_NAMES` names, only the number of the remaining ones is given."""
+    """Join names with commas. After the first `MAX_NAMES` names, the text only says how many more there are."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more
 
@@ -232,7 +232,7 @@ def _checks(found: list[Verdict]) -> str:
 
 
 def _by_note(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
-    """Group checks by their note. Notes that differ only in a URL or job id count as equal."""
+    """Group checks by their note. Notes that differ only in a URL or in a job id count as equal."""
     found: dict[str, list[str]] = {}
     for verdict in verdicts:
         found.setdefault(_JOB.sub("…", verdict.note).replace("… …", "…"), []).append(verdict.check)

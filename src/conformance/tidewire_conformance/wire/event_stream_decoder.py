@@ -1,7 +1,7 @@
 """Event-stream decoder that follows the WHATWG standard and keeps the raw bytes of each block.
 
-A block is the text between two empty lines. `Block` keeps its bytes, its fields in order, the time its last byte
-arrived and its line endings. The parsed type, data and last event id are properties of the block.
+A block is the text between two empty lines. A `Block` contains its bytes, its line endings, the arrival time of its
+last byte, and its fields in order. Its properties return the parsed event type, data and last event id.
 """
 
 import re
@@ -13,12 +13,12 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.strict_json import ParsedJson
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-"""UTF-8 byte order mark. The decoder drops one at the start of the stream."""
+"""UTF-8 byte order mark. The decoder removes a mark at the start of a stream."""
 
 LOGGED_TYPES: Final = frozenset({"snapshot", "message", "done"})
-"""Types of the events that a server keeps in the log (section 3.4)."""
+"""Types of the events that a server keeps in its log (section 3.4)."""
 CLOSING_TYPES: Final = frozenset({"done", "goaway", "problem"})
-"""Types of the events after which a server closes the stream."""
+"""Types of the events after which a server ends the stream."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _KNOWN = frozenset({"event", "data", "id", "retry"})
@@ -26,25 +26,25 @@ _KNOWN = frozenset({"event", "data", "id", "retry"})
 
 @dataclass(frozen=True)
 class Block:
-    """One block of an event stream, with its raw bytes and its parsed fields."""
+    """Block of an event stream, with its raw bytes and its parsed fields."""
 
     raw: bytes
-    """All bytes of the block, including the empty line that ended it."""
+    """All bytes of the block, including the empty line that ends it."""
     at: float
     """Arrival time of the last byte, in seconds since the run began."""
     line_ends: frozenset[bytes]
     fields: tuple[tuple[str, bytes], ...]
-    """Field names and values in their order. One leading space is removed from each value."""
+    """Names and values of the fields, in order. One leading space is removed from each value."""
     comments: int
     last_id: str
-    """Last event id after this block, as `EventSource.lastEventId` would report it."""
+    """Last event id after this block, with the value that `EventSource` reports as `lastEventId`."""
 
     def values(self, name: str) -> list[bytes]:
         return [value for each, value in self.fields if each == name]
 
     @property
     def is_event(self) -> bool:
-        """Whether an event source dispatches this block. A block without `data` dispatches no event."""
+        """Whether the block is an event. According to the standard, a block without `data` is not."""
         return bool(self.values("data"))
 
     @cached_property
@@ -58,7 +58,7 @@ class Block:
 
     @cached_property
     def id(self) -> str | None:
-        """Last valid `id` field of this block, or None. A value that contains NUL is not valid."""
+        """Last valid `id` field of this block, or None. A value that contains NUL is invalid."""
         own = [value for value in self.values("id") if b"\0" not in value]
         return own[-1].decode("utf-8", "replace") if own else None
 
@@ -83,11 +83,11 @@ class Block:
 
 @dataclass
 class EventStreamDecoder:
-    """Incremental event-stream decoder: `feed` accepts bytes and returns completed blocks."""
+    """Incremental decoder. The method `feed` accepts bytes and returns the blocks that they complete."""
 
     last_id: str = ""
     marks: int = 0
-    """Number of byte order marks removed at the start: 0 or 1."""
+    """Number of byte order marks that were removed at the start of the stream, which is 0 or 1."""
     _buffer: bytearray = field(default_factory=bytearray)
     _scanned: int = 0
     _lines: list[bytes] = field(default_factory=list)
@@ -126,12 +126,15 @@ class EventStreamDecoder:
 
     @property
     def unfinished(self) -> bytes:
-        """Bytes received after the last empty line."""
+        """Bytes that were received after the last complete block."""
         begun = b"".join(line + end for line, end in zip(self._lines, self._ends, strict=False))
         return begun + bytes(self._buffer)
 
     def _drop_mark(self) -> bool:
-        """Remove a leading byte order mark. Returns False while too few bytes have arrived to recognize one."""
+        """Remove a byte order mark at the start of the stream.
+
+        Returns False if too few bytes have arrived to recognize a mark.
+        """
         if len(self._buffer) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(self._buffer):
             return False
         self._at_start = False

@@ -25,20 +25,29 @@ class Cut:
     """Position in the server's output at which one connection breaks, and how it breaks."""
 
     after: int = 0
-    """Number of bytes to forward before the break, counted from the end of `mark` if set, else from the first byte."""
+    """Number of bytes that are forwarded before the break.
+
+    Counting starts at the end of `mark` if `mark` is set, and at the first byte otherwise.
+    """
     mark: bytes = b""
-    """Byte string that is searched for in the server's output. Counting starts at its end."""
+    """Byte string in the server's output at whose end counting starts.
+
+    If it is empty, counting starts at the first byte of the output.
+    """
     occurrence: int = 1
-    """Which occurrence of `mark` to use, counted from 1."""
+    """Number of the occurrence of `mark` at which counting starts. The first occurrence is 1."""
     how: Literal["fin", "rst", "stall"] = "fin"
 
 
 Plan = Callable[[int], Cut | None]
-"""Maps a connection number (from 0, in order of acceptance) to its cut, or to None for an unbroken connection."""
+"""Function from the number of a connection to its cut, or to None if the connection is not broken.
+
+Connections are numbered from 0 in the order in which the proxy accepts them.
+"""
 
 
 class FaultProxy:
-    """Proxy that listens on a free port of 127.0.0.1 inside its `with` block."""
+    """Proxy that listens on a free port of 127.0.0.1 while its `with` block is active."""
 
     def __init__(self, upstream: tuple[str, int], plan: Plan) -> None:
         self._upstream = upstream
@@ -54,7 +63,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Base URL of the proxy, to be used in place of the server's."""
+        """Base URL of the proxy. Clients use it in place of the server's URL."""
         if self._listener is None:
             raise RuntimeError("FaultProxy.url is available only inside the `with` block of the proxy")
         host, port = self._listener.getsockname()[:2]
@@ -106,7 +115,7 @@ class FaultProxy:
         try:
             self._pass(client, server, cut)
         except OSError:
-            pass  # the client or the server closed its connection
+            pass  # the client or the server has closed its connection
         finally:
             with self._lock:
                 self._open -= {client, server}
@@ -138,7 +147,7 @@ class FaultProxy:
     def _break(self, client: socket.socket, how: str) -> None:
         if how == "stall":
             while client.recv(_READ):
-                pass  # discard what the client sends until it disconnects or the proxy closes
+                pass  # discard all bytes from the client until the client disconnects or the proxy closes
         elif how == "rst":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         else:
@@ -146,7 +155,7 @@ class FaultProxy:
 
 
 class _CutFinder:
-    """Finds the position of a cut in a stream of chunks."""
+    """Searches for the position of a cut in a stream of chunks."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
@@ -156,7 +165,7 @@ class _CutFinder:
         self._bytes_left = cut.after
 
     def split(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the part of a chunk to forward, and whether the connection breaks after it."""
+        """Return the part of a chunk to forward, and whether to break the connection after that part."""
         start = 0
         if self._marks_left:
             start = self._find_marks(data)
@@ -173,7 +182,10 @@ class _CutFinder:
         return passed, True
 
     def _find_marks(self, data: bytes) -> int:
-        """Count marks, including marks split across chunks. Returns the index in `data` after the last mark needed."""
+        """Count the occurrences of the mark, even if a mark is split across chunks.
+
+        Returns the index in `data` after the last occurrence that was needed, or 0 if more occurrences are needed.
+        """
         mark = self.cut.mark
         seen = len(self._window)
         joined = self._window + data
@@ -181,7 +193,7 @@ class _CutFinder:
         while self._marks_left:
             found = joined.find(mark, at)
             if found < 0:
-                # Keep only bytes that may begin another mark. Bytes of a counted mark would be counted twice.
+                # Keep only the bytes that may begin another mark. Without this limit, a mark could be counted twice.
                 keep = max(at, len(joined) - len(mark) + 1)
                 self._window = joined[keep:]
                 return 0

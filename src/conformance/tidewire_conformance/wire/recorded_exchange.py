@@ -1,4 +1,4 @@
-"""Record of one HTTP request and its response, with arrival times. `recording_client` fills in the record."""
+"""Record of one HTTP request and its response, with arrival times. The module `recording_client` creates the records."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,14 +10,15 @@ from tidewire_conformance.wire.event_stream_decoder import Block, EventStreamDec
 from tidewire_conformance.wire.strict_json import ParsedJson
 
 SECRET: Final = 8
-"""Minimum length at which a credential is replaced wherever it occurs. Shorter values are replaced only in their own
-header field.
+"""Minimum length at which a credential is replaced everywhere in a report.
+
+A shorter value is replaced only in its own header field, because it may occur in other text by chance.
 """
 
 
 @dataclass(repr=False)
 class RecordedExchange:
-    """One HTTP request and the response received for it."""
+    """Recorded HTTP request with its response."""
 
     number: int
     method: str
@@ -31,27 +32,29 @@ class RecordedExchange:
     began: float
     """Time of the request, in seconds since the run began."""
     status: int = 0
-    """Status code of the response; 0 until one arrives."""
+    """Status code of the response, or 0 until a response arrives."""
     header: tuple[tuple[str, str], ...] = ()
     answered: float = 0.0
     """Arrival time of the response header, in seconds since the run began."""
     chunks: list[tuple[float, bytes]] = field(default_factory=list)
-    """Body of the response as received: pairs of arrival time and bytes."""
+    """Body of the response as it was received, as pairs of arrival time and bytes."""
     blocks: list[Block] = field(default_factory=list)
-    """Decoded blocks, if the response is an event stream."""
+    """Decoded blocks of the event stream. The list is empty if the response is not an event stream."""
     ended: Literal["", "whole", "cut", "left"] = ""
-    """How the response ended: `whole` as its framing declares, `cut` before that, `left` because the suite closed the
-    connection.
+    """How the response ended.
+
+    `whole` means that it ended as its framing declares, `cut` that it ended before that, and `left` that the suite
+    closed the connection.
     """
     fault: str = ""
-    """HTTP or connection error; empty if there was none."""
+    """Description of an HTTP or connection error, or an empty string if there was no error."""
     finished: float = 0.0
     reader: EventStreamDecoder = field(default_factory=EventStreamDecoder)
     secrets: tuple[tuple[str, str], ...] = ()
-    """Header values that no report may show, each with the name of the variable printed in its place."""
+    """Header values that no report may show, each with the name of the variable that replaces the value."""
 
     def without_secrets(self, text: str) -> str:
-        """Return the text with this exchange's credentials replaced by variable names."""
+        """Return the text with the credentials of this request replaced by variable names."""
         for value, variable in self.secrets:
             for part in (value, value.rpartition(" ")[2]):
                 text = text.replace(part, f"${variable}") if len(part) >= SECRET else text
@@ -70,11 +73,11 @@ class RecordedExchange:
         return b"".join(chunk for _, chunk in self.chunks)
 
     def response_header(self, name: str) -> str:
-        """Return a response header field, repeated lines joined by commas; empty if absent."""
+        """Return a header field of the response. Repeated lines are joined by commas, and an absent field is empty."""
         return ", ".join(value for each, value in self.header if each.lower() == name.lower())
 
     def request_header(self, name: str) -> str:
-        """Return a request header field, repeated lines joined by commas; empty if absent."""
+        """Return a header field of the request. Repeated lines are joined by commas, and an absent field is empty."""
         return ", ".join(value for each, value in self.request_headers if each.lower() == name.lower())
 
     @property
@@ -91,7 +94,10 @@ class RecordedExchange:
 
     @cached_property
     def reading(self) -> ParsedJson:
-        """Response body parsed as JSON. The value is cached, so read it only after the response has ended."""
+        """Response body parsed as JSON.
+
+        The value is cached, so it must be read only after the response has ended.
+        """
         return strict_json.read(self.body)
 
     @property
@@ -100,7 +106,7 @@ class RecordedExchange:
 
     @property
     def code(self) -> str:
-        """Code of the problem document; empty if the response is not a problem."""
+        """Problem code of an error response, or an empty string if the response is not a problem document."""
         found = self.json if self.status >= 400 and isinstance(self.json, dict) else {}
         return str(found.get("code", ""))
 
@@ -117,7 +123,7 @@ class RecordedExchange:
 
     @property
     def cursor(self) -> str:
-        """Cursor sent with a GET, from `Last-Event-ID` or `after`; empty if none was sent."""
+        """Cursor of a GET request, from `Last-Event-ID` or `after`, or an empty string if the request has no cursor."""
         if self.method != "GET":
             return ""
         return self.request_header("last-event-id").strip(" \t") or self.query.get("after", [""])[0]
@@ -127,5 +133,5 @@ class RecordedExchange:
 
 
 def resolve(exchange: RecordedExchange, link: str) -> str:
-    """Resolve a link of a response against the request URL."""
+    """Resolve a link in a response against the URL of the request."""
     return urljoin(exchange.url, link)

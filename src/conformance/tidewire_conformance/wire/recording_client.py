@@ -1,7 +1,7 @@
-"""HTTP client over raw sockets that records each exchange as a `RecordedExchange`, every byte with its arrival time.
+"""HTTP client over raw sockets that records each request and response, with the arrival time of each byte.
 
-h11 parses HTTP and `event_stream_decoder` parses event streams. The client follows no redirect and decodes no content
-coding. It retries a request only after 429 or 503 with `Retry-After`.
+h11 parses HTTP, and `event_stream_decoder` parses event streams. The client does not follow redirects and does not
+decode content codings. It retries a request only after a response with status 429 or 503 and `Retry-After`.
 """
 
 import asyncio
@@ -19,47 +19,47 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY_STATUSES: Final = frozenset({429, 503})
-"""Status codes after which a request with `Retry-After` is sent again."""
+"""Status codes after which the client repeats a request, if the response has `Retry-After`."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
-"""Longest `Retry-After`, in seconds, that the suite waits for before a retry; multiplied by `patience`."""
+"""Longest `Retry-After`, in seconds, after which the client retries. The option `--patience` multiplies it."""
 RESPONSE_SECONDS: Final = 10.0
-"""Timeout for a status line and for each further piece of a body; multiplied by `patience`."""
+"""Timeout, in seconds, for a status line and for each further part of a body. The option `--patience` multiplies it."""
 COMPLETE_RESPONSE_SECONDS: Final = 60.0
-"""Timeout for a complete response that is not a stream; multiplied by `patience`."""
+"""Timeout, in seconds, for a complete response that is not a stream. The option `--patience` multiplies it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of one response body. The client stops reading beyond it."""
+"""Maximum size of one response body. The client stops reading when a body exceeds this size."""
 
 _READ = 65536
 _HEAD_BYTES = 256 * 1024
 
 Body = bytes | Sequence[bytes] | None
-"""Request body: bytes are sent with Content-Length, a sequence of bytes is sent in these chunks."""
+"""Request body. Bytes are sent with `Content-Length`, and a sequence of bytes is sent as these chunks."""
 Header = Mapping[str, str | None]
-"""Request header fields. None removes a field that the client would send by default."""
+"""Request header fields. The value None removes a field that the client sends by default."""
 
 
 class RequestOptions(TypedDict, total=False):
-    """Optional parts of a request."""
+    """Optional parts of a request, passed as keyword arguments."""
 
     header: Header | None
-    """Header fields to add to those of the caller."""
+    """Header fields to send in addition to those of the caller."""
     json: Any
-    """Value to send as `application/json`; takes precedence over `body`."""
+    """Value to send as `application/json`. It takes precedence over `body`."""
     body: Body
     """Raw request body."""
     once: bool
-    """Do not retry after 429 or 503."""
+    """Whether to return a response with status 429 or 503 at once, without a retry."""
     old: bool
-    """Send the request as HTTP/1.0, as some proxies do."""
+    """Whether to send the request as HTTP/1.0, as some proxies do."""
 
 
 class IncompleteResponseError(Exception):
-    """The response is missing or incomplete, so nothing can be judged by it."""
+    """Raised if a response is missing or incomplete, so that a check cannot judge it."""
 
 
 class Stream:
-    """Response whose body is read on demand."""
+    """Response whose body is read only on demand."""
 
     def __init__(self, exchange: RecordedExchange, connection: "_Connection", patience: float) -> None:
         self.exchange = exchange
@@ -69,14 +69,14 @@ class Stream:
     async def until(
         self, holds: Callable[[RecordedExchange], object], seconds: float = RESPONSE_SECONDS
     ) -> bool:
-        """Read until a condition holds for the exchange.
+        """Read the response until a condition holds for the recorded exchange.
 
         Args:
-            holds: Condition, evaluated after each chunk.
-            seconds: Timeout, multiplied by `patience`.
+            holds: Condition to evaluate after each chunk.
+            seconds: Timeout in seconds, which is multiplied by `patience`.
 
         Returns:
-            Whether the condition holds. False if the response ended or the timeout expired first.
+            Whether the condition holds. The result is False if the response ends or the timeout expires first.
         """
         try:
             async with asyncio.timeout(seconds * self._patience):
@@ -88,14 +88,17 @@ class Stream:
         return True
 
     async def next(self, seconds: float = RESPONSE_SECONDS) -> bool:
-        """Read the next piece; False if the response has ended or the timeout (times `patience`) expired."""
+        """Read the next part of the response.
+
+        Returns False if the response has ended, or if nothing arrives within `seconds` times `patience`.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds * self._patience):
                 return await self._connection.read()
         return False
 
     async def to_end(self, seconds: float = RESPONSE_SECONDS) -> RecordedExchange:
-        """Read until the response ends, or until nothing arrives for `seconds` times `patience`."""
+        """Read until the response ends, or until nothing has arrived for `seconds` times `patience`."""
         with contextlib.suppress(TimeoutError):
             while not self.exchange.ended:
                 async with asyncio.timeout(seconds * self._patience):
@@ -104,7 +107,7 @@ class Stream:
 
 
 class Wire:
-    """HTTP client for one base URL and one caller, with a record of all its exchanges."""
+    """HTTP client for one base URL and one user. It records all its requests and responses."""
 
     def __init__(
         self,
@@ -116,17 +119,17 @@ class Wire:
         began: float | None = None,
         caller: str = "",
     ) -> None:
-        """Create the client without connecting.
+        """Create the client. It does not connect until the first request.
 
         Args:
             base_url: Base URL of the server.
-            header: Header fields, such as credentials, sent with each request to the origin of `base_url` and to no
-                other origin.
-            patience: Factor for all timeouts.
-            record: List to which each exchange is appended, in the order of the requests.
+            header: Header fields, such as credentials. The client sends them with each request to the origin of
+                `base_url`, and never to another origin.
+            patience: Factor that multiplies all timeouts.
+            record: List to which the client appends each exchange, in the order of the requests.
             began: Monotonic time at which the run began.
-            caller: Prefix of the variable names that replace this caller's secrets in reports; empty for the first
-                caller.
+            caller: Prefix for the names of the variables that replace this user's secrets in reports. It is empty for
+                the first user.
         """
         self.base_url = base_url.rstrip("/")
         self.header = tuple(header)
@@ -138,7 +141,7 @@ class Wire:
         """Monotonic time at which the run began."""
 
     def as_check(self, name: str) -> "Wire":
-        """Return a client for the same caller that records its exchanges under a check's name."""
+        """Return a client for the same user that records its requests under the name of a check."""
         client = Wire(
             self.base_url,
             header=self.header,
@@ -152,7 +155,7 @@ class Wire:
 
     @property
     def secrets(self) -> tuple[tuple[str, str], ...]:
-        """Header values that no report may show, each with the name of the variable printed in its place."""
+        """Header values that no report may show, each with the name of the variable that replaces the value."""
         named = ((value, f"{self.caller}{name}") for name, value in self.header)
         return tuple((value, re.sub(r"\W", "_", name).upper()) for value, name in named)
 
@@ -161,7 +164,7 @@ class Wire:
         return time.monotonic() - self.began
 
     def url(self, place: str) -> str:
-        """Return the URL of a path below the base URL; an absolute URL is returned unchanged."""
+        """Return the URL of a path below the base URL. An absolute URL is returned unchanged."""
         return place if "://" in place else self.base_url + place
 
     async def request(
@@ -172,11 +175,11 @@ class Wire:
         Args:
             method: HTTP method.
             place: Path below the base URL, or an absolute URL.
-            seconds: Timeout for each part of the response, multiplied by `patience`.
+            seconds: Timeout for each part of the response, in seconds. It is multiplied by `patience`.
             **sent: Optional parts of the request.
 
         Raises:
-            IncompleteResponseError: The connection failed, or the response was not complete in time.
+            IncompleteResponseError: The connection failed, or the response was not complete before the timeout.
         """
         async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
@@ -184,7 +187,7 @@ class Wire:
                 async with asyncio.timeout(max(seconds, COMPLETE_RESPONSE_SECONDS) * self.patience):
                     await stream.to_end(seconds)
         if not exchange.is_whole:
-            incomplete = f"the response ({exchange.status}) had not ended after {len(exchange.body)} bytes"
+            incomplete = f"the response ({exchange.status}) was incomplete after {len(exchange.body)} bytes"
             raise IncompleteResponseError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
 
@@ -198,17 +201,17 @@ class Wire:
         read_ahead: int = _READ,
         **sent: Unpack[RequestOptions],
     ) -> AsyncIterator[Stream]:
-        """Send a request and read the response header. The caller reads the body from the returned stream.
+        """Send a request and read the header of the response. The caller reads the body from the returned stream.
 
         Args:
             method: HTTP method.
             place: Path below the base URL, or an absolute URL.
-            seconds: Timeout for the response header, multiplied by `patience`.
-            read_ahead: Number of bytes that the connection may buffer before they are read.
+            seconds: Timeout for the response header, in seconds. It is multiplied by `patience`.
+            read_ahead: Number of bytes that the connection may buffer before the caller reads them.
             **sent: Optional parts of the request.
 
         Raises:
-            IncompleteResponseError: The connection failed, or no response header arrived in time.
+            IncompleteResponseError: The connection failed, or no response header arrived before the timeout.
         """
         url, header, body = self.url(place), sent.get("header") or {}, sent.get("body")
         if sent.get("json") is not None:
@@ -234,7 +237,7 @@ class Wire:
         read_ahead: int,
         old: bool | None,
     ) -> AsyncIterator[Stream]:
-        """Send one request without retrying."""
+        """Send one request, without any retry."""
         whole = body if isinstance(body, bytes) else b"".join(body or ())
         exchange = RecordedExchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
         exchange.secrets = self.secrets
@@ -250,7 +253,7 @@ class Wire:
         try:
             if not exchange.status:
                 raise IncompleteResponseError(
-                    f"{exchange}: {exchange.fault or 'the server closed the connection before a response'}"
+                    f"{exchange}: {exchange.fault or 'the server closed the connection without a response'}"
                 )
             yield Stream(exchange, connection, self.patience)
         finally:
@@ -271,7 +274,7 @@ class Wire:
 
 
 def _retry_after(exchange: RecordedExchange) -> float | None:
-    """Return the `Retry-After` of a 429 or 503 in seconds, or None."""
+    """Return the `Retry-After` of a response with status 429 or 503, in seconds, or None."""
     value = exchange.response_header("retry-after")
     return float(value) if exchange.status in BUSY_STATUSES and value.isascii() and value.isdigit() else None
 
@@ -282,7 +285,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 class _Connection:
-    """Connection that carries one request and its response."""
+    """TCP connection that carries one request and its response."""
 
     def __init__(self, exchange: RecordedExchange, now: Callable[[], float], read_ahead: int) -> None:
         self._exchange = exchange
@@ -305,7 +308,7 @@ class _Connection:
         head = self._http.send(
             h11.Request(method=exchange.method, target=target, headers=list(exchange.request_headers))
         )
-        # h11 can write only HTTP/1.1, so the version of the request line is replaced for HTTP/1.0.
+        # h11 writes only HTTP/1.1, so replace the version in the request line to send HTTP/1.0.
         self._writer.write(
             (head or b"").replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n" if old else b" HTTP/1.1\r\n", 1)
         )
@@ -320,7 +323,7 @@ class _Connection:
         self._writer.write(self._http.send(event) or b"")
 
     async def read(self) -> bool:
-        """Read and record the next HTTP event; False once the response has ended."""
+        """Read and record the next HTTP event. Returns False if the response has ended."""
         if self._exchange.ended:
             return False
         try:

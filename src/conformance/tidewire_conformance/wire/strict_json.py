@@ -1,6 +1,6 @@
-"""Strict JSON parser for section 1.4 that collects violations instead of raising.
+"""Strict JSON parser for the rules of section 1.4. It collects violations instead of raising an exception.
 
-A client may stop at the first violation. The suite has to continue after one.
+A client may stop at the first violation, but the suite has to judge the rest of the text, too.
 """
 
 import json
@@ -14,18 +14,18 @@ MAX_DEPTH: Final = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_INTEGER_DIGITS = 20
-"""Number of digits above which an integer is rejected without being converted."""
+"""Maximum number of digits of an integer. The parser rejects a longer integer without converting it."""
 
 
 class JsonViolation(NamedTuple):
-    """Violation found in a JSON text, with the id of the requirement."""
+    """Violation that was found in a JSON text, with the id of the violated requirement."""
 
     requirement: str
     detail: str
 
 
 class ParsedJson(NamedTuple):
-    """Parsed value of a JSON text and the violations found in it."""
+    """Result of parsing a JSON text: the value and the violations that were found."""
 
     value: Any
     faults: tuple[JsonViolation, ...]
@@ -50,7 +50,7 @@ def read(text: bytes) -> ParsedJson:
 
     def integer(digits: str) -> int:
         if len(digits) > _MAX_INTEGER_DIGITS or abs(int(digits)) > MAX_INTEGER:
-            fault("TW-OVR-003", f"{digits[:40]} is an integer beyond 2^53")
+            fault("TW-OVR-003", f"the integer {digits[:40]} is outside the range from -2^53 to 2^53")
             return 0
         return int(digits)
 
@@ -94,5 +94,5 @@ def depth(value: Any) -> int:
 
 
 def compact(value: Any) -> bytes:
-    """Serialize a value as compact JSON, as request bodies carry it."""
+    """Serialize a value as compact JSON, for use in request bodies."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

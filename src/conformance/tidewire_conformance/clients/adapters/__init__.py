@@ -1,5 +1,6 @@
-"""Example clients for trying out the client mode of the conformance suite.
+"""Example clients with which to try the client mode of the conformance suite.
 
-`python -m tidewire_conformance.clients.adapters.shell_launcher` starts a minimal client in shell, written with curl and
-awk. `python -m tidewire_conformance.clients.adapters.chromium_page` drives an EventSource in a real Chromium.
+`python -m tidewire_conformance.clients.adapters.shell_launcher` starts a minimal client, a shell script that uses
+curl and awk. `python -m tidewire_conformance.clients.adapters.chromium_page` runs a client on a page in
+Chromium.
 """

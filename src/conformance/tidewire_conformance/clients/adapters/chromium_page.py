@@ -3,8 +3,9 @@
 Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.chromium_page'`. The option
 `--browser PATH` selects another browser.
 
-The program serves a test page from its own origin. The page polls for commands and posts reports. An EventSource cannot
-set request headers, cannot choose its reconnection delay and cannot read the response status, so some requirements fail.
+The program serves a test page from an origin that differs from the server's. The page polls the program for commands and
+posts its reports. The browser's EventSource cannot set request headers, choose the delay before it reconnects, or read
+the status of a response. Therefore the client cannot meet all requirements.
 """
 
 import argparse
@@ -27,9 +28,9 @@ from typing import Any, Final
 from tidewire_conformance import specification
 
 MAX_CONCURRENT_JOBS: Final = 24
-"""Maximum number of jobs that the page follows at the same time."""
+"""Maximum number of jobs that the page follows concurrently."""
 _POLL_TIMEOUT: Final = 10.0
-"""Seconds after which a poll for the next command returns null."""
+"""Time, in seconds, after which the program answers a poll for the next command with null."""
 _FLAGS: Final = (
     "--headless",
     "--no-sandbox",
@@ -45,7 +46,10 @@ _FLAGS: Final = (
 
 
 def page_client() -> str:
-    """Extract the client's JavaScript module, which exports `follow`, from the appendix of the specification."""
+    """Extract the JavaScript module of the browser client from the appendix of the specification.
+
+    The module exports the function `follow`.
+    """
     text = (specification.folder() / "A-appendix.md").read_text(encoding="utf-8")
     found = re.search(r"^```js file=\S+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     if found is None:
@@ -54,7 +58,7 @@ def page_client() -> str:
 
 
 class _Site(ThreadingHTTPServer):
-    """HTTP server for the test page and its requests."""
+    """HTTP server for the test page, and for the requests that the page sends."""
 
     daemon_threads = True
 
@@ -128,7 +132,7 @@ def _browser(path: str, url: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Start the browser, print the introduction once the page is loaded, then forward commands to the page."""
+    """Start the browser, print the introduction as soon as the page is loaded, and then pass all commands to the page."""
     parser = argparse.ArgumentParser(
         prog="python -m tidewire_conformance.clients.adapters.chromium_page", description=__doc__
     )

@@ -1,9 +1,9 @@
 #!/bin/sh
-# A minimal client written with curl, sed and awk. It reads one response to its end and never reconnects. It applies
-# only diffs that append text to the value, and verifies nothing. It therefore fails all requirements of the profile
-# durable and many of core. It copies bytes that are not UTF-8 unchanged. Its report is then not JSON, so the scenario
-# framing.bytes-that-are-not-utf-8 ends with an error instead of a failure.
-# Commands and reports are lines of JSON, described in spec/scenarios/README.md.
+# A minimal client that uses curl, sed and awk. It reads one response to its end and never reconnects. It applies only
+# diffs that append text to the value, and it verifies nothing. Therefore it fails all requirements of the profile
+# `durable` and many requirements of `core`. The client copies bytes that are not UTF-8 into its reports. Such a report
+# is not JSON, so the scenario framing.bytes-that-are-not-utf-8 ends with an error instead of a failure.
+# Commands and reports are lines of JSON. The file spec/scenarios/README.md describes them.
 printf '%s\n' '{"client": "shell toy (curl, awk)", "can": []}'
 member() { printf '%s' "$line" | sed -n 's/.*"'"$1"'": *"\([^"]*\)".*/\1/p'; }
 while IFS= read -r line; do
@@ -16,8 +16,8 @@ while IFS= read -r line; do
       /^event:/ { kind = $0; sub(/^event: ?/, "", kind) }
       /^data:/ { data = $0; sub(/^data: ?/, "", data) }
       $0 == "" && kind == "done" && match(data, /"status":"[a-z_]+"/) { ended = substr(data, RSTART + 10, RLENGTH - 11); exit }
-      # Take the text from the first complete value, then append diffs to it. The text keeps its JSON escapes, and
-      # data that is not a JSON string is ignored.
+      # Take the text from the first complete value, then append the diffs to it. The escapes of JSON strings are
+      # kept, and data that is not a JSON string is ignored.
       $0 == "" && match(data, /"value":"([^"\\]|\\.)*"/) { text = substr(data, RSTART + 9, RLENGTH - 10); saw() }
       $0 == "" && match(data, /"\/items\/0\/value","([^"\\]|\\.)*"/) { text = substr(data, RSTART + 18, RLENGTH - 19); saw() }
       $0 == "" && kind == "" && data ~ /^"([^"\\]|\\.)*"$/ { text = text substr(data, 2, length(data) - 2); saw() }

@@ -1,4 +1,4 @@
-"""Replace this process with the minimal shell client `shell.sh`.
+"""Replace this process with the minimal example client `shell.sh`.
 
 Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_launcher'`.
 """

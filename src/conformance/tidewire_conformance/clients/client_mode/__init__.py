@@ -1,1 +1,1 @@
-"""Client mode of the conformance suite: plays the scenarios of the specification and reports failed requirements."""
+"""Client mode of the conformance suite. It plays the scenarios of the specification and reports failed requirements."""

@@ -1,4 +1,4 @@
-"""Implementation of `tidewire conformance --client CMD`: select scenarios, run the client, grade the result."""
+"""Implementation of `tidewire conformance --client CMD`: select the scenarios, run the client, and grade the result."""
 
 import shlex
 
@@ -11,20 +11,22 @@ from tidewire_conformance.registry import is_named
 
 
 class NoSuchNameError(ValueError):
-    """A pattern does not match any scenario or server variant."""
+    """Raised if a pattern matches no scenario, or if a server variant does not exist."""
 
 
 def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenario]:
     """Select the scenarios to play.
 
     Args:
-        only: Areas, requirements or names of the scenarios to play, with `*` as a wildcard; all by default.
-        skip: Patterns of scenarios to leave out, in the same form.
-        variants: Names of server variants. Each named variant plays every scenario that is compatible with it. `all`
-            selects every variant, `none` disables them. By default each variant plays a few scenarios.
+        only: Areas, requirement ids or names of the scenarios to play. A name may contain `*`. By default, all
+            scenarios are played.
+        skip: Scenarios to leave out, in the same form as `only`.
+        variants: Names of server variants. Each of these variants plays all scenarios with which it is compatible. The
+            name `all` selects every variant, and `none` selects no variant. By default, each variant plays a few
+            scenarios.
 
     Raises:
-        NoSuchNameError: A pattern or variant is unknown, or the selection is empty.
+        NoSuchNameError: A pattern matches no scenario, a variant does not exist, or no scenario is left.
     """
     plain = load_all()
     unknown = [name for name in variants if name not in {*VARIANTS, "all", "none"}]
@@ -52,10 +54,10 @@ def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenar
 def judge_client(
     plan: ScenarioPlan, scenarios: list[Scenario], known: dict[str, str], watch: Watch
 ) -> Report:
-    """Start the client, play the scenarios and grade the result.
+    """Start the client program, play the scenarios with it and grade the result.
 
     Raises:
-        AdapterError: The client cannot be started, or does not send an introduction.
+        AdapterError: The client program cannot be started, or does not write an introduction.
         ValueError: The command line has unbalanced quotes.
     """
     with ProgramAdapter(shlex.split(plan.command)) as adapter:

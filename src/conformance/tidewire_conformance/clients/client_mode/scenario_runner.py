@@ -1,4 +1,4 @@
-"""Plays scenarios with one client, several at a time, and collects a verdict for each."""
+"""Runner that plays scenarios with one client, several at a time, and collects a verdict for each of them."""
 
 import random
 import shlex
@@ -15,36 +15,48 @@ from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Requirement
 
 DEFAULT_CONCURRENCY = 20
-"""Default number of scenarios played at the same time. A scenario mostly waits, so this may exceed the number of cores."""
+"""Default number of scenarios that are played concurrently.
+
+A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
+"""
 LONG_PATIENCE = 30.0
-"""Scenarios with at least this patience, in seconds, are started first: they wait for times that requirements state."""
+"""Minimum patience, in seconds, of a scenario that counts as long.
+
+Long scenarios wait for times that requirements state, so the runner starts them first.
+"""
 SWITCH_INTERVAL = 0.0005
-"""Thread switch interval in seconds (`sys.setswitchinterval`) during a run, a tenth of Python's default. Each piece that
-a scenario's server sends costs one thread switch. With the default, many small pieces take longer to send than any client
-needs to read them."""
+"""Thread switch interval, in seconds, that `sys.setswitchinterval` sets during a run. It is a tenth of Python's
+default.
+
+Each piece of data that the server of a scenario sends costs one thread switch. With the default interval, a server that
+sends many small pieces takes longer than any client needs to read them.
+"""
 LONG_SCENARIO_HEAD_START = 0.3
-"""Seconds between the start of the long scenarios and of all others. The long scenarios determine when the run ends."""
+"""Delay, in seconds, between the start of the long scenarios and the start of all others.
+
+The long scenarios determine when the run ends, so they must not wait for the others.
+"""
 
 
 @dataclass(frozen=True)
 class ScenarioPlan:
-    """Options of a run in client mode."""
+    """Options of a test run with a client."""
 
     command: str
-    """Command line that starts the client."""
+    """Command line that starts the client program."""
     seed: int = 0
-    """Seed for the order in which scenarios are played."""
+    """Seed for the order in which the scenarios are played."""
     repeat: int = 1
     patience: float = 1.0
     budget: float = 300.0
-    """Seconds after which no further scenario is started."""
+    """Time, in seconds, after which no further scenario starts."""
     lanes: int = DEFAULT_CONCURRENCY
-    """Number of scenarios played at the same time."""
+    """Number of scenarios that are played concurrently."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A played scenario with the requirements that it judged."""
+    """Name of a played scenario, with the requirements that the scenario judged."""
 
     name: str
     requirements: tuple[str, ...]
@@ -52,40 +64,43 @@ class Trial:
 
 @dataclass
 class ScenarioRun:
-    """Result of a run in client mode."""
+    """Result of a test run with a client."""
 
     plan: ScenarioPlan
     client: str
     verdicts: list[Verdict]
     requests: int = 0
-    """Number of requests that the client made."""
+    """Number of requests that the client sent."""
     seconds: float = 0.0
     cut_short: str = ""
-    """Reason why the run ended early; empty if it completed."""
+    """Reason why the run ended early, or an empty string if the run was complete."""
     _profiles: dict[str, str] = field(default_factory=dict)
 
     @property
     def subject(self) -> dict[str, str]:
-        """Command line and name of the tested client."""
+        """Command line and name of the client under test."""
         return {"command": self.plan.command, "client": self.client}
 
     @property
     def trials(self) -> list[Trial]:
-        """The played scenarios, as input for `grade`."""
+        """Played scenarios, as input for `grade`."""
         return [Trial(verdict.check, verdict.requirements) for verdict in self.verdicts]
 
     @property
     def profiles(self) -> list[str]:
-        """The profiles that every client is graded for."""
+        """Profiles for which each client is graded."""
         return ["core", "durable"]
 
     def profile_of(self, requirement: Requirement) -> str:
-        """Profile that a requirement belongs to. Requirements on all requests belong to `core`."""
+        """Return the profile toward which a requirement counts. A requirement for all requests counts toward `core`."""
         return self._profiles.get(requirement.id, "core")
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Progress callback: the verdict, the number of scenarios played so far, and their total number."""
+"""Callback for each played scenario.
+
+Its arguments are the verdict, the number of scenarios played so far and their total number.
+"""
 
 
 def run(
@@ -95,9 +110,9 @@ def run(
 
     Args:
         plan: Options of the run.
-        scenarios: The scenarios to play.
-        adapter: The client under test.
-        watch: Called after each scenario.
+        scenarios: Scenarios to play.
+        adapter: Client under test.
+        watch: Callback that is called after each scenario.
     """
     began = time.monotonic()
     total = len(scenarios) * plan.repeat

@@ -1,10 +1,11 @@
-"""Server variants: unusual but correct servers that play the same scenarios. A client has to pass both.
+"""Server variants: servers that behave in an unusual but correct way.
 
-A changed scenario keeps the expected end, values, cursors and request counts of the original. If a client fails only
-the changed scenario, it breaks the requirement of the variant. Scenarios about exact bytes or delays are not varied,
-since a different server would be a different test. The original scenarios have no space after the colon of a field, so
-together with the variant `space-after-colon` both forms are tested. The original scenarios declare no optional
-capability that they do not need.
+A variant changes the server of a scenario, but not the expected end, values, cursors and request counts. A client has to
+pass both the original scenario and the changed one. If a client fails only the changed scenario, it violates the
+requirement of the variant. Scenarios about exact bytes or delays have no variants, because a different server would
+change what they test. In the original scenarios, no space follows the colon of a field, and in the variant
+`space-after-colon` a space follows, so both forms are tested. The original scenarios declare no optional capability that
+they do not need.
 """
 
 import json
@@ -20,20 +21,26 @@ Step = Members
 _STEPS = {"data", "hello", "pause_ms", "until_saw", "until_asked"}
 _FRAMING_MEMBERS = {"cut_after", "line_end", "framing", "chunk", "text"}
 _EXCLUDED_AREAS = frozenset({"waiting", "resync"})
-"""Areas about delays and protocol errors. A variant would change the subject of these scenarios."""
+"""Areas of scenarios about delays and protocol errors. A variant would change what these scenarios test."""
 DEFAULT_SCENARIOS: Final = ("reset-after-an-event", "rollback", "code-points", "batch")
-"""Scenarios that every variant plays by default: a cut connection, retracted text, long characters, a batch."""
+"""Scenarios that each variant plays by default.
+
+They are about a cut connection, retracted text, characters of several bytes, and a job with several items.
+"""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """An unusual but correct server."""
+    """Unusual but correct server."""
 
     about: str
     requirements: tuple[str, ...]
-    """Requirements that a client breaks if it passes the original scenario but not the changed one."""
+    """Ids of the requirements that a client violates if it passes the original scenario but fails the changed one."""
     change: Callable[[Scenario], Scenario]
-    """Changes a scenario. Raises `ValueError` if the variant is not compatible with the scenario."""
+    """Function that changes a scenario.
+
+    The function raises `ValueError` if the variant is not compatible with the scenario.
+    """
 
 
 # ---- framing of streams ------------------------------------------------------------------------------------------
@@ -122,7 +129,7 @@ def _rewritten_json(step: Step) -> Iterator[Step]:
     if "hello" in step:
         rest = {"event": "hello", "retry": step.get("retry", 5)}
         rest = rest if rest["retry"] is not None else {"event": "hello"}
-    # Separate tokens by a tab and spaces only: a line end would end the data field.
+    # Put only tabs and spaces between the tokens, because a line end would end the data field.
     text = json.dumps(_reversed_members(_data(step)), separators=(" ,\t", " :  "), ensure_ascii=True)
     yield {**rest, "text": f" {text} "}
 
@@ -138,7 +145,7 @@ def _with_unknown_members(scenario: Scenario) -> Scenario:
         elif "data" in step:
             data = _extended(step["data"])
             if step.get("event") == "snapshot":
-                # Do not add members to items: the digest in `done` covers the items.
+                # Do not add members to items, because the digest in `done` covers the items.
                 data["state"] = _extended(data["state"])
             yield {**step, "data": data}
         else:
@@ -159,7 +166,10 @@ def _with_unknown_members(scenario: Scenario) -> Scenario:
 
 
 def _each_diff(change: Callable[[Step, State, State], Step]) -> Callable[[Scenario], Scenario]:
-    """Apply a change to each diff event, with the states before and after the diff."""
+    """Return a function that changes each diff event of a scenario.
+
+    The argument `change` receives the event and the states before and after it.
+    """
 
     def changed(scenario: Scenario) -> Scenario:
         states: dict[str, State] = {}
@@ -208,13 +218,13 @@ def _as_snapshot(step: Step, _before: State, after: State) -> Step:
 
 
 def _with_merged_diffs(scenario: Scenario) -> Scenario:
-    """Merge consecutive diffs into one."""
+    """Merge consecutive diffs of each stream into one."""
     if any({"stop_at", "cancel_at"} & action.keys() for action in scenario.actions):
         raise ValueError("the scenario waits for an intermediate value")
     if scenario.area == "ids":
         raise ValueError("the scenario tests the ids of single events")
     if "void" in scenario.expect:
-        raise ValueError("a merged diff would hide text that is appended and then retracted")
+        raise ValueError("the scenario tests retracted text, which a merged diff would hide")
 
     def merge(exchange: Members) -> Members:
         steps: list[Step] = []
@@ -269,16 +279,19 @@ def _with_late_responses(scenario: Scenario) -> Scenario:
 
 
 EXACTLY_ONCE = "TW-CLI-052"
-"""Requirement to deliver each change exactly once and in order. It covers server behavior without a specific requirement."""
+"""Id of the requirement to deliver each change exactly once and in order.
+
+Variants use this id if no more specific requirement covers the behavior of the server.
+"""
 
 VARIANTS: Final[Mapping[str, Variant]] = {
-    "crlf": Variant("lines end in CR LF", ("TW-FRM-023",), _exchanges_with(line_end="crlf")),
-    "cr": Variant("lines end in CR", ("TW-FRM-023",), _exchanges_with(line_end="cr")),
-    "one-byte-chunks": Variant("each byte is a chunk", ("TW-FRM-026",), _exchanges_with(chunk=1)),
+    "crlf": Variant("lines that end in CR LF", ("TW-FRM-023",), _exchanges_with(line_end="crlf")),
+    "cr": Variant("lines that end in CR", ("TW-FRM-023",), _exchanges_with(line_end="cr")),
+    "one-byte-chunks": Variant("each byte in a separate chunk", ("TW-FRM-026",), _exchanges_with(chunk=1)),
     "comments": Variant("comments between events", ("TW-FRM-028",), _each_step(_with_comments)),
     "unknown-members": Variant("unknown members in all objects", ("TW-OVR-009",), _with_unknown_members),
     "unknown-events": Variant("unknown ephemeral events", ("TW-FRM-045",), _each_step(_with_unknown_events)),
-    "rewritten-json": Variant("reversed order of members, and white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
+    "rewritten-json": Variant("members in reversed order, and extra white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
     "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _streams(_with_http_1_0)),
     "byte-order-mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
     "space-after-colon": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
@@ -291,12 +304,13 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 
 
 def variant_scenarios(scenarios: Iterable[Scenario], names: Iterable[str] = ()) -> Iterator[Scenario]:
-    """Derive changed scenarios from the original ones.
+    """Yield changed scenarios that are derived from the original ones.
 
     Args:
-        scenarios: The original scenarios.
-        names: Names of variants. Each is combined with every compatible scenario. `all` selects every variant, `none`
-            selects none. By default every variant is combined with a few scenarios.
+        scenarios: Original scenarios.
+        names: Names of variants. Each of these variants is combined with all scenarios with which it is compatible. The
+            name `all` selects every variant, and `none` selects no variant. By default, each variant is combined with
+            a few scenarios.
     """
     asked = set(names)
     varied = [scenario for scenario in scenarios if _can_vary(scenario)]

@@ -1,13 +1,13 @@
-"""Conversion of a played scenario to a verdict of the suite, with the failed requirements and their evidence.
+"""Conversion of the result of a scenario to a verdict, with the failed requirements and their evidence.
 
 result of the scenario                                 | verdict
 -------------------------------------------------------+-------------------------------------------------------
-a finding                                              | every requirement named by the finding fails
-no finding names a requirement of the scenario         | the requirements of the scenario are met
-all requests satisfy the general requirements          | these are met, if the client made such a request
-the client lacks a trait that the scenario needs       | skipped, not declared
-the client wrote an invalid report                     | error: the adapter program is at fault
-the client exited, or did not report an end in time    | a finding, so the scenario fails
+the player found a failure                             | each requirement that the failure names fails
+no failure names a requirement of the scenario         | the requirements of the scenario are met
+all requests satisfy the general requirements          | these are met if they applied to a request
+the client lacks an ability that the scenario needs    | skipped, not declared
+the client wrote an invalid report                     | error, because the adapter program is at fault
+the client exited, or did not report an end in time    | fail
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,16 +21,16 @@ from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason,
 
 
 def name_of(scenario: Scenario) -> str:
-    """Name of a scenario in reports: area, dot, name."""
+    """Return the name of a scenario in reports, that is its area, a dot and its own name."""
     return f"{scenario.area}.{scenario.name}" if scenario.area else scenario.name
 
 
 def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
-    """Convert the result of one scenario to a verdict.
+    """Convert the result of a scenario to a verdict of the suite.
 
     Args:
-        played: The result from the player.
-        rerun_command: The command line that plays the scenario again.
+        played: Result of the scenario player.
+        rerun_command: Command line that plays the scenario again.
     """
     scenario = played.scenario
     verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, played.outcome, played.note)
@@ -52,12 +52,15 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
     verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
     others = {each.requirement for each in verdict.assertions} - {*scenario.requirements}
     verdict.requirements = (*scenario.requirements, *sorted(others))
-    verdict.outcome = Outcome.PASS  # provisional: the assertions determine the final outcome
+    verdict.outcome = Outcome.PASS  # The assertions determine the final outcome.
     return verdict
 
 
 def _checked_in_every_scenario(conversation: Conversation) -> set[str]:
-    """Requirements checked in every scenario, if the client made a request that they apply to."""
+    """Return the ids of the requirements that each scenario checks.
+
+    A requirement is left out if the client made no request to which it applies.
+    """
     found: set[str] = set()
     if any(request.kind == "streams" for request in conversation.requests):
         found |= {"TW-CLI-008", "TW-SEC-023"}
@@ -77,15 +80,17 @@ def _record(conversation: Conversation, rerun_command: str) -> Iterator[str]:
 
 
 def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
-    """Map each requirement to a client profile.
+    """Map the id of each requirement to a client profile.
 
-    The profile `core` is for following a job over one connection. The profile `durable` is for delivering every change
-    exactly once despite network and server faults. A requirement belongs to `core` if it is the first requirement of a
-    scenario outside the `DURABLE_AREAS`, and to `durable` if it is the first requirement of scenarios in these areas
-    only. A requirement that is never the first one is classified by the scenarios that name it.
+    A client of the profile `core` can follow a job over one connection. A client of the profile `durable` delivers each
+    change exactly once despite network and server faults.
+
+    A requirement belongs to `durable` if it is the first requirement of scenarios in the `DURABLE_AREAS` only, and to
+    `core` if it is the first requirement of any other scenario. If a requirement is never the first one, the scenarios
+    that name it decide in the same way.
     """
     found: dict[str, str] = {}
-    # The first requirement of a scenario is its subject and takes precedence over the others.
+    # The first requirement of a scenario is the one that it was written for, so classify these requirements first.
     ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE_AREAS)
     for scenario in ordered:
         found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")
@@ -96,4 +101,4 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
 
 
 DURABLE_AREAS = frozenset({"cuts", "waiting", "ids", "resync"})
-"""Areas of scenarios about network and server faults."""
+"""Areas whose scenarios are about network and server faults."""

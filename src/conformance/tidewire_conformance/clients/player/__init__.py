@@ -1,4 +1,6 @@
-"""Scenario player: runs the scenarios in `spec/scenarios/client` with a client that implements `Adapter`.
+"""Scenario player, which runs the scenarios in `spec/scenarios/client` with a client that implements `Adapter`.
+
+An example prints the failures of a client:
 
 for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
     if verdict.outcome is not Outcome.PASS:

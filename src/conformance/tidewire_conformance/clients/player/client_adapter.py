@@ -1,19 +1,19 @@
-"""Interface of a client under test, and an adapter for programs that exchange lines of JSON.
+"""Interface for a client under test, and an adapter for client programs that exchange lines of JSON.
 
-The program first writes its `introduction` to its standard output. Then it reads commands from its standard input and
-writes reports to its standard output, one per line. `spec/schema/scenario.schema.json` defines introduction, command and
-report under `$defs`. By default a program runs one command at a time, and the adapter starts several programs to play
-several scenarios at once. A program that runs several commands at a time states the number as `at_once` in its
-introduction.
+The program first writes its introduction to its standard output. Then it reads commands from its standard input and
+writes reports to its standard output, each on one line. `spec/schema/scenario.schema.json` defines the introduction,
+commands and reports under `$defs`. By default, a program runs one command at a time, and the adapter starts several
+processes to play several scenarios concurrently. A program that can run several commands concurrently states their
+number as `at_once` in its introduction.
 
 behavior of the program                               | result
 ------------------------------------------------------+--------------------------------------------------------
-cannot be started, or sends no introduction           | `AdapterError`: no verdict
-writes an invalid report, or exceeds a limit          | `AdapterError`: no verdict
-sends a report for an unknown command                 | `AdapterError` for all of its running commands
-exits while it runs one command                       | `AdapterDiedError`: the scenario fails
-exits while it runs several commands                  | `AdapterDiedError` with `shared`; each is repeated by itself
-reports no end in time                                | `AdapterHungError`; stopped when no other command runs
+cannot be started, or writes no introduction          | `AdapterError`, no verdict
+writes an invalid report, or exceeds a limit          | `AdapterError`, no verdict
+writes a report for an unknown command                | `AdapterError` for all of its running commands
+exits while it runs one command                       | `AdapterDiedError`, so the scenario fails
+exits while it runs several commands                  | `AdapterDiedError` with `shared`, so each command is repeated
+does not report an end in time                        | `AdapterHungError`, and the process is stopped when it is idle
 """
 
 import contextlib
@@ -31,37 +31,37 @@ from typing import IO, Any, Final, Protocol, Self
 from tidewire_conformance import specification
 
 ReportCallback = Callable[[Mapping[str, Any]], None]
-"""Callback for one report, called as soon as the client writes it."""
+"""Callback for reports. It is called with each report as soon as the client has written it."""
 
 _INTRODUCTION_TIMEOUT = 20.0
-"""Seconds that a program has to write its introduction."""
+"""Time, in seconds, that a program may take to write its introduction."""
 _EXIT_TIMEOUT = 2.0
-"""Seconds that a program has to exit after `bye`."""
+"""Time, in seconds, that a program may take to exit after the command `bye`."""
 MAX_LINE: Final = 128 * 2**20
-"""Maximum length of a line from a program, in bytes."""
+"""Maximum length, in bytes, of a line that a program writes."""
 MAX_REPORTS: Final = 20_000
-"""Maximum number of reports for one command."""
+"""Maximum number of reports that a program may write for one command."""
 MAX_REPORTED: Final = 512 * 2**20
-"""Maximum total size of the reports for one command, in bytes."""
+"""Maximum total size, in bytes, of the reports for one command."""
 MAX_CONCURRENT_COMMANDS: Final = 64
-"""Maximum number of concurrent commands for one program, even if its introduction allows more."""
+"""Maximum number of concurrent commands for one process, even if the introduction allows more."""
 _MAX_STDERR: Final = 4000
-"""Number of bytes kept from the end of a program's standard error."""
+"""Number of bytes that are kept from the end of a program's standard error."""
 
 
 class AdapterError(Exception):
-    """The client under test, or its adapter program, violates the reporting protocol."""
+    """Raised if the client under test, or the program that drives it, violates the format of the reports."""
 
 
 class AdapterHungError(AdapterError):
-    """The client did not report an end in time."""
+    """Raised if the client did not report an end in time."""
 
 
 class AdapterDiedError(AdapterError):
-    """The client exited while it was running a command.
+    """Raised if the client exited while it was running a command.
 
     Attributes:
-        shared: The client was running several commands, so it is unknown which one caused the exit.
+        shared: Whether the client was running several commands, so that the cause of the exit is unknown.
     """
 
     def __init__(self, message: str, *, shared: bool = False) -> None:
@@ -70,39 +70,39 @@ class AdapterDiedError(AdapterError):
 
 
 class Adapter(Protocol):
-    """A client under test. Implementations must be thread-safe."""
+    """Client under test. Implementations must be thread-safe."""
 
     @property
     def name(self) -> str:
-        """Name of the client, for reports."""
+        """Name of the client, as reports show it."""
 
     @property
     def traits(self) -> frozenset[str]:
-        """Optional abilities of the client, from `traits` in the schema."""
+        """Optional abilities of the client. The member `traits` of the schema lists them."""
 
     def run(self, command: Mapping[str, Any], on_report: ReportCallback, seconds: float) -> None:
-        """Run a command and pass each report to the callback. The last report contains the end.
+        """Run a command and pass each report of the client to the callback. The last report contains the end.
 
         Args:
-            command: The command.
-            on_report: Called with each report.
-            seconds: Time limit for the command.
+            command: Command for the client.
+            on_report: Callback that is called with each report.
+            seconds: Time limit for the command, in seconds.
 
         Raises:
-            AdapterHungError: The client did not report an end within `seconds` and was stopped.
-            AdapterDiedError: The client exited.
+            AdapterHungError: The client did not report an end within the time limit.
+            AdapterDiedError: The client exited before it reported an end.
             AdapterError: The client sent an invalid report.
         """
 
 
 class ProgramAdapter:
-    """Adapter for a program that exchanges lines of JSON over its standard input and output."""
+    """Adapter for a client program that exchanges lines of JSON over its standard input and output."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        """Start one instance of the program and read its introduction.
+        """Start one process of the program and read its introduction.
 
         Raises:
-            AdapterError: The program cannot be started, or does not send an introduction.
+            AdapterError: The program cannot be started, or does not write an introduction.
         """
         self._argv = [*argv]
         self._lock = threading.Lock()
@@ -130,7 +130,7 @@ class ProgramAdapter:
         self.close()
 
     def close(self) -> None:
-        """Send `bye` to all running programs, then stop them."""
+        """Send the command `bye` to all processes, then stop them."""
         with self._lock:
             programs, self._programs = self._programs, []
         for program in programs:
@@ -182,7 +182,7 @@ class ProgramAdapter:
 
 
 class _Inbox:
-    """Queue of the reports for one command, limited in number and size."""
+    """Queue for the reports on one command, with limits for their number and total size."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[dict[str, Any] | AdapterError] = queue.SimpleQueue()
@@ -193,7 +193,7 @@ class _Inbox:
         self._bytes += size
         if self._reports > MAX_REPORTS or self._bytes > MAX_REPORTED:
             report = AdapterError(
-                f"more than {MAX_REPORTS} reports or {MAX_REPORTED} bytes of reports for one command"
+                f"the program wrote more than {MAX_REPORTS} reports or {MAX_REPORTED} bytes of reports for one command"
             )
         if self._reports <= MAX_REPORTS + 1:
             self._queue.put(report)
@@ -201,7 +201,7 @@ class _Inbox:
     def get(self, until: float) -> dict[str, Any]:
         left = until - time.monotonic()
         try:
-            # Check the time even if reports are queued: a program could send reports forever.
+            # Check the time even if reports are queued, because a program could write reports forever.
             report = self._queue.get(timeout=left) if left > 0 else None
         except queue.Empty:
             report = None
@@ -213,7 +213,7 @@ class _Inbox:
 
 
 class _Program:
-    """A running process with its pipes and its current commands."""
+    """Running process of a client program, with its pipes and its current commands."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         try:
@@ -255,8 +255,7 @@ class _Program:
         except AdapterHungError:
             self.kill()
             raise AdapterError(
-                f"the program wrote no introduction within {_INTRODUCTION_TIMEOUT:g} s; its first line must be "
-                '{"client": NAME, "can": […]}'
+                f'the program did not write the line {{"client": NAME, "can": […]}} within {_INTRODUCTION_TIMEOUT:g} s'
             ) from None
         except AdapterError:
             self.kill()
@@ -267,7 +266,10 @@ class _Program:
         return introduction
 
     def accept_command(self, name: str, at_once: int) -> _Inbox | None:
-        """Create the inbox for a command, or return None if the process is busy, retired or gone."""
+        """Create the inbox for a command.
+
+        Returns None if the process is busy, has exited, or must not run another command.
+        """
         with self._lock:
             if self.retired or self._inboxes is None or len(self._inboxes) >= at_once:
                 return None
@@ -275,7 +277,7 @@ class _Program:
             return self._inboxes.setdefault(name, _Inbox())
 
     def release(self, name: str) -> bool:
-        """Forget a command. Returns whether the process is now of no further use."""
+        """Remove a command. Returns whether the process can be stopped, because it cannot run another command."""
         with self._lock:
             if self._inboxes is None:
                 return True
@@ -285,7 +287,7 @@ class _Program:
     def write(self, command: Mapping[str, Any]) -> None:
         self._commands.put(json.dumps(command).encode() + b"\n")
 
-    # ---- pipes: each has a thread, so that a full pipe cannot block a run -----------------------------------------
+    # ---- pipes, each of which has a thread, so that a full pipe cannot block a run --------------------------------
 
     def _write_commands(self, pipe: IO[bytes]) -> None:
         while (line := self._commands.get()) is not None:
@@ -293,7 +295,7 @@ class _Program:
                 pipe.write(line)
                 pipe.flush()
             except (OSError, ValueError):
-                return  # the process closed its input; the thread that reads its output reports its exit
+                return  # the process closed its input, and the thread that reads its output reports the exit
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -323,19 +325,19 @@ class _Program:
         try:
             report = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise AdapterError(f"a line is not JSON: {line[:200]!r}") from error
+            raise AdapterError(f"the program wrote a line that is not JSON: {line[:200]!r}") from error
         if not isinstance(report, dict):
-            raise AdapterError(f"a line is not a JSON object: {line[:200]!r}")
+            raise AdapterError(f"the program wrote a line that is not a JSON object: {line[:200]!r}")
         name = str(report.get("id", ""))
         with self._lock:
             inboxes = self._inboxes or {}
             inbox = inboxes.get("") or inboxes.get(name)
             if inbox is None and len(inboxes) == 1:
-                # Deliver to the only running command, whose reader detects the wrong id.
+                # Deliver the report to the only running command. The reader of that command detects the wrong id.
                 inbox = next(iter(inboxes.values()))
             if inbox is None and name not in self._command_ids:
                 raise AdapterError(
-                    f"a report for {name!r}, which is not the id of any command: {line[:200]!r}"
+                    f"the program wrote a report for {name!r}, but no command has this id: {line[:200]!r}"
                 )
         if inbox is not None:
             inbox.put(report, len(line))
@@ -357,7 +359,7 @@ class _Program:
         self.kill()
 
     def _kill_process_group(self) -> None:
-        # Kill the whole process group: the children of a shell would otherwise keep the pipes open.
+        # Kill the whole process group. Otherwise, the children of a shell could keep the pipes open.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Judges a client by a recorded conversation: its requests with their times, and its reports."""
+"""Judgment of a client by the requests that it sent, their times, and the reports that it wrote."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,39 +16,50 @@ from tidewire_conformance.clients.player.reported_values_and_texts import (
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 
 _MIN_SECRET_LENGTH = 12
-"""Minimum length of a token that counts as leaked if a report contains it. Shorter tokens could occur by chance."""
+"""Minimum length of a token that counts as leaked if a report contains it.
+
+A shorter token could occur in a report by chance.
+"""
 
 _CLOCK_TOLERANCE = 0.002
-"""Tolerance for differences between clocks and timers, in seconds."""
+"""Tolerance, in seconds, for differences between clocks and timers."""
 
 _MIN_SPREAD = 1.1
-"""Minimum ratio of the longest to the shortest wait. Below it, the waits count as not random: for the nine shortest of
-thirteen random waits, the probability of a smaller ratio is one in ten million."""
+"""Minimum ratio of the longest to the shortest wait. Below this ratio, the waits count as not random.
+
+For the nine shortest of thirteen random waits, the probability of a smaller ratio is one in ten million.
+"""
 
 _MIN_KEY_LENGTH = 20
-"""Minimum number of visible ASCII characters needed for 128 random bits."""
+"""Minimum number of visible ASCII characters that a key with 128 random bits needs."""
 
 _MIN_KEY_DIFFERENCES = 12
-"""Minimum number of positions in which two random keys differ. Of 20 characters, one or two are equal by chance."""
+"""Minimum number of positions in which two random keys of 20 characters differ.
+
+Only one or two of the 20 characters are equal by chance.
+"""
 
 _KIND_NAMES = {"streams": "event stream", "submits": "submit", "cancels": "cancel", "unknown": "request"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A failure of the client."""
+    """Failure of the client in a scenario."""
 
     kind: str
     """Category: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness,
     end, problem, value, again, text, retracted, order, never, kept, items, incomplete, secret."""
     rules: tuple[str, ...]
-    """The requirements that fail."""
+    """Ids of the requirements that fail."""
     expected: str
     got: str
 
 
 def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
-    """Compare a conversation with the expectations of its scenario. An empty list means that the client is correct."""
+    """Compare a recorded conversation with the expectations of its scenario.
+
+    The result is an empty list if the client is correct.
+    """
     rules = scenario.requirements
     found = [
         *_requests(scenario, conversation),
@@ -98,7 +109,10 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
             yield from _timing_and_repetition(request, earlier, asked, rules, name, conversation.bound_factor)
         if request.waited_for is not None:
             yield Finding(
-                "promptness", rules, f"while {name} was open: {request.waited_for}", "did not happen"
+                "promptness",
+                rules,
+                f"while {name} was open: {request.waited_for}",
+                "the client did not do this",
             )
         yield from _reading_pace(request, rules, name, conversation.bound_factor)
         if (request.exchange or {}).get("closes") and (request.closed is None or request.flood_read):
@@ -120,14 +134,14 @@ def _stream_request(
     yield from _accept_encoding(request, name)
     path = asked.get("path", f"/v1/jobs/{JOB}/events").replace("{job}", JOB).replace("{job2}", JOB_2)
     without_cursor = request.target.partition("?after=")[0].partition("&after=")[0]
-    # A browser client may request errors within the stream, by `errors=inband`.
+    # A browser client may request errors as events in the stream, with `errors=inband`.
     if path not in {request.target, without_cursor, without_cursor.removesuffix("?errors=inband")}:
         yield Finding("path", rules, f"{name}: GET {path}", f"GET {request.target}")
     if "cursor" in asked:
         wanted = asked["cursor"] if isinstance(asked["cursor"], list) else [asked["cursor"]]
         allowed = {request.last_id if cursor == "held" else cursor for cursor in wanted}
         if request.number == 0 and (conversation.of_kind("attaching") or conversation.of_kind("submits")):
-            # The client read the job before, by itself or as the response to a submit. That job's cursor is 1-1.
+            # The client already has the job resource, from a GET or from the response to its POST. The cursor in it is 1-1.
             allowed.add("1-1")
         if request.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
@@ -145,7 +159,7 @@ def _reading_pace(
 ) -> Iterator[Finding]:
     """Check that the time to read a long part grows at most in proportion to its length.
 
-    The bound is relative to the time for a short part, so it holds on any machine.
+    The bound is relative to the time for a short part of the same stream, so it holds on any machine.
     """
     pace = (request.exchange or {}).get("pace")
     long, short = request.durations("long"), request.durations("short")
@@ -153,7 +167,7 @@ def _reading_pace(
         return
     most = max(pace["or_ms"] / 1000 * bound_factor, pace["times"] * max(short))
     if max(long) > most:
-        expected = f"{name}: the long part is read within {most:.2f} s, {pace['times']} times the short part"
+        expected = f"{name}: the client reads the long part within {most:.2f} s, {pace['times']} times the short part"
         got = f"{max(long):.2f} s for the long part, {max(short):.3f} s for the short part"
         yield Finding("pace", tuple(pace.get("rules", rules)), expected, got)
 
@@ -168,7 +182,7 @@ def _timing_and_repetition(
 ) -> Iterator[Finding]:
     elapsed = request.at - (earlier.last_sent_at or earlier.at)
     bounds = asked.get("wait_ms", {})
-    # Negative if the request arrived before the end of the previous response.
+    # The time is negative if the request arrived before the end of the previous response.
     if "least" in bounds and elapsed + _CLOCK_TOLERANCE < bounds["least"] / 1000:
         expected = f"{name}: at least {bounds['least']} ms after the previous response"
         yield Finding("wait", rules, expected, f"{elapsed * 1000:.0f} ms")
@@ -190,12 +204,18 @@ def _timing_and_repetition(
 
 
 def _differences(one: str, other: str) -> int:
-    """Count the positions in which two keys differ. A counter or a timestamp as key differs in few positions."""
+    """Count the positions in which two keys differ.
+
+    If a client uses a counter or a timestamp as the key, only few positions differ.
+    """
     return sum(a != b for a, b in zip_longest(one, other))
 
 
 def _randomness(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
-    """Check that waits are random. The longest quarter is ignored, since a busy machine may have delayed these waits."""
+    """Check that the waits between requests are random.
+
+    The longest quarter of the waits is ignored, because a busy machine may have delayed these requests.
+    """
     if not scenario.expect.get("drawn"):
         return
     requests = conversation.of_kind("streams")
@@ -311,12 +331,18 @@ def _forbidden_texts(scenario: Scenario, output: ClientOutput) -> Iterator[Findi
     for text in scenario.expect.get("never", ()):
         if any(text in json.dumps(value, ensure_ascii=False) for value in output.everything()):
             yield Finding(
-                "never", scenario.requirements, f"no delivered value contains {text!r}", "a value contains it"
+                "never",
+                scenario.requirements,
+                f"no delivered value contains {text!r}",
+                "a delivered value contains this text",
             )
 
 
 def _order(states: Iterable[Any], seen: Iterable[Any], rules: tuple[str, ...]) -> Iterator[Finding]:
-    """Check that delivered values follow the order of the states. States may be skipped, but none may return later."""
+    """Check that the delivered values follow the order of the states.
+
+    The client may skip a state, but it must not return to an earlier one.
+    """
     left = list(states)
     for value in seen:
         while left and not same(left[0], value):
@@ -349,7 +375,7 @@ def _retained_values(runs: Iterable[ClientRun], rules: tuple[str, ...]) -> Itera
             continue
         then = [report["value"] for report in run.values()]
         if not same(kept, then):
-            expected = f"delivered values do not change afterwards: {_short(then)}"
+            expected = f"values that do not change after they were delivered: {_short(then)}"
             yield Finding("kept", ("TW-DIF-033", *rules), expected, _short(kept))
 
 

@@ -1,6 +1,6 @@
-"""Record of the requests, responses and reports in a scenario, the only input of `client_judge`.
+"""Record of the requests, responses and reports in a scenario. The record is the only input of `client_judge`.
 
-Times are seconds of the monotonic clock.
+All times are in seconds of the monotonic clock.
 """
 
 import time
@@ -15,46 +15,49 @@ from tidewire_conformance.clients.player.scenario import Members
 
 @dataclass
 class RecordedRequest:
-    """A request and its response."""
+    """Request of the client, with the response of the scenario's server."""
 
     method: str
     target: str
-    """Path and query of the request line."""
+    """Path and query from the request line."""
     headers: dict[str, str]
-    """Header fields; names are in lower case."""
+    """Header fields of the request. Their names are in lower case."""
     body: bytes
     head: bytes
-    """Request line and header as received."""
+    """Request line and header fields as the server received them."""
     at: float
     """Time at which the server had read the whole request."""
     foreign: bool = False
-    """Whether the request went to the second origin."""
+    """Whether the client sent the request to the second origin of the server."""
     kind: str = ""
     number: int = 0
-    """Index among the requests of the same kind, from 0."""
+    """Index of the request among the requests of the same kind, starting at 0."""
     opens_stream: bool = False
-    """Whether the request is a submit whose response is the first stream."""
+    """Whether the request submits a job and its response is the first stream of that job."""
     exchange: Members | None = None
-    """The scripted exchange for this request; None if the request was not expected."""
+    """Scripted exchange for this request, or None if the scenario does not expect the request."""
     sent: list[tuple[float, bytes]] = field(default_factory=list)
-    """Pieces of the response without chunk framing. Each time is taken just before the piece is sent."""
+    """Pieces of the response, without the framing of chunks. Each time is taken just before the piece is sent."""
     last_sent_at: float | None = None
-    """Time just before the last piece was sent, or before the connection was closed if nothing was sent."""
+    """Time just before the last piece was sent. If nothing was sent, it is the time before the connection was closed."""
     closed: float | None = None
-    """Time at which the client closed the connection by itself."""
+    """Time at which the client closed the connection."""
     ending: tuple[float, str] | None = None
-    """Time and manner of the response's end, as in the scenario's `then`; None if the client closed first."""
+    """Time of the response's end, and the way in which the server ended it.
+
+    The way is a value of the scenario member `then`. None means that the client closed the connection first.
+    """
     waited_for: Any = None
-    """Description of the client action for which the server waited until the timeout."""
+    """Description of an action of the client for which the server waited until the timeout."""
     flood_read: bool = False
-    """Whether the client read all bytes of a flood, instead of closing the connection."""
+    """Whether the client read all bytes of a flood instead of closing the connection."""
     laps: list[tuple[str, float]] = field(default_factory=list)
-    """Names and start times of the scenario's timed parts."""
+    """Names and start times of the timed parts of the response."""
     last_id: str | None = None
-    """Id of the last logged event that the server had sent completely before this request."""
+    """Id of the last logged event that the server had sent completely before it received this request."""
 
     def durations(self, name: str) -> list[float]:
-        """Durations, in seconds, of all completed timed parts with this name."""
+        """Return the durations, in seconds, of all completed timed parts with this name."""
         return [ends - at for (lap, at), (_, ends) in pairwise(self.laps) if lap == name]
 
     @property
@@ -63,47 +66,53 @@ class RecordedRequest:
 
     @property
     def cursor(self) -> str | None:
-        """The cursor: `Last-Event-ID` if present and not empty, otherwise the query parameter `after`."""
+        """Cursor of the request.
+
+        The cursor is the header `Last-Event-ID` if it is not empty, and the query parameter `after` otherwise.
+        """
         return self.headers.get("last-event-id") or self.query_parameter("after") or None
 
     def query_parameter(self, name: str) -> str:
-        """Last value of a query parameter; empty if the parameter is missing."""
+        """Return the last value of a query parameter, or an empty string if the parameter is missing."""
         return parse_qs(urlsplit(self.target).query).get(name, [""])[-1]
 
 
 @dataclass
 class ClientRun:
-    """A command for the client, with the client's reports."""
+    """Command for the client, with the reports that the client wrote for it."""
 
     command: Members
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
     died: str = ""
-    """Exit summary of a client that exited before it reported an end; otherwise empty."""
+    """Exit summary of a client that exited before it reported an end, or an empty string otherwise."""
 
     @property
     def end(self) -> Members | None:
-        """The last report if it contains an end."""
+        """Last report if it contains an end, or None."""
         last = self.reports[-1][1] if self.reports else {}
         return last if "end" in last else None
 
     def values(self) -> Iterator[Members]:
-        """Reports of delivered values, in order."""
+        """Yield the reports of delivered values, in order."""
         return (report for _, report in self.reports if "saw" in report)
 
 
 @dataclass
 class Conversation:
-    """Record of one played scenario."""
+    """Recorded requests and reports of one played scenario."""
 
     began: float = field(default_factory=time.monotonic)
     bound_factor: float = 1.0
-    """Factor for upper time bounds, to allow for a slow machine."""
+    """Factor that multiplies upper time bounds, so that a slow machine does not cause failures."""
     requests: list[RecordedRequest] = field(default_factory=list)
     runs: list[ClientRun] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> list[RecordedRequest]:
-        """Requests of one kind. A submit whose response is a stream also counts as a request for a stream."""
+        """Return the requests of one kind.
+
+        A request that submits a job and gets a stream also counts as a request for a stream.
+        """
         return [
             request
             for request in self.requests
@@ -112,7 +121,7 @@ class Conversation:
 
 
 def read_request(stream: BinaryIO) -> RecordedRequest | None:
-    """Read one request. Returns None if the client closed the connection or did not send HTTP."""
+    """Read one HTTP request. Returns None if the client closed the connection or did not send HTTP."""
     head = line = stream.readline()
     words = line.split()
     if len(words) != 3:

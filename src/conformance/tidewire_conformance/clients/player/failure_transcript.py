@@ -1,4 +1,4 @@
-"""Text form of a scenario verdict: failed requirements, expected and actual results, and a timed transcript."""
+"""Text form of a scenario verdict: the failed requirements, the expected and actual results, and a timed transcript."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from tidewire_conformance.clients.player.reported_values_and_texts import printa
 from tidewire_conformance.judging.verdict import Outcome
 
 _MAX_PIECES = 12
-"""Number of response pieces, or of client reports, printed from each end of a long sequence."""
+"""Number of response pieces, or of client reports, that are printed from each end of a long sequence."""
 _MAX_BYTES = 160
-"""Number of bytes printed from each end of a long piece."""
+"""Number of bytes that are printed from each end of a long piece of a response."""
 _ENDINGS = {
     "eof": "(end of the body; the server closed the connection)",
     "close": "(closed by the server before the end of the body)",
@@ -19,11 +19,11 @@ _ENDINGS = {
     "stall": "(the server sends nothing more and keeps the connection open)",
     "keep": "(end of the body; the connection stays open for the next request)",
 }
-"""Descriptions of the ways in which a server can end a response."""
+"""Descriptions of the ways in which the server can end a response."""
 
 
 def describe(verdict: ScenarioVerdict) -> str:
-    """Explain a verdict; for a failure or error, include the transcript."""
+    """Describe a verdict in text. The transcript is included for a failure or an error."""
     return "\n".join(_lines(verdict))
 
 
@@ -44,7 +44,10 @@ def _lines(verdict: ScenarioVerdict) -> Iterator[str]:
 
 
 def transcript(conversation: Conversation) -> Iterator[str]:
-    """Lines for the requests, responses and reports, with milliseconds since the start of the scenario."""
+    """Yield lines for the requests, responses and reports.
+
+    Each line begins with the time in milliseconds since the start of the scenario.
+    """
     began = conversation.began
     moments: list[tuple[float, str]] = []
     for number, request in enumerate(conversation.requests, 1):
@@ -77,7 +80,10 @@ def _request_lines(request: RecordedRequest) -> Iterator[tuple[float, str]]:
     if request.ending is not None:
         yield request.ending[0], f"< {_ENDINGS[request.ending[1]]}"
     if request.waited_for is not None:
-        yield request.last_sent_at or request.at, f"! timed out while waiting for: {request.waited_for}"
+        yield (
+            request.last_sent_at or request.at,
+            f"! the server waited until its timeout for: {request.waited_for}",
+        )
     if request.closed is not None:
         yield request.closed, "> (closed by the client)"
 

@@ -1,4 +1,4 @@
-"""Plays scenarios: runs a client against the server of each scenario and judges the recorded conversation."""
+"""Scenario player, which runs a client against the server of each scenario and judges the recorded conversation."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,16 +20,19 @@ from tidewire_conformance.clients.player.scenario_server import ScenarioServer
 from tidewire_conformance.judging.verdict import Outcome
 
 MAX_CONCURRENT_SCENARIOS = 16
-"""Default number of scenarios played at the same time. A scenario mostly waits, so this may exceed the number of cores."""
+"""Default number of scenarios that are played concurrently.
+
+A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
+"""
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that a client has to close its connection after it reported an end."""
+"""Time, in seconds, that a client may take to close its connection after it has reported an end."""
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """Result of one scenario with one client."""
+    """Result of one scenario that was played with one client."""
 
     scenario: Scenario
     client: str
@@ -40,12 +43,12 @@ class ScenarioVerdict:
 
 
 def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> ScenarioVerdict:
-    """Play one scenario and judge the client.
+    """Play one scenario and judge the client by its requests and reports.
 
     Args:
-        scenario: The scenario to play.
-        adapter: The client under test.
-        patience: Factor for all time limits of the client. Minimum waits are not scaled.
+        scenario: Scenario to play.
+        adapter: Client under test.
+        patience: Factor that multiplies all time limits for the client. Minimum waits stay the same.
     """
     missing = scenario.needs - adapter.traits
     if missing:
@@ -61,7 +64,7 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Scen
                 if conversation.runs[-1].hung or conversation.runs[-1].died:
                     break
         except AdapterDiedError:
-            # The program ran several commands. Play this scenario by itself to find the one that makes it exit.
+            # The program exited while it ran several commands. Repeat this command alone to find the cause of the exit.
             return play(scenario, adapter, patience=patience)
         except AdapterError as error:
             return ScenarioVerdict(
@@ -79,7 +82,7 @@ def play_all(
     patience: float = 1.0,
     workers: int = MAX_CONCURRENT_SCENARIOS,
 ) -> Iterator[ScenarioVerdict]:
-    """Play scenarios concurrently and yield each verdict when it is complete. Long scenarios start first."""
+    """Play scenarios concurrently, and yield each verdict when its scenario has ended. Long scenarios start first."""
     ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
     with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
         verdicts: list[Future[ScenarioVerdict]] = [
@@ -98,10 +101,10 @@ def _run_action(action: Members, server: ScenarioServer, adapter: Adapter, secon
 
     def on_report(report: Mapping[str, Any]) -> None:
         for error in reports.iter_errors(report):
-            raise AdapterError(f"{report!r} is not a report: {error.message[:200]}")
+            raise AdapterError(f"{report!r} is not a valid report: {error.message[:200]}")
         if report["id"] != command["id"]:
             raise AdapterError(
-                f"a report for {report['id']!r} while the command {command['id']!r} is running"
+                f"the client wrote a report for {report['id']!r} while the command {command['id']!r} was running"
             )
         server.add_report(run, report)
 
@@ -139,7 +142,7 @@ def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]
 
 
 def _wait_after_end(scenario: Scenario, server: ScenarioServer) -> None:
-    """Wait after the client's end: connections must be closed, and no further request may arrive."""
+    """Wait after the client has reported an end, to see whether it closes its connections and sends further requests."""
     requests = server.conversation.requests
     server.wait(
         lambda: all(request.closed for request in requests if (request.exchange or {}).get("closes")),

@@ -1,4 +1,4 @@
-"""Rendering of a scenario's stream into bytes to send and events to wait for."""
+"""Conversion of a scenario's stream into bytes to send and events to wait for."""
 
 import base64
 import json
@@ -11,57 +11,60 @@ from tidewire_conformance.clients.player.scenario import Members
 LINE_ENDS = {"lf": b"\n", "cr": b"\r", "crlf": b"\r\n"}
 
 DEFAULT_RETRY_MS = 5
-"""Default of the field `retry` in a hello event, in milliseconds."""
+"""Default value, in milliseconds, of the field `retry` in a `hello` event."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Send nothing for the given number of seconds."""
+    """Step that sends nothing for a number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class WaitForDelivery:
-    """Send nothing until the client has delivered this value to its user."""
+    """Step that sends nothing until the client has delivered this value to its user."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class WaitForRequest:
-    """Send nothing until a request of this kind has arrived."""
+    """Step that sends nothing until the client has sent a request of this kind."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class StartTiming:
-    """Start a timed part with this name."""
+    """Step that starts a timed part of the stream with this name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Flood:
-    """Send `size` bytes of an event that never ends."""
+    """Step that sends `size` bytes of an event that never ends."""
 
     size: int
     line: int = 0
-    """Length of each data line in bytes; 0 for a single endless line."""
+    """Length of each `data` line in bytes, or 0 for a single line that never ends."""
 
 
 Step = bytes | Pause | WaitForDelivery | WaitForRequest | StartTiming | Flood
 
 
 def cursor_key(cursor: str) -> tuple[int, int]:
-    """Sort key of an event id: epoch, then sequence number."""
+    """Return a sort key for an event id, which consists of the epoch and the sequence number."""
     epoch, _, seq = cursor.partition("-")
     return int(epoch), int(seq)
 
 
 def compact(value: Any) -> str:
-    """Encode JSON without white space. Non-ASCII characters are not escaped, so a stream can be cut inside one."""
+    """Encode a value as JSON without white space.
+
+    Non-ASCII characters are not escaped, so a scenario can cut a stream within a character.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -76,11 +79,11 @@ def render(
     """Convert the steps of a scenario to bytes and waits.
 
     Args:
-        steps: The steps in the scenario's notation.
-        fill: Replaces placeholders such as {job}.
-        line_end: A key of `LINE_ENDS`. Does not apply to the steps `bytes` and `base64`.
-        log: Events for the step `log`.
-        cursor: The step `log` sends only events after this id; None sends all.
+        steps: Steps in the notation of the scenario file.
+        fill: Function that replaces placeholders such as {job}.
+        line_end: Key of `LINE_ENDS`. It does not apply to the steps `bytes` and `base64`.
+        log: Events that the step `log` sends.
+        cursor: Id after which the step `log` sends events. If it is None, the step sends all events.
     """
     for step in steps:
         match step:
@@ -134,7 +137,7 @@ def _event(name: str | None, kind: str | None, retry: int | None, data: str) -> 
 
 
 def hello_data(members: Members) -> dict[str, Any]:
-    """Build the data of a hello event; `members` override the defaults."""
+    """Build the data of a `hello` event. Members in the argument replace the defaults."""
     return {
         "protocol": "tidewire/1",
         "job": "{job}",
@@ -149,7 +152,7 @@ def hello_data(members: Members) -> dict[str, Any]:
 
 
 def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
-    """Truncate the steps after a total of `after` bytes. A negative number counts from the end."""
+    """Truncate the steps after a total of `after` bytes. A negative number is counted from the end."""
     if after < 0:
         after += sum(len(step) for step in steps if isinstance(step, bytes))
     for step in steps:
@@ -164,12 +167,12 @@ def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
 
 
 def regroup(steps: Iterable[Step], chunk: str | int) -> Iterator[Step]:
-    """Regroup the bytes of the steps into pieces that are sent separately.
+    """Regroup the bytes of the steps into the pieces that the server sends separately.
 
     Args:
-        steps: Bytes and waits.
-        chunk: "step" sends each step by itself, "all" joins steps without a wait between them, and a number sends
-            pieces of at most that many bytes.
+        steps: Bytes to send, and steps that wait.
+        chunk: How to form the pieces. "step" sends each step alone, "all" joins the steps between two waits, and a
+            number sends pieces of at most that many bytes.
     """
     together = b""
     for step in steps:

@@ -1,4 +1,4 @@
-"""Values and texts that a client delivered, collected from its reports by item."""
+"""Values and texts that a client delivered, collected from its reports for each item."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,15 +9,18 @@ from tidewire_conformance.clients.player.scenario import Members
 
 @dataclass
 class ClientOutput:
-    """Delivered values and text deltas, by item index."""
+    """Delivered values and changes of texts, by the index of the item."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)
     deltas: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-    """Pairs of retracted code points and added text; empty for a client that reports values only."""
+    """Pairs of the number of retracted code points and the added text.
+
+    The list is empty for a client that reports only values.
+    """
 
     @classmethod
     def of(cls, runs: Iterable[Iterable[Members]]) -> Self:
-        """Collect the reports of all runs."""
+        """Collect the delivered values from the reports of several commands."""
         output = cls()
         for report in (report for run in runs for report in run):
             index = report.get("index", 0)
@@ -27,7 +30,7 @@ class ClientOutput:
         return output
 
     def everything(self) -> Iterator[Any]:
-        """Iterate over all delivered values and texts."""
+        """Yield all delivered values and texts."""
         for values in self.values.values():
             yield from values
         for deltas in self.deltas.values():
@@ -36,7 +39,7 @@ class ClientOutput:
     def text(self, index: int) -> tuple[str, int]:
         """Assemble the text of an item, and count its retracted code points.
 
-        If the client reports values only, the deltas are computed from the common prefix of consecutive values.
+        If the client reports only values, the changes are computed from the common prefix of consecutive values.
         """
         text, retracted = "", 0
         for deleted, more in self.deltas.get(index) or self._differences(index):
@@ -59,14 +62,17 @@ class ClientOutput:
 
 
 def text_of(value: Any) -> str | None:
-    """Text of a value: the value itself if it is a string, otherwise its member `text`."""
+    """Return the text in a value, or None.
+
+    The text is the value itself if it is a string, and otherwise its member `text`.
+    """
     if isinstance(value, dict):
         value = value.get("text")
     return value if isinstance(value, str) else None
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare two JSON values: 1 equals 1.0, but true does not equal 1."""
+    """Compare two JSON values. The number 1 equals 1.0, but it does not equal true."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -77,5 +83,5 @@ def same(one: Any, other: Any) -> bool:
 
 
 def printable(text: str) -> str:
-    """Escape lone surrogates, which a client may report but which cannot be encoded as UTF-8."""
+    """Escape lone surrogates. A client may report them, but they cannot be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Loading of scenario files. `spec/schema/scenario.schema.json` documents each member."""
+"""Loader for scenario files. The schema `spec/schema/scenario.schema.json` documents each member of these files."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,24 +10,24 @@ from tidewire_conformance import specification
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
 JOB_2 = "Zt6wQ3uLr0eN5vB9yXc1Ks"
-"""Job ids that replace the placeholders {job} and {job2}."""
+"""Job ids that replace the placeholders {job} and {job2} in scenarios."""
 
 DEFAULT_PATIENCE = 10.0
-"""Default time limit for one action of a client, in seconds."""
+"""Default time limit, in seconds, for one command to the client."""
 
 Members = Mapping[str, Any]
 
 REQUEST_KINDS = ("streams", "submits", "jobs", "cancels")
-"""Kinds of requests. Each kind has its own script of responses."""
+"""Kinds of requests that a scenario can answer. Each kind has a separate script of responses."""
 
 
 class ScenarioError(ValueError):
-    """A scenario file does not match its schema; the message contains place and reason."""
+    """Raised if a scenario file does not match its schema. The message contains the location and the reason."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scripted conversation between a client and a server."""
+    """Scripted conversation between a client and a server."""
 
     name: str
     about: str
@@ -36,19 +36,19 @@ class Scenario:
     needs: frozenset[str] = frozenset()
     actions: tuple[Members, ...] = ({"do": "follow"},)
     scripts: Mapping[str, tuple[Members, ...]] = field(default_factory=dict)
-    """Scripted exchanges by kind of request. A request of a kind without a script is a failure."""
+    """Scripted exchanges, by the kind of the request. If a kind has no script, the client must not send such a request."""
     discovery: Members = field(default_factory=dict)
     log: tuple[Members, ...] = ()
     patience: float = DEFAULT_PATIENCE
-    """Time limit for one action of the client, in seconds."""
+    """Time limit, in seconds, for one command to the client."""
     area: str = ""
-    """Name of the scenario's file without its suffix."""
+    """Name of the scenario file, without its suffix."""
     late: float = 0.0
-    """Delay before each response, in seconds."""
+    """Delay, in seconds, before the server sends each response."""
 
 
 def load_all(folder: Path | None = None) -> list[Scenario]:
-    """Load all scenarios of a folder, by default those of the specification, sorted by file name.
+    """Load all scenarios of a folder, sorted by file name. By default, the folder is that of the specification.
 
     Raises:
         ScenarioError: A file does not match its schema, or two scenarios have the same name.
@@ -66,7 +66,7 @@ def load(file: Path) -> list[Scenario]:
     """Load the scenarios of one file.
 
     Raises:
-        ScenarioError: The file does not match its schema, or uses an unknown part.
+        ScenarioError: The file does not match its schema, or refers to an undefined part.
     """
     content = json.loads(file.read_text(encoding="utf-8"))
     for error in specification.validator("scenario").iter_errors(content):
@@ -106,4 +106,4 @@ def _steps(steps: Iterable[Members], parts: Mapping[str, Any]) -> Iterator[Membe
         elif step["use"] in parts:
             yield from _steps(parts[step["use"]], parts)
         else:
-            raise ScenarioError(f'unknown part {step["use"]!r}: add it to "parts" of the file')
+            raise ScenarioError(f'undefined part {step["use"]!r}; add it to "parts" in the scenario file')

@@ -1,4 +1,4 @@
-"""Default response bodies of a scenario's server. Each is valid unless the scenario overrides a member."""
+"""Default bodies for the responses of a scenario's server. They are valid unless the scenario overrides a member."""
 
 from typing import Any
 
@@ -20,7 +20,9 @@ _LIMITS = {
 
 
 def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
-    """Build a job resource, by default queued with the cursor 1-1; `members` override the defaults."""
+    """Build a job resource. By default, the job is queued and its cursor is 1-1. Members in the argument replace the
+    defaults.
+    """
     queued = {"status": "queued", "items": [{"status": "queued", "value": None}], "usage": {}, "notes": []}
     state = members.get("state", queued)
     done = members.get("done")
@@ -45,12 +47,12 @@ def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
 
 
 def problem_body(members: Members, status: int) -> dict[str, Any]:
-    """Build a problem; `members` override the defaults of the required members."""
+    """Build a problem document. Members in the argument replace the defaults."""
     return {"title": members["code"], "status": status, "retryable": False, **members}
 
 
 def discovery_body(members: Members) -> dict[str, Any]:
-    """Build the discovery document; `members` override the defaults."""
+    """Build the discovery document. Members in the argument replace the defaults."""
     return {
         "protocol": "tidewire/1",
         "server": "scenario/1.0",

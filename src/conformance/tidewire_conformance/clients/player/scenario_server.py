@@ -1,8 +1,8 @@
-"""Server that plays a scenario over raw TCP: it can cut inside a character, reset, stall or violate the protocol.
+"""Server that plays a scenario over raw TCP. It can cut a stream inside a character, stall, or violate the protocol.
 
-Each connection has a thread. Requests are sorted by kind, and each kind has its own script of responses, so a client may
-send requests of different kinds in any order that the protocol allows. In addition to the scripted responses, the server
-answers discovery, one endpoint, and reads of a queued job. The server only records; `client_judge` judges the record.
+Each connection has a thread. Each kind of request has a separate script of responses, so a client may send requests of
+different kinds in any order that the protocol allows. Even without a script, the server answers requests for discovery,
+for one endpoint, and for a queued job. The server only records the conversation, and `client_judge` judges the record.
 """
 
 import contextlib
@@ -45,12 +45,12 @@ from tidewire_conformance.clients.player.scenario_bodies import (
 _JOB = re.compile(r"/v1/jobs/([^/]+)")
 _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
 _PROBE_INTERVAL = 0.02
-"""Interval, in seconds, at which an idle connection is checked for a close by the client."""
+"""Interval, in seconds, at which the server checks whether the client has closed an idle connection."""
 _FLOOD_PIECE = 2**20
-"""Bytes sent in one call during a flood. Each call switches threads, so small pieces would be slow."""
+"""Number of bytes that one call sends during a flood. Each call switches threads, so small pieces would be slow."""
 _UNEXPECTED_REQUEST: Members = {
     "status": 410,
-    "problem": {"code": "job_expired", "detail": "the scenario expects no further request of this kind"},
+    "problem": {"code": "job_expired", "detail": "the scenario does not expect another request of this kind"},
 }
 
 
@@ -62,15 +62,15 @@ class ScenarioServer:
     """Context manager that serves one scenario.
 
     Attributes:
-        conversation: Record of the scenario so far.
+        conversation: Record of the scenario up to the present.
     """
 
     def __init__(self, scenario: Scenario, *, patience: float) -> None:
-        """Prepare the server. It listens while the context manager is entered.
+        """Create the server. It listens while its `with` block is active.
 
         Args:
-            scenario: The scenario to play.
-            patience: Seconds that a step such as `until_saw` waits for the client.
+            scenario: Scenario to play.
+            patience: Time, in seconds, that a step such as `until_saw` waits for the client.
         """
         self.conversation = Conversation()
         self._scenario = scenario
@@ -87,7 +87,7 @@ class ScenarioServer:
 
     @property
     def url(self) -> str:
-        """Base URL for the client."""
+        """Base URL that the client must use."""
         return _origin(self._listeners[0])
 
     def __enter__(self) -> Self:
@@ -113,7 +113,7 @@ class ScenarioServer:
             thread.join(5)
 
     def add_report(self, run: ClientRun, report: Members) -> None:
-        """Record a report of the client and wake threads that wait for it."""
+        """Record a report of the client and wake the threads that wait for reports."""
         with self._changed:
             run.reports.append((time.monotonic(), report))
             if "saw" in report:
@@ -121,7 +121,7 @@ class ScenarioServer:
             self._changed.notify_all()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until a condition on the conversation is true. Returns False on timeout."""
+        """Wait until a condition on the conversation is true. Returns False if the timeout expires first."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
 
@@ -152,13 +152,13 @@ class ScenarioServer:
                     if not self._respond(connection, request, exchange):
                         return
         except (OSError, ValueError):
-            pass  # the client closed the connection or sent invalid HTTP; the record shows the missing requests
+            pass  # The client closed the connection or sent invalid HTTP. The record shows which requests are missing.
         finally:
             with self._changed:
                 self._open.discard(connection)
 
     def _record_and_find_response(self, request: RecordedRequest) -> Members:
-        """Find the response to a request and record both."""
+        """Record a request, and find and record the response to it."""
         with self._changed:
             request.kind = _kind(request)
             request.number = len(self.conversation.of_kind(request.kind))
@@ -191,7 +191,7 @@ class ScenarioServer:
             return None
         streams = self._scenario.scripts.get("streams", ())
         if request.kind == "submits" and "job" in found and streams and _asks_for_stream(request):
-            # The submit asks for a stream, so its response is the first scripted stream.
+            # This request submits a job and accepts a stream, so respond with the first scripted stream.
             request.opens_stream = True
             job = f"/v1/jobs/{JOB}"
             headers = {
@@ -226,12 +226,12 @@ class ScenarioServer:
                     self._stream(connection, request, exchange, status, ends=then == "eof")
                 else:
                     self._body(connection, request, exchange, status, closes=then != "keep")
-            # Record before closing: a fast client may send its next request before this thread continues.
+            # Record the end before the connection closes. A fast client may send its next request before this thread continues.
             request.ending = request.ending or (time.monotonic(), then)
             if then == "stall":
                 self._stay_open(connection, request)
         except (_ConnectionOver, OSError):
-            # A failed send means that the client closed, unless this server is stopping or its own wait timed out.
+            # The client closed the connection, unless this server is stopping or its wait for the client timed out.
             if not self._stopping.is_set() and request.waited_for is None:
                 self._closed_by_client(request)
             return False
@@ -333,7 +333,7 @@ class ScenarioServer:
     ) -> None:
         request.last_sent_at = time.monotonic()
         request.sent.append((request.last_sent_at, data))
-        # Record before sending: a fast client may send its next request before this thread continues.
+        # Record the id before the data is sent. A fast client may send its next request before this thread continues.
         if data[-1:] in {b"\n", b"\r"}:
             self._record_last_id(request)
         connection.sendall(data if framed is None else framed)
@@ -346,7 +346,7 @@ class ScenarioServer:
         request: RecordedRequest,
         version: str = "1.1",
     ) -> bytes:
-        # Allow every origin: cross-origin access control is a matter of the server, and this suite tests the client.
+        # Allow every origin, because cross-origin access control is a feature of servers, and this scenario tests a client.
         headers["Access-Control-Allow-Origin"] = request.headers.get("origin")
         scripted = exchange.get("headers", {})
         kept = {
@@ -375,11 +375,7 @@ class ScenarioServer:
         condition: Callable[[], bool],
         seconds: float,
     ) -> bool:
-        """Wait for a condition while checking the connection. Returns False on timeout.
-
-        Raises:
-            _ConnectionOver: The client closed the connection, or the server is stopping.
-        """
+        """Wait for a condition, and check meanwhile whether the connection is still open. Returns False on timeout."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self.wait(lambda: condition() or self._stopping.is_set(), min(_PROBE_INTERVAL, left)):
@@ -401,14 +397,16 @@ class ScenarioServer:
             self._changed.notify_all()
 
     def _record_last_id(self, request: RecordedRequest) -> None:
-        """Record the id of the last event that was sent completely, which the client is expected to use as its cursor."""
+        """Record the id of the last event that was sent completely. The client is expected to use this id as its
+        cursor.
+        """
         if request.exchange is not None and "events" in request.exchange:
             for name in _logged(b"".join(data for _, data in request.sent[1:])):
                 self._last_id = name
 
 
 def _in_band(exchange: Members) -> Members:
-    """Convert a problem response to an event stream, as requested by `errors=inband` (section 10.1)."""
+    """Convert a problem response to an event stream, as the query parameter `errors=inband` requests (section 10.1)."""
     problem = problem_body(exchange["problem"], exchange["status"])
     event: dict[str, Any] = {"event": "problem", "data": problem}
     if not problem["retryable"]:
@@ -418,7 +416,7 @@ def _in_band(exchange: Members) -> Members:
 
 
 def _logged(body: bytes) -> Iterator[str]:
-    """Ids of the logged events that a body contains completely."""
+    """Yield the ids of the logged events that a body contains completely."""
     body = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     for block in body.split(b"\n\n")[:-1]:
         lines = block.split(b"\n")
