@@ -153,7 +153,7 @@ def methods(of: str, called: str, *left_out: str) -> Callable[[], str]:
 def gives() -> str:
     from tidewire_server import Append, ItemError, Last
 
-    rows = ["| what it gives or raises | does |", "|---|---|"]
+    rows = ["| returned, yielded or raised | effect |", "|---|---|"]
     for each in (Append, Last, ItemError):
         meaning = " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())
         details = "".join(f" `{name}`: {what}" for name, what in arguments_of(each).items())
