@@ -28,8 +28,8 @@ def test_the_appendix_says_of_bytes_what_was_measured():
     measured = (ROOT / "docs/explanation/measurements.md").read_text(encoding="utf-8")
     servers = {
         "Gradio 6.31, diffs in an envelope": "gradio",
-        "this protocol, each step an event with its id, checks included": "ours, one event per step",
-        "this protocol, merged as in section 5.5": "ours, merged",
+        "this protocol, each step an event with its id, checks included": "tidewire, one event per step",
+        "this protocol, merged as in section 5.5": "tidewire, merged",
     }
     said = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+) \| bench \|$", TEXT, re.MULTILINE))
     assert said.keys() == servers.keys()
