@@ -78,13 +78,13 @@ def _where_bytes_go(rows: list[dict]) -> str:
     bare, checks = frame * n + seqs + floor, n // 64
     left = 4.6 * floor - (row["stream"] - row["checks"])
     return (
-        f"Of the {row['stream']:,} bytes for one event per step, {floor:,} are the text, {seqs:,} the sequence numbers and "
-        f"{frame} × {n:,} the remaining characters of two short lines: {bare / floor:.2f} × the text. "
-        f"A text needs a check every 64 changes. {checks} events have a check, which makes each of them "
-        f"{row['checks'] / checks:.0f} bytes longer ({row['checks'] / floor:.2f} × the text). "
-        f"The target of 4.6 would leave {left / checks:.0f} bytes for each check, less than a CRC in decimal digits. "
-        f"The protocol therefore needs {row['stream'] / floor:.2f} × the text. Servers merge events by default, which makes "
-        f"this overhead insignificant."
+        f"With one event per step, the stream has {row['stream']:,} bytes. Of these, {floor:,} bytes are the text, {seqs:,} bytes "
+        f"are sequence numbers, and {frame} × {n:,} bytes are the other characters of the two lines of each event. Together "
+        f"this is {bare / floor:.2f} × the text. A text needs a check every 64 changes, so {checks} events contain a check. "
+        f"A check makes an event {row['checks'] / checks:.0f} bytes longer, and all checks together are "
+        f"{row['checks'] / floor:.2f} × the text. The target of 4.6 × would leave {left / checks:.0f} bytes for each check, "
+        f"which is not enough even for the decimal digits of a CRC. The protocol therefore needs "
+        f"{row['stream'] / floor:.2f} × the text. This overhead is insignificant by default, because servers merge events."
     )
 
 
@@ -102,7 +102,8 @@ def finding() -> str:
     exact = ", ".join(f"{name} {right}" for name, right in result["exact"].items())
     return (
         "\n\n".join(parts)
-        + f"\n\nOf {result['edits']} small changes, including types, exactly reproduced: {exact}.\n\n"
+        + f"\n\nThe correctness of the diffs was tested with {result['edits']} small changes, including changes of a type. These numbers "
+        f"of changes were reproduced exactly: {exact}.\n\n"
         f"Medians of {result['repetitions']} repetitions, CPU time, Python {result['python']}, {result['cpus']} cores; "
         f"{versions(result['versions'])}.\n"
     )
@@ -174,7 +175,7 @@ def streams() -> str:
     first = result["first"][0]
     return (
         f"{steady}\n\n{each}\n\n{stack}\n\n"
-        f"Time from a submit to the first event on the wire: {first['p50_ms']:.1f} ms (median), {first['p99_ms']:.1f} ms (99th percentile).\n"
+        f"The time from the submission of a job to the first event on the wire is {first['p50_ms']:.1f} ms (median) or {first['p99_ms']:.1f} ms (99th percentile).\n"
         f"Python {result['python']}, {result['cpus']} cores; {versions(result['versions'])}.\n"
     )
 
@@ -207,8 +208,8 @@ def batching() -> str:
         ""
         if plain is None
         else (
-            f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. A batched endpoint "
-            f"in the same server changes this by {plain['pays']:+.1%} (median of pairs; the target is at most 2 %).\n"
+            f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. If the same server also "
+            f"has a batched endpoint, this time changes by {plain['pays']:+.1%} (median of pairs). The target is at most 2 %.\n"
         )
     )
     return (
@@ -225,7 +226,7 @@ def stalled() -> str:
         [row["server"], *(f"{row[name]:,.0f}" for name in ("process", "kernel", "together"))]
         for row in result["rows"]
     ]
-    idle = "; ".join(
+    idle = " and ".join(
         f"{share:.1%} with a ping every {float(beat):g} s" for beat, share in result["idle_share"].items()
     )
     return (
@@ -288,9 +289,10 @@ def client() -> str:
     )
     return (
         f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{memory}\n\n"
-        f"{result['n']:,} events, medians of {result['repetitions']} repetitions. Time from a submit to its first value: {first}. "
-        f"The second table shows the peak memory growth of the client process relative to the document. "
-        f"{result['crowd']['jobs']} concurrent jobs use {result['crowd']['client_threads']} client thread. "
+        f"The numbers are medians of {result['repetitions']} repetitions with {result['n']:,} events. The time from the submission of a "
+        f"job to its first value is, by client: {first}. The second table shows the peak memory growth of the client process "
+        f"relative to the document. For {result['crowd']['jobs']} concurrent jobs, the number of client threads is "
+        f"{result['crowd']['client_threads']}. "
         f"Python {result['python']}; {versions(result['versions'])}.\n"
     )
 
@@ -328,8 +330,8 @@ def log() -> str:
     killed = result["kill"]
     return (
         f"{table(head, rows)}\n\n"
-        f"Time from the kill of a server to the first event of the new attempt: {killed['resumed_ms']:.0f} ms, of which the\n"
-        f"start of a Python process takes {killed['process_start_ms']:.0f} ms; medians of {killed['kills']} kills.\n\n"
+        f"The time from the kill of a server to the first event of the new attempt is {killed['resumed_ms']:.0f} ms. The start of a\n"
+        f"Python process alone takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} kills.\n\n"
         f"Medians of {result['repetitions']} repetitions, Python {result['python']}, {result['cpus']} cores; "
         f"{versions(result['versions'])}.\n"
     )
@@ -344,7 +346,7 @@ def start() -> str:
         for name, row in result["cpu_seconds"].items()
     ]
     return (
-        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient`, including imports, blocks "
+        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient` and its imports block "
         f"the event loop for at most {result['loop_held_seconds'] * 1000:.0f} ms. Python {result['python']}.\n"
     )
 
@@ -357,7 +359,7 @@ def jobs() -> str:
         for row in result["rows"]
     ]
     kept = f"{result['retained']:,}"
-    return f"{table(head, rows)}\n\nLog: {result['log']}; {kept} ended jobs retained. Python {result['python']}.\n"
+    return f"{table(head, rows)}\n\nThe log is in {result['log']}, and the server keeps {kept} ended jobs. Python {result['python']}.\n"
 
 
 def applying() -> str:
