@@ -35,16 +35,17 @@ def main() -> None:
         section(
             "Short runs over a slow link",
             "For short runs, sending diffs must not be slower than sending whole values. A client reads a chat of a hundred messages,\n"
-            "whose last text grows N times, through a link with 30 Mbit/s and a round trip time of 40 ms. The script is `python\n"
-            "bench/short_runs.py`. The target is at most 1.02 × the time of whole states, which the server sends with `?diffs=0`.",
+            "whose last text grows N times, through a link with 30 Mbit/s and a round trip time of 40 ms. The script is\n"
+            "`python bench/short_runs.py`. The target is at most 1.02 × the time of whole states, which the server sends with\n"
+            "`?diffs=0`.",
             tables.short_runs,
         ),
         section(
             "Computing diffs",
             "These tables show what one step of a function costs the server until the event of the step is in the log. A step is\n"
             "either an explicit append, or the yield of a value that was changed in place. For the other libraries, only the\n"
-            "computation of the diff is measured, without the copy of the previous value that they need. The script is `python\n"
-            "bench/finding.py`. The targets are 0.5 µs for an append at any size and 10 µs for a yield at 10,000 rows.",
+            "computation of the diff is measured, without the copy of the previous value that they need. The script is\n"
+            "`python bench/finding.py`. The targets are 0.5 µs for an append at any size and 10 µs for a yield at 10,000 rows.",
             tables.finding,
         ),
         section(
@@ -71,10 +72,10 @@ def main() -> None:
             "Tokens from function to application",
             "A function produces tokens one by one or in blocks of sixteen. An application receives each piece through one server\n"
             "process and one client process. tidewire merges tokens to at most one event per 5 ms. sse-starlette is used together\n"
-            "with httpx-sse and a pydantic model for each event, and gradio together with gradio_client. The script is `python\n"
-            "bench/end_to_end.py`. The targets for streams of 20,000 tokens are 10 × the tokens per second of sse-starlette and 30 ×\n"
-            "those of gradio. For single tokens, the first target is met in CPU time but missed in tokens per second, because\n"
-            "producing the tokens takes most of the time. In short streams, most of the cost is the fixed cost of a job.",
+            "with httpx-sse and a pydantic model for each event, and gradio together with gradio_client. The script is\n"
+            "`python bench/end_to_end.py`. The targets for streams of 20,000 tokens are 10 × the tokens per second of sse-starlette\n"
+            "and 30 × those of gradio. For single tokens, the first target is met in CPU time but missed in tokens per second,\n"
+            "because producing the tokens takes most of the time. In short streams, most of the cost is the fixed cost of a job.",
             tables.end_to_end,
         ),
         section(
@@ -103,8 +104,8 @@ def main() -> None:
         section(
             "CPU-bound plain functions",
             "Five plain functions (`def`) keep five threads of the server busy. The table shows the latency of other requests in this\n"
-            "time, for several values of Python's thread switch interval. Python's default is 5 ms, and the default of `tidewire\n"
-            "serve` is 0.5 ms. The script is `python bench/busy_threads.py`.",
+            "time, for several values of Python's thread switch interval. Python's default is 5 ms, and the default of\n"
+            "`tidewire serve` is 0.5 ms. The script is `python bench/busy_threads.py`.",
             tables.busy_threads,
         ),
         section(

@@ -25,8 +25,8 @@ def decoder() -> str:
     rows.append(["*target for “" + JUDGED + "”*", *bars])
     return (
         f"{table(head, rows)}\n\n"
-        f"Medians of {result['repetitions']} repetitions in one process, Python {result['python']}, "
-        f"{result['cpus']} cores; {versions(result['versions'])}.\n"
+        f"The numbers are medians of {result['repetitions']} repetitions in one process, measured with Python {result['python']} "
+        f"on {result['cpus']} cores, using {versions(result['versions'])}.\n"
     )
 
 
@@ -61,7 +61,7 @@ def wire() -> str:
         "with HTTP, bytes",
         "gradio / this row",
     ]
-    return f"{table(head, rows)}\n\n{_where_bytes_go(result['rows'])}\n\nPython {result['python']}; {versions(result['versions'])}.\n"
+    return f"{table(head, rows)}\n\n{_where_bytes_go(result['rows'])}\n\nThe numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
 
 
 def _where_bytes_go(rows: list[dict]) -> str:
@@ -104,7 +104,8 @@ def finding() -> str:
         "\n\n".join(parts)
         + f"\n\nThe correctness of the diffs was tested with {result['edits']} small changes, including changes of a type. These numbers "
         f"of changes were reproduced exactly: {exact}.\n\n"
-        f"Medians of {result['repetitions']} repetitions, CPU time, Python {result['python']}, {result['cpus']} cores; "
+        f"The numbers are medians of the CPU time of {result['repetitions']} repetitions, measured with Python {result['python']} on "
+        f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -176,7 +177,7 @@ def streams() -> str:
     return (
         f"{steady}\n\n{each}\n\n{stack}\n\n"
         f"The time from the submission of a job to the first event on the wire is {first['p50_ms']:.1f} ms (median) or {first['p99_ms']:.1f} ms (99th percentile).\n"
-        f"Python {result['python']}, {result['cpus']} cores; {versions(result['versions'])}.\n"
+        f"All numbers were measured with Python {result['python']} on {result['cpus']} cores, using {versions(result['versions'])}.\n"
     )
 
 
@@ -214,8 +215,8 @@ def batching() -> str:
     )
     return (
         f"{table(head, rows)}\n\n"
-        f"Medians of {result['repetitions']} runs, {result['at_once']} concurrent calls, Python {result['python']}, "
-        f"{result['cpus']} cores; {versions(result['versions'])}.\n{pays}"
+        f"The numbers are medians of {result['repetitions']} runs with {result['at_once']} concurrent calls, measured with Python "
+        f"{result['python']} on {result['cpus']} cores, using {versions(result['versions'])}.\n{pays}"
     )
 
 
@@ -231,8 +232,8 @@ def stalled() -> str:
     )
     return (
         f"{table(head, rows)}\n\n"
-        f"{result['idle']:,} idle streams take this share of one core: {idle}. "
-        f"Python {result['python']}; {versions(result['versions'])}.\n"
+        f"Together, {result['idle']:,} idle streams take this share of one core: {idle}. "
+        f"All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
@@ -263,7 +264,8 @@ def end_to_end() -> str:
         for row in result["rows"]
     ]
     return (
-        f"{table(head, rows)}\n\nMedians of {result['rounds']} rounds, Python {result['python']}, {result['cpus']} cores; "
+        f"{table(head, rows)}\n\nThe numbers are medians of {result['rounds']} rounds, measured with Python "
+        f"{result['python']} on {result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -293,7 +295,7 @@ def client() -> str:
         f"job to its first value is, by client: {first}. The second table shows the peak memory growth of the client process "
         f"relative to the document. For {result['crowd']['jobs']} concurrent jobs, the number of client threads is "
         f"{result['crowd']['client_threads']}. "
-        f"Python {result['python']}; {versions(result['versions'])}.\n"
+        f"All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
@@ -310,7 +312,7 @@ def busy_threads() -> str:
         ]
         for row in result["rows"]
     ]
-    return f"{table(head, rows)}\n\nPython {result['python']}.\n"
+    return f"{table(head, rows)}\n\nThe numbers were measured with Python {result['python']}.\n"
 
 
 def log() -> str:
@@ -332,7 +334,8 @@ def log() -> str:
         f"{table(head, rows)}\n\n"
         f"The time from the kill of a server to the first event of the new attempt is {killed['resumed_ms']:.0f} ms. The start of a\n"
         f"Python process alone takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} kills.\n\n"
-        f"Medians of {result['repetitions']} repetitions, Python {result['python']}, {result['cpus']} cores; "
+        f"The numbers are medians of {result['repetitions']} repetitions, measured with Python {result['python']} on "
+        f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -346,8 +349,8 @@ def start() -> str:
         for name, row in result["cpu_seconds"].items()
     ]
     return (
-        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient` and its imports block "
-        f"the event loop for at most {result['loop_held_seconds'] * 1000:.0f} ms. Python {result['python']}.\n"
+        f"{table(head, rows)}\n\nThe numbers are medians of {result['runs']} runs. The first call of an `AsyncClient` and its imports block "
+        f"the event loop for at most {result['loop_held_seconds'] * 1000:.0f} ms. The numbers were measured with Python {result['python']}.\n"
     )
 
 
@@ -359,7 +362,7 @@ def jobs() -> str:
         for row in result["rows"]
     ]
     kept = f"{result['retained']:,}"
-    return f"{table(head, rows)}\n\nThe log is in {result['log']}, and the server keeps {kept} ended jobs. Python {result['python']}.\n"
+    return f"{table(head, rows)}\n\nThe log is in {result['log']}, and the server keeps {kept} ended jobs. The numbers were measured with Python {result['python']}.\n"
 
 
 def applying() -> str:
@@ -386,8 +389,9 @@ def applying() -> str:
             )
         )
     return (
-        "\n\n".join(tables) + f"\n\nMedians of {result['repetitions']} repetitions, CPU time, "
-        f"Python {result['python']}; {versions(result['versions'])}.\n"
+        "\n\n".join(tables)
+        + f"\n\nThe numbers are medians of the CPU time of {result['repetitions']} repetitions, "
+        f"measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
@@ -412,6 +416,6 @@ def short_runs() -> str:
     ]
     head = ["server", "N", "steps/s", "seconds", "× whole states", "bytes", "× whole states"]
     return (
-        f"{table(head, lines)}\n\nMedians of {result['repetitions']} runs, Python {result['python']}; "
+        f"{table(head, lines)}\n\nThe numbers are medians of {result['repetitions']} runs, measured with Python {result['python']}, using "
         f"{versions(result['versions'])}.\n"
     )
