@@ -27,8 +27,8 @@ def decoder() -> str:
     rows.append(["*target for “" + JUDGED + "”*", *bars])
     return (
         f"{table(head, rows)}\n\n"
-        f"Medians of {result['repetitions']} repetitions in one process, Python {result['python']}, "
-        f"{result['cpus']} cores; {versions(result['versions'])}.\n"
+        f"The numbers are medians of {result['repetitions']} repetitions in one process, measured with Python {result['python']} "
+        f"on {result['cpus']} cores, using {versions(result['versions'])}.\n"
     )
 
 
@@ -63,7 +63,7 @@ def wire() -> str:
         "with HTTP, bytes",
         "gradio / this row",
     ]
-    return f"{table(head, rows)}\n\n{_where_bytes_go(result['rows'])}\n\nPython {result['python']}; {versions(result['versions'])}.\n"
+    return f"{table(head, rows)}\n\n{_where_bytes_go(result['rows'])}\n\nThe numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
 
 
 def _where_bytes_go(rows: list[dict]) -> str:
@@ -80,13 +80,13 @@ def _where_bytes_go(rows: list[dict]) -> str:
     bare, checks = frame * n + seqs + floor, n // 64
     left = 4.6 * floor - (row["stream"] - row["checks"])
     return (
-        f"Of the {row['stream']:,} bytes for one event per step, {floor:,} are the text, {seqs:,} the sequence numbers and "
-        f"{frame} × {n:,} the remaining characters of two short lines: {bare / floor:.2f} × the text. "
-        f"A text needs a check every 64 changes. {checks} events have a check, which makes each of them "
-        f"{row['checks'] / checks:.0f} bytes longer ({row['checks'] / floor:.2f} × the text). "
-        f"The target of 4.6 would leave {left / checks:.0f} bytes for each check, less than a CRC in decimal digits. "
-        f"The protocol therefore needs {row['stream'] / floor:.2f} × the text. Servers merge events by default, which makes "
-        f"this overhead insignificant."
+        f"With one event per step, the stream has {row['stream']:,} bytes. Of these, {floor:,} bytes are the text, {seqs:,} bytes "
+        f"are sequence numbers, and {frame} × {n:,} bytes are the other characters of the two lines of each event. Together "
+        f"this is {bare / floor:.2f} × the text. A text needs a check every 64 changes, so {checks} events contain a check. "
+        f"A check makes an event {row['checks'] / checks:.0f} bytes longer, and all checks together are "
+        f"{row['checks'] / floor:.2f} × the text. The target of 4.6 × would leave {left / checks:.0f} bytes for each check, "
+        f"which is not enough even for the decimal digits of a CRC. The protocol therefore needs "
+        f"{row['stream'] / floor:.2f} × the text. This overhead is insignificant by default, because servers merge events."
     )
 
 
@@ -104,8 +104,10 @@ def finding() -> str:
     exact = ", ".join(f"{name} {right}" for name, right in result["exact"].items())
     return (
         "\n\n".join(parts)
-        + f"\n\nOf {result['edits']} small changes, including types, exactly reproduced: {exact}.\n\n"
-        f"Medians of {result['repetitions']} repetitions, CPU time, Python {result['python']}, {result['cpus']} cores; "
+        + f"\n\nThe correctness of the diffs was tested with {result['edits']} small changes, including changes of a type. These numbers "
+        f"of changes were reproduced exactly: {exact}.\n\n"
+        f"The numbers are medians of the CPU time of {result['repetitions']} repetitions, measured with Python {result['python']} on "
+        f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -176,8 +178,8 @@ def streams() -> str:
     first = result["first"][0]
     return (
         f"{steady}\n\n{each}\n\n{stack}\n\n"
-        f"Time from a submit to the first event on the wire: {first['p50_ms']:.1f} ms (median), {first['p99_ms']:.1f} ms (99th percentile).\n"
-        f"Python {result['python']}, {result['cpus']} cores; {versions(result['versions'])}.\n"
+        f"The time from the submission of a job to the first event on the wire is {first['p50_ms']:.1f} ms (median) or {first['p99_ms']:.1f} ms (99th percentile).\n"
+        f"All numbers were measured with Python {result['python']} on {result['cpus']} cores, using {versions(result['versions'])}.\n"
     )
 
 
@@ -209,14 +211,14 @@ def batching() -> str:
         ""
         if plain is None
         else (
-            f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. A batched endpoint "
-            f"in the same server changes this by {plain['pays']:+.1%} (median of pairs; the target is at most 2 %).\n"
+            f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. If the same server also "
+            f"has a batched endpoint, this time changes by {plain['pays']:+.1%} (median of pairs). The target is at most 2 %.\n"
         )
     )
     return (
         f"{table(head, rows)}\n\n"
-        f"Medians of {result['repetitions']} runs, {result['at_once']} concurrent calls, Python {result['python']}, "
-        f"{result['cpus']} cores; {versions(result['versions'])}.\n{pays}"
+        f"The numbers are medians of {result['repetitions']} runs with {result['at_once']} concurrent calls, measured with Python "
+        f"{result['python']} on {result['cpus']} cores, using {versions(result['versions'])}.\n{pays}"
     )
 
 
@@ -227,13 +229,13 @@ def stalled() -> str:
         [row["server"], *(f"{row[name]:,.0f}" for name in ("process", "kernel", "together"))]
         for row in result["rows"]
     ]
-    idle = "; ".join(
+    idle = " and ".join(
         f"{share:.1%} with a ping every {float(beat):g} s" for beat, share in result["idle_share"].items()
     )
     return (
         f"{table(head, rows)}\n\n"
-        f"{result['idle']:,} idle streams take this share of one core: {idle}. "
-        f"Python {result['python']}; {versions(result['versions'])}.\n"
+        f"Together, {result['idle']:,} idle streams take this share of one core: {idle}. "
+        f"All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
@@ -265,8 +267,8 @@ def end_to_end() -> str:
     ]
     source = ", ".join(f"{found:.2f} by {block}" for block, found in result["source_us"].items())
     return (
-        f"{table(head, rows)}\n\nOf the server's CPU, the source takes µs a token: {source}. "
-        f"Medians of {result['rounds']} rounds, Python {result['python']}, {result['cpus']} cores; "
+        f"{table(head, rows)}\n\nProducing one token takes this CPU time on the server, in µs: {source}. The numbers are medians of "
+        f"{result['rounds']} rounds, measured with Python {result['python']} on {result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -303,11 +305,11 @@ def client() -> str:
     short_head = ["short job", "CPU, ms", "× httpx.Client", "× httpx.AsyncClient"]
     return (
         f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{table(short_head, short_rows)}\n\n{memory}\n\n"
-        f"{result['n']:,} events, medians of {result['repetitions']} repetitions; {result['short_jobs']:,} short jobs, medians "
-        f"of {result['short_rounds']}. Time from a submit to its first value: {first}. "
-        f"The last table shows the peak memory growth of the client process relative to the document. "
-        f"{result['crowd']['jobs']} concurrent jobs use {result['crowd']['client_threads']} client thread. "
-        f"Python {result['python']}; {versions(result['versions'])}.\n"
+        f"The numbers are medians of {result['repetitions']} repetitions with {result['n']:,} events, and of {result['short_rounds']} "
+        f"repetitions with {result['short_jobs']:,} short jobs. The time from the submission of a job to its first value is, by "
+        f"client: {first}. The last table shows the peak memory growth of the client process relative to the document. For "
+        f"{result['crowd']['jobs']} concurrent jobs, the number of client threads is {result['crowd']['client_threads']}. "
+        f"All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
@@ -324,7 +326,7 @@ def busy_threads() -> str:
         ]
         for row in result["rows"]
     ]
-    return f"{table(head, rows)}\n\nPython {result['python']}.\n"
+    return f"{table(head, rows)}\n\nThe numbers were measured with Python {result['python']}.\n"
 
 
 def log() -> str:
@@ -344,9 +346,10 @@ def log() -> str:
     killed = result["kill"]
     return (
         f"{table(head, rows)}\n\n"
-        f"Time from the kill of a server to the first event of the new attempt: {killed['resumed_ms']:.0f} ms, of which the\n"
-        f"start of a Python process takes {killed['process_start_ms']:.0f} ms; medians of {killed['kills']} kills.\n\n"
-        f"Medians of {result['repetitions']} repetitions, Python {result['python']}, {result['cpus']} cores; "
+        f"The time from the kill of a server to the first event of the new attempt is {killed['resumed_ms']:.0f} ms. The start of a\n"
+        f"Python process alone takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} kills.\n\n"
+        f"The numbers are medians of {result['repetitions']} repetitions, measured with Python {result['python']} on "
+        f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -379,7 +382,7 @@ def start() -> str:
             for name, seconds in result["loop_held_seconds"].items()
         ],
     )
-    return f"{table(head, rows)}\n\n{held}\n\nMedians of {result['runs']} runs. Python {result['python']}.\n"
+    return f"{table(head, rows)}\n\n{held}\n\nThe numbers are medians of {result['runs']} runs with Python {result['python']}.\n"
 
 
 def jobs() -> str:
@@ -390,7 +393,7 @@ def jobs() -> str:
         for row in result["rows"]
     ]
     kept = f"{result['retained']:,}"
-    return f"{table(head, rows)}\n\nLog: {result['log']}; {kept} ended jobs retained. Python {result['python']}.\n"
+    return f"{table(head, rows)}\n\nThe log is in {result['log']}, and the server keeps {kept} ended jobs. The numbers were measured with Python {result['python']}.\n"
 
 
 def applying() -> str:
@@ -417,8 +420,9 @@ def applying() -> str:
             )
         )
     return (
-        "\n\n".join(tables) + f"\n\nMedians of {result['repetitions']} repetitions, CPU time, "
-        f"Python {result['python']}; {versions(result['versions'])}.\n"
+        "\n\n".join(tables)
+        + f"\n\nThe numbers are medians of the CPU time of {result['repetitions']} repetitions, "
+        f"measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
@@ -443,6 +447,6 @@ def short_runs() -> str:
     ]
     head = ["server", "N", "steps/s", "seconds", "× whole states", "bytes", "× whole states"]
     return (
-        f"{table(head, lines)}\n\nMedians of {result['repetitions']} runs, Python {result['python']}; "
+        f"{table(head, lines)}\n\nThe numbers are medians of {result['repetitions']} runs, measured with Python {result['python']}, using "
         f"{versions(result['versions'])}.\n"
     )

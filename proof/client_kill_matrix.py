@@ -23,14 +23,15 @@ LONG = 15.0
 
 HEAD = """# Faulty clients: the proof of the scenarios
 
-Written by `make proof`, which plays every scenario with each of these clients. The plain client was written from the
-specification alone; a faulty client is the plain client with one method or part changed. It is *noticed* if the named
-scenario reports the requirement that the client breaks, and a scenario unrelated to the fault reports nothing. A slow
-client plays only these two scenarios. A requirement is *proved* if a client that breaks it was noticed.
+`make proof` generates this page. It plays every scenario of the conformance suite with each of the clients below. The
+*plain client* is a correct client that was written from the specification alone. A *faulty client* is the plain client
+with one method or part changed. A faulty client is *noticed* if the named scenario reports the requirement that the
+client breaks, and if another scenario, unrelated to the fault, reports nothing. Slow clients play only these two
+scenarios. A requirement is *proved* if a client that breaks the requirement was noticed.
 
 """
 NOT_BROKEN = {
-    "TW-CLI-056": "a permission: a client need not use it, and its scenario accepts both behaviors",
+    "TW-CLI-056": "it grants a permission that a client need not use, and its scenario accepts both behaviors",
 }
 """Requirements of scenarios that no client can break, with the reason."""
 
@@ -132,10 +133,10 @@ def _page(rows: list[ClientRow]) -> str:
     proved = {row.breaks for row in noticed}
     named = {requirement for scenario in SCENARIOS for requirement in scenario.requirements}
     lines = [
-        f"- {len(rows)} faulty clients, {len(noticed)} of them noticed",
-        f"- {len(SCENARIOS)} scenarios about {len(named)} requirements; faulty clients prove {len(proved & named)} of them",
+        f"- There are {len(rows)} faulty clients. The suite noticed {len(noticed)} of them.",
+        f"- The {len(SCENARIOS)} scenarios judge {len(named)} requirements. Faulty clients prove {len(proved & named)} of these requirements.",
         *(
-            f"- not proved: {name}, {NOT_BROKEN.get(name, 'without a stated reason')}"
+            f"- The requirement {name} is not proved: {NOT_BROKEN.get(name, 'there is no stated reason')}."
             for name in sorted(named - proved)
         ),
         "",

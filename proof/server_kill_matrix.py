@@ -19,9 +19,10 @@ from tidewire_conformance import registry, specification
 
 HEAD = """# Faulty servers: the proof of the checks
 
-Written by `make proof`, which runs the whole suite against each of these servers. A faulty server is the reference server
-with one hook. It is *noticed* if the named check reports the named requirement, and no check of another area fails, except
-for expected failures. A benign variant is unusual but correct: it *passes* if the whole suite reports no failure.
+`make proof` generates this page. It runs the whole conformance suite against each of the servers below. A *faulty server*
+is the reference server with one hook that introduces a fault. A faulty server is *noticed* if the named check reports
+the named requirement and no check of another area fails, except for expected failures. A *benign variant* is a server
+that is unusual but correct. It *passes* if the whole suite reports no failure.
 
 """
 
@@ -106,9 +107,9 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     checks = registry.checks()
     judged = {requirement for check in checks for requirement in check.requirements}
     proved = {server.check for server in faulty}
-    yield f"- {len(faulty)} faulty servers, {_proved(found, faulty)} of them noticed, without an unexpected failure"
-    yield f"- {len(benign)} benign variants, {_proved(found, benign)} of them pass"
-    yield f"- {len(checks)} checks of {len(judged)} requirements; {len(proved)} checks are proved by a faulty server"
+    yield f"- There are {len(faulty)} faulty servers. The suite noticed {_proved(found, faulty)} of them, without an unexpected failure."
+    yield f"- There are {len(benign)} benign variants, of which {_proved(found, benign)} pass."
+    yield f"- The {len(checks)} checks judge {len(judged)} requirements. Faulty servers prove {len(proved)} of the checks."
     yield from (
         "",
         "## Faulty servers",
@@ -126,7 +127,10 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         )
     yield from (
         "",
-        "*Other failed checks* counts checks of the same area, checks of the same requirement, and the expected failures below.",
+        (
+            "The column *other failed checks* counts checks of the same area, checks of the same requirement, and the expected "
+            "failures that the next section lists."
+        ),
     )
     yield from (
         "",

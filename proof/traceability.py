@@ -29,10 +29,11 @@ MAX_NAMES = 3
 
 HEAD = """# The requirements with their checks
 
-Written by `python -m proof traceability`, together with `traceability.json` of the suite. Each row lists the checks of a
-server and the scenarios for a client (`client:`) that judge a requirement, and the faulty servers and clients that prove
-that these checks can fail. *By its check* means that a faulty server breaks another requirement of the same check.
-`tidewire conformance URL --only TW-RES-019` runs the checks of one requirement.
+`python -m proof traceability` generates this page, together with `traceability.json` of the conformance suite. For each
+requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It
+also lists the faulty servers and clients that prove that these checks and scenarios can fail. *By its check* means that
+a faulty server breaks another requirement of the same check. To run the checks of one requirement, use a command such as
+`tidewire conformance URL --only TW-RES-019`.
 
 """
 
@@ -121,11 +122,11 @@ def page(found: list[RequirementTrace]) -> str:
 def _page(found: list[RequirementTrace]) -> Iterator[str]:
     judged = [trace for trace in found if trace.judges]
     count = _count(judged, "judges")
-    yield f"- {len(found)} requirements; {count} checks and scenarios judge {len(judged)} of them"
+    yield f"- There are {len(found)} requirements. Together, {count} checks and scenarios judge {len(judged)} of them."
     broken = sum(bool(each.faulty) for each in found)
-    yield f"- {_count(found, 'faulty')} faulty servers and clients break {broken} of them"
+    yield f"- Together, {_count(found, 'faulty')} faulty servers and clients break {broken} of the requirements."
     reasoned = sum(not each.judges and bool(each.reason) for each in found)
-    yield f"- {reasoned} are not judged, for the stated reason; the others without a check grant a choice (MAY)"
+    yield f"- No check judges {reasoned} of the requirements, for the stated reasons. The other requirements without a check grant a choice (MAY)."
     for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
         yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
         yield from ("| requirement | level | role | judged by | proved by |", "|---|---|---|---|---|")

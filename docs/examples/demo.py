@@ -1,8 +1,9 @@
-"""Generate text with log-probabilities over a network that breaks: nothing is lost, nothing arrives twice.
+"""Demonstration: generate text with log-probabilities although the connection to the server breaks three times.
 
-The program starts the reference server with the default model, and puts a proxy between server and client that cuts
-three connections in the middle of an event. At the end it compares the received text with the server's, and reads from
-the server's counters that the text was generated once and that the client resumed from a cursor.
+The program starts the reference server with the default model. A proxy between the server and the client cuts three
+connections in the middle of an event. At the end, the program compares the received text with the text that the server
+stores. It also reads the counters of the server, in order to verify that the text was generated only once and that the
+client resumed from a cursor.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ PROMPT = "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, "
 CUTS = 3
 MAX_TOKENS = 96
 START_LIMIT = 120.0
-"""Seconds. The first start compiles Python files and reads PyTorch from a cold disk."""
+"""Time limit in seconds for the start of the server. The first start is slow, because Python compiles files and loads PyTorch."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -51,7 +52,7 @@ def reference_server() -> Iterator[str]:
 
 
 def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path) -> int:
-    """Wait until the server listens, and return its port."""
+    """Wait until the server listens on its port, and return the port."""
     deadline = time.monotonic() + START_LIMIT
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -63,12 +64,12 @@ def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path)
 
 
 def cut_inside_events(connection: int) -> Cut | None:
-    """Cut each of the first connections nine bytes into the data of its fifth event."""
+    """Cut each of the first `CUTS` connections inside its fifth event, after nine bytes of the event's data."""
     return Cut(mark=b"\ndata:", occurrence=5, after=9) if connection < CUTS else None
 
 
 class Display:
-    """Prints a line for each token: its probability, its text, and the most likely alternatives."""
+    """Prints one line per token, with the probability and text of the token and its most likely alternatives."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -95,14 +96,14 @@ def color(probability: float) -> str:
 
 
 def counter(metrics: str, name: str, **labels: str) -> int:
-    """Read a counter from the text of `/metrics`, summed over all rows with these labels; 0 if there is none."""
+    """Return the sum of a counter over all rows of `/metrics` that have these labels, or 0 if no row has them."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     rows = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics, re.MULTILINE)
     return int(sum(float(number) for found, number in rows if all(label in found for label in wanted)))
 
 
 def main(*, hints: bool = True) -> None:
-    """Run the demonstration. The exit code is 1 if anything was lost, repeated or generated twice."""
+    """Run the demonstration. Exit with code 1 if any data was lost or duplicated, or the text was generated twice."""
     console.print("[bold]Starting the reference server with the default model …[/bold]")
     with reference_server() as url:
         address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
@@ -126,7 +127,7 @@ def main(*, hints: bool = True) -> None:
 
 
 def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
-    """Generate text through the proxy; return the faults of the result, none if all is well."""
+    """Generate text through the proxy, and return a list of the faults that were found. The list is empty on success."""
     console.print(f"[bold]Generating through a proxy that cuts {CUTS} connections inside an event[/bold]\n")
     job = client.submit(
         "generate",
@@ -161,12 +162,17 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
         f"  characters received / on server   {len(received)} / {len(held['text'])}"
     )
     checks = {
-        f"the connection was cut {len(proxy.cuts)} times, fewer than 2": len(proxy.cuts) >= 2,
-        "a connection was cut between two events, not inside one": all(inside(tail) for tail in proxy.cuts),
-        f"the server generated {started} times, not once": started == 1,
-        f"the server saw {resumed} GETs with a cursor, fewer than 2": resumed >= 2,
-        "the text that arrived is not the server's": received == held["text"],
-        "the values that arrived are not the server's": job.result() == held,
+        f"expected at least 2 cuts of the connection, but the proxy cut it {len(proxy.cuts)} times": len(
+            proxy.cuts
+        )
+        >= 2,
+        "a connection was cut between two events and not inside an event": all(
+            inside(tail) for tail in proxy.cuts
+        ),
+        f"expected 1 generation on the server, but it started {started}": started == 1,
+        f"expected at least 2 GETs with a cursor, but the server received {resumed}": resumed >= 2,
+        "the received text differs from the text on the server": received == held["text"],
+        "the received value differs from the value on the server": job.result() == held,
     }
     faults = [fault for fault, holds in checks.items() if not holds]
     if not faults:
@@ -175,7 +181,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
 
 
 def inside(tail: bytes) -> bool:
-    """Whether a connection that ended with these bytes was cut inside an event."""
+    """Return whether a connection was cut inside an event, given the last bytes that it transmitted."""
     return not tail.endswith(b"\n\n")
 
 

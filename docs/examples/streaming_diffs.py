@@ -1,12 +1,12 @@
-"""Two functions that yield their whole value in each step, and the number of bytes that the server sends for them.
+"""Example of two functions that yield their whole value in each step, although the server sends only the changes.
 
 `write` yields a text that is appended to and occasionally replaced. `chat` yields one list of messages that is changed
 in place: its last message grows, and earlier messages change as well. Neither function computes diffs. The script
 serves both functions in a separate process, reads their streams with the client, compares each result with the last
 yielded value, and compares the bytes of the event stream with the bytes of the whole values.
 
-The two workloads come from Gradio (gradio-app/gradio): a text box and a chatbot in which each step repeats all earlier
-content. Before Gradio sent diffs, the cost of its streams was quadratic in the length of the value.
+The two workloads, a text box and a chatbot in which each step repeats all earlier content, come from Gradio
+(gradio-app/gradio). Before Gradio sent diffs, the cost of its streams was quadratic in the length of the value.
 
     python docs/examples/streaming_diffs.py [STEPS]
 """
@@ -36,7 +36,7 @@ server = Server(default_concurrency_limit=4)
 
 @server.endpoint
 def write(n: int = STEPS) -> Iterator[str]:
-    """A text that grows by one number per step; every hundredth step replaces the last ten numbers."""
+    """Yield a text that grows by one number per step. Every hundredth step also replaces the last ten numbers."""
     text = ""
     for i in range(n):
         text += f" {i}"
@@ -49,7 +49,7 @@ def write(n: int = STEPS) -> Iterator[str]:
 
 @server.endpoint(columns=["/1/content"])
 def chat(n: int = STEPS) -> Iterator[list[dict[str, str]]]:
-    """A chat in which a message grows while earlier messages occasionally change."""
+    """Yield a chat history in which the last message grows while earlier messages occasionally change."""
     history = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": ""}]
     for i in range(n):
         history[1]["content"] += f" {i}"
@@ -65,7 +65,7 @@ def chat(n: int = STEPS) -> Iterator[list[dict[str, str]]]:
 
 
 def last_of(name: str, n: int) -> tuple[Any, int]:
-    """Return the last value that a function yields, and the total bytes of all its values."""
+    """Return the last value that a function yields, and the total size of all its values in bytes."""
     whole, value = 0, None
     for value in {"write": write, "chat": chat}[name](n):
         whole += len(json.dumps(value))
@@ -74,7 +74,7 @@ def last_of(name: str, n: int) -> tuple[Any, int]:
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """Serve this file in a separate process, and yield its URL."""
+    """Serve the functions of this file in a separate process, and yield the URL of the server."""
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder, "port")
         with subprocess.Popen([sys.executable, __file__, "--serve", str(port_file)]) as process:
@@ -95,12 +95,12 @@ def streamed_bytes(url: str) -> int:
     page = httpx.get(f"{url}/metrics").text
     found = re.search(r"^tidewire_bytes_streamed_total (\S+)$", page, re.MULTILINE)
     if found is None:
-        sys.exit("the server has no counter tidewire_bytes_streamed_total; use the server of this repository")
+        sys.exit("the server has no counter tidewire_bytes_streamed_total. Use the server of this repository")
     return int(float(found[1]))
 
 
 def follow(url: str, name: str, n: int) -> bool:
-    """Read one stream to its end, print its size, and return whether its result is the last yielded value."""
+    """Read one stream to its end, print its size, and return whether the result equals the last value of the function."""
     before = streamed_bytes(url)
     with Client(url) as client:
         job = client.submit(name, n=n)
@@ -117,7 +117,7 @@ def follow(url: str, name: str, n: int) -> bool:
 
 
 def main() -> None:
-    """Serve the functions, or read both. The exit code is 1 if a result is not the last yielded value."""
+    """Start the server or run the comparison. Exit with code 1 if a result differs from the last yielded value."""
     if sys.argv[1:2] == ["--serve"]:
         server.run(port=0, port_file=sys.argv[2])
         return
