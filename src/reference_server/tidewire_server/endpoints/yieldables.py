@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Unset(Enum):
-    """Type of the sentinel `UNSET`, which stands for "no value" because None is a valid value."""
+    """Type of the sentinel `UNSET`, which represents "no value" because None is a valid value."""
 
     UNSET = "unset"
 
