@@ -1,5 +1,6 @@
 """Checks for section 11.1: authorization. Most of them need the credentials of two principals."""
 
+import math
 import secrets
 
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
@@ -9,7 +10,9 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Wire
 
 REQUESTS_PER_JOB = 5
-"""Number of timed requests for each job. Only the fastest response counts, because load hardly delays it."""
+"""Number of timed requests for each job and round. Only the fastest response counts, because load hardly delays it."""
+MAX_ROUNDS = 4
+"""Number of rounds of timed requests. The check ends after the first round in which the fastest responses agree."""
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the fastest responses for two jobs."""
 
@@ -80,14 +83,20 @@ async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
     """A response about another principal's job takes about as long as a response about an unknown job."""
     other = other_principal(s)
     job = await s.submit(s.any_sample())
-    shortest = []
-    for place in (job.path, f"/v1/jobs/{UNKNOWN_JOB}"):
-        asked = [await other.request("GET", place) for _ in range(REQUESTS_PER_JOB)]
-        shortest.append(min(each.answered - each.began for each in asked))
-    apart = abs(shortest[0] - shortest[1])
+    places = job.path, f"/v1/jobs/{UNKNOWN_JOB}"
+    limit = MAX_DIFFERENCE_SECONDS * s.wire.patience
+    shortest = [math.inf, math.inf]
+    # A busy machine delays single responses at random. The shortest times of more requests differ only if the server does.
+    for _ in range(MAX_ROUNDS):
+        for _ in range(REQUESTS_PER_JOB):
+            for index, place in enumerate(places):
+                response = await other.request("GET", place)
+                shortest[index] = min(shortest[index], response.answered - response.began)
+        if abs(shortest[0] - shortest[1]) < limit:
+            break
     s.expect(
         "TW-SEC-008",
-        apart < MAX_DIFFERENCE_SECONDS * s.wire.patience,
+        abs(shortest[0] - shortest[1]) < limit,
         f"response times less than {MAX_DIFFERENCE_SECONDS} s apart",
         [round(each, 3) for each in shortest],
     )
