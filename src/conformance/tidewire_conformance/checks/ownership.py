@@ -9,7 +9,7 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Wire
 
 REQUESTS_PER_JOB = 5
-"""Number of timed requests for each job. Only the fastest response counts, because load hardly delays it."""
+"""Number of timed requests for each job. Only the fastest response counts, because load affects it least."""
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the fastest responses for two jobs."""
 
