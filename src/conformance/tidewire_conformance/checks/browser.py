@@ -107,7 +107,7 @@ async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
 async def stream_token_opens_its_stream(s: Session) -> None:
-    """A stream token replaces credentials. Its stream reports errors as events and has `Referrer-Policy: no-referrer`."""
+    """A stream with a stream token needs no credentials, reports errors as events, and has `Referrer-Policy: no-referrer`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     violation = specification.schema_violation("stream-token", answer.json)
@@ -227,7 +227,7 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
 
 @check("TW-BRW-005", "TW-BRW-009", "TW-BRW-011", "TW-BRW-007")
 async def allowed_origins_can_read_every_response(s: Session) -> None:
-    """Each response to an allowed origin, even an error, names it, has `Vary: Origin`, and exposes the headers that pages need."""
+    """Each response to an allowed origin, even an error, names the origin, has `Vary: Origin`, and exposes the headers that pages need."""
     origin = s.hooks.origin or s.skip_no_occasion("no allowed origin; pass one with --origin")
     job, _ = await s.run_to_end(s.any_sample())
     header = {"Origin": origin}

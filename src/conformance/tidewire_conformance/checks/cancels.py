@@ -61,7 +61,7 @@ async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
 async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
-    """A cancel request whose `items` is empty has no effect. If an index is invalid, it gets 422 and cancels nothing."""
+    """A cancel request whose `items` is empty has no effect. A request with an invalid index gets 422 and cancels nothing."""
     sample = s.long_running_sample(1.5)
     job = await s.submit(sample)
     none = await s.wire.request("POST", f"{job.path}/cancel", json={"items": []})

@@ -215,7 +215,7 @@ class _ReceivedIds:
         self._seen: dict[str, list[tuple[float, Key]]] = {}
 
     def before(self, each: RecordedExchange) -> Key | None:
-        """Return the highest id received before a request, then record the ids in its response.
+        """Return the highest id received before a request, and then record the ids in the response to that request.
 
         Returns None for durability checks, because those checks restart the server and use several replicas.
         """

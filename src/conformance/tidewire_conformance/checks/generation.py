@@ -26,7 +26,7 @@ MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "text"),
     ({"logit_bias": {"0": 1000}}, "token_ids"),
 ]
-"""Pairs of input members and the name of the output member that shows whether the endpoint applied them."""
+"""Input members to send, each paired with the output member that shows whether the endpoint applied them."""
 
 
 def generation(s: Session, **members: Any) -> SampleRequest:

@@ -86,7 +86,7 @@ def _is_time(text: str) -> bool:
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of each member that the protocol defines, at any depth.
 
-    Members inside the data of an endpoint are skipped.
+    Members of endpoint-specific data, such as inputs and values, are skipped.
     """
     if isinstance(value, list):
         for child in value:

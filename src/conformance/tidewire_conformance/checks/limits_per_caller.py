@@ -14,7 +14,7 @@ from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUS
 MAX_TESTED_CONCURRENCY = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 MAX_HEARTBEAT_SECONDS = 1.0
-"""Longest heartbeat interval, in seconds, at which the check waits for pings. All other checks have to wait, too."""
+"""Longest heartbeat interval, in seconds, for which the check waits for pings. All other checks are paused meanwhile."""
 END_SECONDS = 10.0
 """Timeout, in seconds, for a stream to end after its job was cancelled. The option `--patience` multiplies it."""
 
@@ -31,7 +31,7 @@ def _limit(s: Session, name: str) -> int:
 
 
 async def _retry_until(send: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
-    """Repeat a request while the server is too busy to judge the limit.
+    """Repeat a request while the server is so busy that the check cannot judge the limit.
 
     The server is busy if its response has status 429 or 503, and a problem code other than `code`.
     """

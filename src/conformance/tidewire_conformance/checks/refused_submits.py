@@ -12,7 +12,7 @@ UNKNOWN_MEMBER = "no/such~member"
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def invalid_submit_body_returns_422(s: Session) -> None:
-    """A request to submit a job gets 422 with a pointer into its body if the body has the wrong shape or an invalid member."""
+    """If a request to submit a job has a body of the wrong shape or an invalid member, it gets 422 with a pointer to the fault."""
     sample = s.any_sample()
     example = sample.inputs[0]
     wrong: list[tuple[str, Any]] = [

@@ -71,7 +71,7 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
-    """With `min_interval_ms=0`, the server uses the larger `min_interval_ms` from its discovery document."""
+    """With `min_interval_ms=0`, the server uses the `min_interval_ms` of its discovery document instead."""
     least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(
         "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery
