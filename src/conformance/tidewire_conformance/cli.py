@@ -152,7 +152,7 @@ def conformance(
         str, typer.Option(metavar="CMD", help="Shell command that kills the server and starts it again.")
     ] = "",
     expire_cmd: Annotated[
-        str, typer.Option(metavar="CMD", help="Shell command that makes the states of ended jobs expire.")
+        str, typer.Option(metavar="CMD", help="Shell command that makes the server delete its ended jobs.")
     ] = "",
     replica_url: Annotated[
         str, typer.Option(metavar="URL", help="Base URL of another replica of the server.")

@@ -51,7 +51,7 @@ def plan(
         example: Inputs as `ENDPOINT=JSON`.
         endpoint: Names of the endpoints to use. By default, all endpoints are used.
         restart: Shell command that kills the server and starts it again.
-        expire: Shell command that makes the states of ended jobs expire.
+        expire: Shell command that makes the server delete its ended jobs.
         replica_url: Base URL of a second replica of the server.
         origin: Origin whose pages the server allows.
         patience: Factor that multiplies all timeouts.
@@ -166,7 +166,7 @@ def baseline(path: Path | None) -> dict[str, str]:
     """Read a baseline, and return the ids of requirements that are known to fail, with the reasons.
 
     Raises:
-        UsageError: The file cannot be read, has unknown entries, or an entry lacks a reason or names an unknown
+        UsageError: The file cannot be read or contains an unknown key, or an entry has no reason or names an unknown
             requirement.
     """
     if path is None:

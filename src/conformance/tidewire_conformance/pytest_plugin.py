@@ -57,7 +57,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to use for an endpoint in place of the examples in its description."},
     "--tidewire-origin": {"default": "", "help": "Web origin that the server is configured to allow, for the CORS checks."},
     "--tidewire-restart-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that kills the server and starts it again."},
-    "--tidewire-expire-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that makes the states of ended jobs expire."},
+    "--tidewire-expire-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that makes the server delete its ended jobs."},
     "--tidewire-replica-url": {"default": "", "metavar": "URL", "help": "Base URL of another replica of the server."},
     "--tidewire-patience": {"type": float, "default": 1.0, "help": "Factor that multiplies all timeouts."},
     "--tidewire-seed": {"type": int, "default": 0, "help": "Seed for the random choices of the checks."},
@@ -67,7 +67,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add options for the suite, with the names of its command-line options after the prefix `--tidewire-`."""
+    """Add the suite's command-line options to pytest, with the prefix `--tidewire-`."""
     group = parser.getgroup("tidewire", "conformance to the Tidewire protocol")
     for name, options in OPTIONS.items():
         group.addoption(name, **options)
@@ -128,7 +128,7 @@ def pytest_collection_modifyitems(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Replace the location of a skip in this file by the source location of the check."""
+    """Report a skipped check at the check's source location instead of a line in this file."""
     report = yield
     if isinstance(item, _CheckItem) and isinstance(report.longrepr, tuple):
         path, line, _ = item.reportinfo()
@@ -185,7 +185,7 @@ class _CheckItem(pytest.Item):
         self.extra_keyword_matches |= {*check.requirements, check.name}
 
     def runtest(self) -> None:
-        """Wait for the verdict of the check and translate it into an outcome of pytest."""
+        """Wait for the verdict of the check and convert it to a pytest outcome."""
         chosen = [item.check for item in self.session.items if isinstance(item, _CheckItem)]
         verdict = self._background.verdict(self.check, chosen)
         known = self._background.known
@@ -213,7 +213,7 @@ class _CheckItem(pytest.Item):
 
 
 class _NotPassedError(Exception):
-    """Raised for a check that failed, was inconclusive or had an error. Its text is that of the console report."""
+    """Raised for a check that failed, was inconclusive or had an error. Its text is the same as in the console report."""
 
     def __init__(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.FAIL:
@@ -272,7 +272,7 @@ class _Background:
             return
         if not self._is_over and self._loop is not None and self._task is not None:
             self._progress.cut_short = INTERRUPTED
-            # The run may end at this moment, and close its loop before it sets `_is_over`.
+            # If the run ends at this moment, its event loop is already closed although `_is_over` is not yet set.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(CLOSE_SECONDS)

@@ -23,7 +23,7 @@ CHECK_SECONDS = 120.0
 INTERRUPTED = "the run was interrupted"
 """Value of `cut_short` if the user interrupted the run with Ctrl-C."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
-"""Number of probes, and the delay between them in seconds, before a silent server counts as unreachable."""
+"""If a server does not respond, the suite probes it this many times, with this delay in seconds, before it gives up."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
 
     Args:
         plan: Options of the run.
-        checks: Checks to run. Serial checks and checks of the whole run keep this order.
-        watch: Called for each finished check.
+        checks: Checks to run. Serial checks, and checks that judge the whole run, keep this order.
+        watch: Callback that is called for each finished check.
 
     Raises:
         ProbeError: The URL is not that of a Tidewire server.
@@ -224,7 +224,7 @@ class CheckProgress:
 
 
 class Budget(Protocol):
-    """Options of a run that include a time budget."""
+    """Run options with a time budget."""
 
     @property
     def budget(self) -> float: ...
@@ -271,7 +271,7 @@ async def _run(
 
 
 def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
-    """Return the last response to this check that was cut off before its declared end, or None.
+    """Return the last response to a request of this check that broke off before its declared end, or None.
 
     A truncated response can make the code of a check raise an exception. The check is then inconclusive, not faulty.
     """
@@ -283,7 +283,7 @@ def settle(verdict: Verdict) -> None:
     """Derive the outcome of a verdict from its assertions."""
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
-        # A violation takes precedence over a later skip or error, which may be its consequence.
+        # A violation takes precedence over a later skip or error, because the violation may have caused it.
         verdict.outcome, verdict.why = Outcome.FAIL, None
     elif verdict.outcome is Outcome.PASS and found:
         verdict.outcome = Outcome.WARN
@@ -292,7 +292,7 @@ def settle(verdict: Verdict) -> None:
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """Merge the verdicts of a repeated check into the worst one, and add its frequency to the note.
+    """Merge the verdicts of a repeated check into the worst one. Its note says how often that outcome occurred.
 
     Repetitions that were skipped as untested are ignored if the check ran in any other repetition.
     """

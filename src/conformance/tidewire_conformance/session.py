@@ -27,7 +27,7 @@ MAX_READS: Final = 100
 READ_INTERVAL: Final = 0.05
 """Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""
 _SHOWN = 400
-"""Maximum length, in characters, of an expected or actual value in an assertion. Longer values are cut."""
+"""Maximum length, in characters, of an expected or actual value in an assertion. Longer values are truncated."""
 
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
@@ -43,7 +43,7 @@ class Skip(Exception):  # noqa: N818 - a skip is not an error
 
 
 class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an error
-    """Raised if a check cannot reach a verdict, so that it is inconclusive."""
+    """Raised if a check cannot reach a verdict. The outcome of the check is then inconclusive."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Hooks:
     restart: str = ""
     """Shell command that kills the server and starts it again."""
     expire: str = ""
-    """Shell command that makes the states of ended jobs expire."""
+    """Shell command that makes the server delete its ended jobs."""
     replica: Wire | None = None
     """HTTP client for a second replica of the server."""
     second: Wire | None = None
@@ -128,7 +128,7 @@ class Session:
         return False
 
     def skip_unless(self, holds: object, what: str) -> None:
-        """Skip the rest of the check as blocked if a precondition does not hold. Other checks judge the precondition."""
+        """If a precondition does not hold, skip the rest of the check as blocked. Other checks judge the precondition."""
         if not holds:
             raise Skip(SkipReason.BLOCKED, what)
 
@@ -137,11 +137,11 @@ class Session:
         raise Skip(SkipReason.UNTESTED, reason)
 
     def skip_not_declared(self, reason: str) -> NoReturn:
-        """Skip the check because the server does not declare the feature that it tests."""
+        """Skip the check because the server does not declare the feature that the check tests."""
         raise Skip(SkipReason.NOT_DECLARED, reason)
 
     def skip_no_occasion(self, reason: str) -> NoReturn:
-        """Skip the check because this run had no situation to which the requirement applies."""
+        """Skip the check because the condition of the requirement did not occur in this run."""
         raise Skip(SkipReason.NO_OCCASION, reason)
 
     def inconclusive(self, reason: str) -> NoReturn:
@@ -200,7 +200,7 @@ class Session:
     # ---- requests ----------------------------------------------------------------------------------------------
 
     async def submit(self, sample: SampleRequest, *, wire: Wire | None = None, **more: Any) -> Job:
-        """Submit a job and request a JSON response to that request.
+        """Submit a job, and ask for JSON instead of a stream in the response.
 
         Args:
             sample: Sample request to submit.
@@ -239,7 +239,7 @@ class Session:
     async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
         """Assert that the server accepts a valid request.
 
-        This is the control for a check that sends invalid ones.
+        A check that sends invalid requests also sends this one, to show that the server does not reject all requests.
         """
         answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
         self.expect(

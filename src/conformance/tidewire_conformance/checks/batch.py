@@ -125,7 +125,7 @@ async def items_end_independently(s: Session) -> None:
 
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
 async def too_many_inputs_return_422(s: Session) -> None:
-    """A job with one input more than the limit gets 422 `batch_too_large` at `/inputs`, and a job with two inputs is accepted."""
+    """A request with one input too many gets 422 `batch_too_large` with the pointer `/inputs`, but two inputs are accepted."""
     sample = s.batch_sample()
     limit = s.server.max_inputs(sample)
     if limit * len(str(sample.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
@@ -165,7 +165,7 @@ async def invalid_input_is_reported_with_pointer(s: Session) -> None:
 
 @check("TW-BAT-002", needs=BATCHES)
 async def inputs_return_422_without_batch_support(s: Session) -> None:
-    """An endpoint that does not declare `batch` answers `inputs` with 422 `invalid_input` at `/inputs`."""
+    """If an endpoint does not declare `batch`, a request with `inputs` gets 422 `invalid_input` with the pointer `/inputs`."""
     plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
     if plain is None:
         s.skip_no_occasion("each endpoint declares `batch`")
@@ -182,7 +182,7 @@ async def inputs_return_422_without_batch_support(s: Session) -> None:
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
 async def shared_members_fill_in_missing_members(s: Session) -> None:
-    """`shared` supplies the members that an input lacks, and an invalid member gets 422 with a pointer into `shared`."""
+    """An input takes its missing members from `shared`. If a member of `shared` is invalid, a 422 error points to it."""
     sample = s.batch_sample()
     example = sample.inputs[0]
     if not s.server.has_script:
@@ -233,7 +233,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
 
 @check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
 async def item_cancel_does_not_affect_others(s: Session) -> None:
-    """If a client cancels one item of a job, that item keeps its value so far and the other items still succeed."""
+    """If a client cancels one item of a job, that item keeps its current value, and the other items still succeed."""
     if not s.server.has_script:
         await _cancel_generation_item(s)
         return
@@ -265,7 +265,7 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
 
 
 async def _cancel_generation_item(s: Session) -> None:
-    """Cancel the item with the most tokens in a batch of text generations, and judge the result of both items."""
+    """Submit two text generations in one job, cancel the longer one, and judge the results of both."""
     sample = s.server.uneven_batch_sample(64) or s.skip_untested(
         "the check needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
@@ -332,9 +332,10 @@ async def results_do_not_depend_on_batching(s: Session) -> None:
 
 
 def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
-    """Return a different input that the endpoint's schema accepts, so that the check notices swapped items.
+    """Vary an example input so that the endpoint's schema still accepts it.
 
-    Returns the example itself if no variation of it fits the schema.
+    A check that submits two different inputs notices swapped items. If no variation of the example fits the schema, the
+    function returns the example unchanged.
     """
     if not isinstance(example, dict):
         return example
@@ -359,7 +360,7 @@ def _deterministic_part(value: Any, text_only: bool) -> Any:
 
 @check("TW-BAT-017", whole_run=True)
 async def row_is_less_than_batch_size(s: Session) -> None:
-    """The `row` in the member `batch` of an item is at least 0 and less than the `size`."""
+    """In the member `batch` of an item, `row` is at least 0 and less than `size`."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             for item in body.get("state", {}).get("items", ()):
@@ -376,7 +377,7 @@ async def row_is_less_than_batch_size(s: Session) -> None:
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
 async def progress_is_sent_for_each_running_item(s: Session) -> None:
-    """Each `progress` event of a batch names its item, and a new reader gets the latest one of each running item."""
+    """Each `progress` event of a batch names its item. A new reader gets the latest such event of each running item."""
     steps = [
         [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]
         for n in range(2)

@@ -95,7 +95,7 @@ async def invalid_json_is_rejected(s: Session) -> None:
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def unsupported_media_type_returns_415(s: Session) -> None:
-    """A body gets 415 unless its header declares JSON in UTF-8 without content coding, in any spelling of the media type."""
+    """A request gets 415 unless its headers declare JSON in UTF-8, in any valid spelling, and no content coding."""
     sample = s.any_sample()
     body = compact(sample.body)
     wrong: list[tuple[str, Header]] = [
@@ -229,7 +229,7 @@ async def requests_at_the_limits_are_accepted(s: Session) -> None:
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
 async def invalid_cancel_is_rejected(s: Session) -> None:
-    """A request to cancel a job gets an error if its body, media type or coding is invalid, and the job continues."""
+    """If a request to cancel a job has an invalid body, media type or coding, it gets an error and the job continues."""
     sample = s.long_running_sample(1.0)
     job = await s.submit(sample)
     for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):

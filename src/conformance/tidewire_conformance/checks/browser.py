@@ -107,7 +107,7 @@ async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
 async def stream_token_opens_its_stream(s: Session) -> None:
-    """The URL of a stream token opens the stream without credentials, with errors as events, and with `Referrer-Policy: no-referrer`."""
+    """A stream with a stream token needs no credentials, reports errors as events, and has `Referrer-Policy: no-referrer`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     violation = specification.schema_violation("stream-token", answer.json)
@@ -154,7 +154,7 @@ async def stream_token_opens_its_stream(s: Session) -> None:
 def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedExchange]) -> None:
     """Judge the lifetime of a token against the server's clock.
 
-    The latest time in several `Date` headers counts, because a busy server may update that header late.
+    The check uses the latest of several `Date` headers, because a busy server may update that header late.
     """
     try:
         now = max(
@@ -227,7 +227,7 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
 
 @check("TW-BRW-005", "TW-BRW-009", "TW-BRW-011", "TW-BRW-007")
 async def allowed_origins_can_read_every_response(s: Session) -> None:
-    """Each response to an allowed origin, even an error, names the origin, varies by it, and exposes the headers that a page needs."""
+    """Each response to an allowed origin, even an error, names the origin, has `Vary: Origin`, and exposes the headers that pages need."""
     origin = s.hooks.origin or s.skip_no_occasion("no allowed origin; pass one with --origin")
     job, _ = await s.run_to_end(s.any_sample())
     header = {"Origin": origin}
@@ -291,7 +291,7 @@ async def allowed_origins_can_read_every_response(s: Session) -> None:
 
 @check("TW-BRW-006")
 async def other_origins_cannot_read_responses(s: Session) -> None:
-    """A response to a page of another origin has no `Access-Control-Allow-Origin` header that allows that origin."""
+    """If an origin is not allowed, no response to its pages has an `Access-Control-Allow-Origin` header that matches it."""
     for origin in (
         "https://other.invalid",
         f"{s.hooks.origin or 'https://page'}.other.invalid",

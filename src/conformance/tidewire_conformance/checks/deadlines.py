@@ -6,7 +6,7 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
 async def deadline_keeps_ended_items(s: Session) -> None:
-    """At the deadline of a job, ended items stay unchanged, the other items fail, and the job ends as `partially_failed`."""
+    """At its deadline, a job keeps its ended items unchanged, its other items fail, and it ends as `partially_failed`."""
     if not s.server.has_script:
         s.skip_untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}

@@ -20,10 +20,10 @@ UNDECLARED_CAPABILITY_ERRORS = {
     "batches": (422, "invalid_input"),
     "inband_problems": (400, "bad_parameter"),
 }
-"""Status and problem code for a request that uses a capability that the server does not declare (section 2.3)."""
+"""Status and problem code of the response to a request that uses an undeclared capability (section 2.3)."""
 
 CLOCK_TOLERANCE = timedelta(seconds=1)
-"""Tolerance for the comparison of two times, each of which has a resolution of one second."""
+"""Tolerance when two times are compared. Each of the times has a resolution of one second."""
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
@@ -57,7 +57,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
 async def endpoint_descriptions_are_valid(s: Session) -> None:
-    """Each listed endpoint has a valid description, with schemas for inputs and values that reference no other document."""
+    """Each listed endpoint has a valid description, and its input and value schemas do not refer to other documents."""
     listed = s.server.discovery_body.get("endpoints", [])
     if not listed:
         s.skip_untested("discovery lists no endpoint")

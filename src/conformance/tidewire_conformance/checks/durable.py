@@ -1,6 +1,6 @@
 """Checks of durability: restarts, expiry and replicas.
 
-Most of them need one of the options `--restart-cmd`, `--expire-cmd` and `--replica-url`.
+Most of these checks need one of the options `--restart-cmd`, `--expire-cmd` and `--replica-url`.
 """
 
 import asyncio
@@ -163,12 +163,12 @@ def _is_restart(block: Block) -> bool:
 async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
     """Judge two cursors from the epoch before the restart.
 
-    The first cursor is an id in that epoch's log. The second one is past the end of the log, so it must get a `rewound`
-    snapshot.
+    The first cursor is the id of an event in that epoch's log. The second cursor is beyond the end of that log, so the
+    server must respond with a `rewound` snapshot.
     """
     old = [block.id for block in whole.logged if (key(block.id) or (0, 0))[0] == 1]
     if len(old) in {0, 1, len(whole.logged)} or old[0] != "1-1":
-        return  # the server trimmed the log, or did not begin a new epoch
+        return  # The server trimmed the log, or did not begin a new epoch, so there is nothing to judge.
     answer = await s.stream(job, old[0] or "")
     snapshot = answer.logged[0].json if answer.logged and answer.logged[0].type == "snapshot" else {}
     s.expect("TW-RES-012", answer.logged and snapshot.get("reason") != "rewound" and not differing(whole, answer),
@@ -181,7 +181,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
 
 @check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
 async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
-    """After a restart, an idempotency key still finds its job, a purged job stays gone, and an ended item keeps its value."""
+    """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their values."""
     if s.server.discovery_body.get("durability") == "process":
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
@@ -337,7 +337,7 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
 
 
 async def _judge_replica_lag(s: Session, other: Wire) -> None:
-    """Judge whether a cursor from one replica works at another replica at once, even if the second replica lags behind."""
+    """Judge whether a cursor from one replica immediately works at another replica, even if that replica lags behind."""
     job = await s.submit(s.growing_sample())
     async with s.follow(job, "0-0") as stream:
         while not stream.exchange.of_type("done") and await stream.next():
@@ -354,7 +354,7 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)
 async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
-    """If a new epoch begins in a stream, its first event is a snapshot, and no epoch begins after `done`."""
+    """If a new epoch begins in a stream, the first event of that epoch is a snapshot. No epoch begins after `done`."""
     ends: dict[str, int] = {}
     for each in s.wire.record:
         for before, block in pairwise(each.logged):

@@ -174,7 +174,7 @@ async def streams_begin_with_hello(s: Session) -> None:
         s.expect("TW-FRM-061", any(block.retry is not None for block in opening), "a retry field before or in hello",
                  at=each, block=first)  # fmt: skip
         head = key(hello.get("head"))
-        # A snapshot with the reason `compacted` is not in the log. It may be newer than the `head` in `hello`.
+        # A snapshot with the reason `compacted` is not in the log. Its id may be greater than the `head` in `hello`.
         at_once = [key(block.id) for block in each.logged[:1] if not _is_compacted(block)]
         if head and at_once and at_once[0] and not each.cursor:
             s.expect(
@@ -215,9 +215,9 @@ class _ReceivedIds:
         self._seen: dict[str, list[tuple[float, Key]]] = {}
 
     def before(self, each: RecordedExchange) -> Key | None:
-        """Return the highest id received before a request, then record the ids in its response.
+        """Return the highest id received before a request, and then record the ids in the response to that request.
 
-        Returns None for the checks of durability, because they restart the server and use several replicas.
+        Returns None for durability checks, because those checks restart the server and use several replicas.
         """
         if each.check.startswith("durable."):
             return None
@@ -279,7 +279,7 @@ async def stream_closes_after_done(s: Session) -> None:
 
 @check("TW-FRM-005")
 async def hello_arrives_within_one_second(s: Session) -> None:
-    """The fastest of three attempts gets the `hello` event within one second of the request."""
+    """In the fastest of three attempts, the `hello` event arrives within one second after the request."""
     sample = s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)
     waits = []
@@ -304,12 +304,12 @@ async def hello_arrives_within_one_second(s: Session) -> None:
 
 @check("TW-FRM-006", serial=True)
 async def events_are_sent_without_delay(s: Session) -> None:
-    """In the best of three jobs, the server sends each event without waiting for the next one."""
+    """For at least one of three jobs, the server sends each event without waiting for the next event."""
     sample = s.long_running_sample(1.5)
     for _ in range(3):
         job = await s.submit(sample)
         async with s.follow(job, "0-0") as stream:
-            # Wait until the value first grows. A server that delays each event until the next one has not sent this event yet.
+            # Wait for the first growth of the value. A server that holds each event back until the next event fails here.
             await stream.until(lambda seen: len(seen.logged) >= 3 or seen.of_type("done"), 60)
             at = [block.at for block in stream.exchange.logged]
             spread = at[-1] - at[0]
@@ -325,7 +325,7 @@ async def events_are_sent_without_delay(s: Session) -> None:
 
 @check("TW-FRM-008")
 async def unacceptable_stream_request_returns_406(s: Session) -> None:
-    """A stream request gets 406 if its `Accept` header excludes event streams, and gets the stream if it does not."""
+    """A stream request gets 406 if its `Accept` header excludes event streams. Otherwise, it gets the stream."""
     sample = s.any_sample()
     job = await s.submit(sample)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):

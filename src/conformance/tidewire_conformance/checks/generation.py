@@ -14,7 +14,7 @@ LOGPROBS = ["logprobs"]
 MAX_TOKENS = 8
 """Default value of `max_tokens` in these checks."""
 TOO_MANY_TOKENS = 10**8
-"""Value of `max_tokens` that exceeds the context of every model."""
+"""Value of `max_tokens` that exceeds the context length of every model."""
 STOP_LENGTH = 9
 """Length of the stop string in characters. Most tokens are shorter, so the stop string spans several tokens."""
 MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
@@ -26,11 +26,11 @@ MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "text"),
     ({"logit_bias": {"0": 1000}}, "token_ids"),
 ]
-"""Input members, each with the name of the output member that shows whether the endpoint applied them."""
+"""Input members to send, each paired with the output member that shows whether the endpoint applied them."""
 
 
 def generation(s: Session, **members: Any) -> SampleRequest:
-    """Build a request with these input members for a text-generation endpoint that returns log-probabilities."""
+    """Build a text-generation request with the input members, for an endpoint that returns log-probabilities."""
     sample = s.server.logprobs_sample() or s.skip_untested(
         "no example of an endpoint with `logprobs` succeeded"
     )
@@ -75,7 +75,7 @@ async def unsupported_input_returns_422(s: Session) -> None:
     for name in ("top_logprobs", "prompt_logprobs"):
         answer = await s.wire.request("POST", sample.submit_to, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
-            continue  # the endpoint does not support the member and may report that fault instead (TW-ERR-010)
+            continue  # The endpoint does not support `prompt_logprobs` and may report that error instead (TW-ERR-010).
         s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
         problem = answer.json if answer.status == 422 else {}
         s.expect("TW-GEN-002", problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),
@@ -169,7 +169,7 @@ async def finish_reason_and_usage_are_reported(s: Session) -> None:
         at=history,
     )
     if count > 1:
-        # The model did not stop after count - 1 tokens, so `max_tokens` of count - 1 must give the reason `length`.
+        # The model generated more than count - 1 tokens. If `max_tokens` is count - 1, the reason must be `length`.
         less, cut = await generated(s, logprobs=True, max_tokens=count - 1)
         s.expect("TW-GEN-017", less.get("finish_reason") == "length" or less["token_ids"] != value["token_ids"][:-1],
                  f"the finish_reason length at {count - 1} of {count} tokens", less.get("finish_reason"), at=cut)  # fmt: skip

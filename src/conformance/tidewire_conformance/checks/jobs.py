@@ -79,7 +79,7 @@ async def submit_returns_the_job(s: Session) -> None:
 
 @check("TW-JOB-023", whole_run=True)
 async def job_ids_are_unpredictable(s: Session) -> None:
-    """Job ids have room for 128 random bits after their common prefix, and are not as similar as ids from a counter or clock."""
+    """Job ids have room for 128 random bits after their common prefix, and do not look like values of a counter or clock."""
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
     )
@@ -132,7 +132,7 @@ async def submit_can_return_the_stream(s: Session) -> None:
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
 async def job_responses_are_not_cacheable(s: Session) -> None:
-    """Responses about jobs, and to requests that submit a job, carry `Cache-Control: no-store`, even if they are errors."""
+    """Responses about jobs and to requests that submit jobs have `Cache-Control: no-store`, even if they are errors."""
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
         if each.status and (submit or "/v1/jobs" in each.path) and each.method != "OPTIONS":
@@ -148,7 +148,7 @@ async def job_responses_are_not_cacheable(s: Session) -> None:
 
 @check("TW-OVR-013", whole_run=True)
 async def links_resolve_to_their_resources(s: Session) -> None:
-    """Each link is a URI reference to the named resource, with the same origin and below the same `/v1`."""
+    """Each link is a URI reference to the named resource, on the same origin and under the same `/v1` path."""
     for each in s.wire.record:
         links = [
             each.response_header(name)

@@ -51,7 +51,7 @@ async def all_json_is_valid(s: Session) -> None:
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
 async def nulls_and_times_are_well_formed(s: Session) -> None:
-    """Absent members are left out and not null, except for the `done` of a job, and times are in RFC 3339 with `Z`."""
+    """Absent members are omitted and not null, except for `done` in a job. Times are in RFC 3339 format with `Z`."""
     for exchange in s.wire.record:
         bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
         if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
@@ -86,7 +86,7 @@ def _is_time(text: str) -> bool:
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of each member that the protocol defines, at any depth.
 
-    Members inside the data of an endpoint are skipped.
+    Members of endpoint-specific data, such as inputs and values, are skipped.
     """
     if isinstance(value, list):
         for child in value:

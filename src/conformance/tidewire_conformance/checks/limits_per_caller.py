@@ -14,7 +14,7 @@ from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUS
 MAX_TESTED_CONCURRENCY = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 MAX_HEARTBEAT_SECONDS = 1.0
-"""Longest heartbeat interval, in seconds, for which the check waits for pings. No other check runs in the meantime."""
+"""Longest heartbeat interval, in seconds, for which the check waits for pings. All other checks are paused meanwhile."""
 END_SECONDS = 10.0
 """Timeout, in seconds, for a stream to end after its job was cancelled. The option `--patience` multiplies it."""
 
@@ -31,7 +31,7 @@ def _limit(s: Session, name: str) -> int:
 
 
 async def _retry_until(send: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
-    """Repeat a request while the server is too busy to judge the limit.
+    """Repeat a request while the server is so busy that the check cannot judge the limit.
 
     The server is busy if its response has status 429 or 503, and a problem code other than `code`.
     """
@@ -64,7 +64,7 @@ async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def stream_above_the_limit_returns_429(s: Session) -> None:
-    """A caller's stream above the limit gets 429 `too_many_streams`, or a `problem` without an id, and other streams continue."""
+    """A stream above its caller's limit gets 429 `too_many_streams` or a `problem` without an id. Other streams continue."""
     limit = _limit(s, "max_streams_per_principal")
     sample = s.long_running_sample(20)
     job = await s.submit(sample)
@@ -108,7 +108,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
 async def job_above_the_limit_returns_429(s: Session) -> None:
-    """A caller's job above the limit gets 429 `too_many_jobs`, while other callers are served and waiting jobs get pings."""
+    """A job above its caller's limit gets 429 `too_many_jobs`. Meanwhile, other callers are served and queued jobs get pings."""
     limit = _limit(s, "max_jobs_per_principal")
     sample = s.script_sample({"sleep_ms": 20_000})
     jobs = []

@@ -76,7 +76,7 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
 async def logprobs_are_sent_only_on_request(s: Session) -> None:
-    """A generation has log-probabilities only if they are requested, and then `text` is the first of its `columns`."""
+    """A generation has log-probabilities only if they were requested. In that case, `text` is the first of its `columns`."""
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
     extra = {name for name in plain if name in TOKEN_COLUMNS[1:] or "logprob" in name}
@@ -117,7 +117,7 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     needs=LOGPROBS,
 )
 async def candidates_match_chosen_tokens(s: Session) -> None:
-    """Each token has `top_logprobs` candidates in order, and its own rank and log-probability match its place among them."""
+    """Each token has `top_logprobs` sorted candidates. The token's rank and log-probability match its place among them."""
     decimals = 6
     all_numbers: list[float] = []
     value, history = await generated(
@@ -291,7 +291,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
 async def first_prompt_token_has_no_logprob(s: Session) -> None:
-    """`prompt_logprobs` begins with null, its candidates begin with `[]`, and the temperature changes neither of them."""
+    """`prompt_logprobs` begins with null, the list of its candidates begins with `[]`, and temperature affects neither list."""
     found = []
     for temperature in (0.3, 1.7):
         value, history = await generated(
@@ -322,7 +322,7 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
 async def vocabulary_decodes_the_tokens(s: Session) -> None:
-    """The linked vocabulary fits its schema and has a strong `ETag`, and its bytes spell the generated text."""
+    """The linked vocabulary fits its schema, has a strong `ETag`, and decodes the token ids to the generated text."""
     sample = generation(s, logprobs=True)
     endpoint = s.server.endpoints[sample.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")

@@ -95,7 +95,7 @@ async def batch_progress_names_its_item(s: Session) -> None:
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def idle_stream_receives_pings(s: Session) -> None:
-    """A silent stream gets a `ping` in each heartbeat interval, with a `head` that is an id that the reader already has."""
+    """A silent stream gets a `ping` in each heartbeat interval, and the `head` in the ping is an id that the reader already has."""
     heartbeat = s.server.heartbeat
     s.expect(
         "TW-FRM-071",
@@ -177,7 +177,7 @@ async def stream_ends_with_a_closing_event(s: Session) -> None:
 
 @check("TW-DIF-004", whole_run=True)
 async def ephemeral_events_carry_no_results(s: Session) -> None:
-    """Ephemeral events carry no part of a result: no unlisted member has `value` or `text` in its name."""
+    """Ephemeral events carry no part of a result: their unknown members do not have `value` or `text` in their names."""
     tables = {
         "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
         "ping": {"head"}, "goaway": {"reason", "retry_ms"},

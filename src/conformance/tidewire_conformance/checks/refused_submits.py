@@ -1,4 +1,4 @@
-"""Checks for section 6.2: invalid requests to submit a job, and the media type of the response to a valid one."""
+"""Checks for section 6.2: invalid requests to submit a job, and the media type of the response to a valid request."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 UNKNOWN_MEMBER = "no/such~member"
-"""Name of a member. Its characters `/` and `~` must be escaped in a JSON Pointer."""
+"""Member name that contains `/` and `~`. A JSON Pointer must escape both characters."""
 
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def invalid_submit_body_returns_422(s: Session) -> None:
-    """A request to submit a job gets 422 with a pointer into its body if the body has the wrong shape or an invalid member."""
+    """If a request to submit a job has a body of the wrong shape or an invalid member, it gets 422 with a pointer to the fault."""
     sample = s.any_sample()
     example = sample.inputs[0]
     wrong: list[tuple[str, Any]] = [
@@ -113,7 +113,7 @@ def unfit(s: Session, sample: SampleRequest) -> list[Any]:
 
 @check("TW-JOB-017", "TW-JOB-005")
 async def accept_header_selects_json_or_stream(s: Session) -> None:
-    """A request to submit a job gets a stream if `Accept` names event streams, else JSON, or 406 if `Accept` excludes both."""
+    """A request to submit a job gets a stream if `Accept` names event streams, otherwise JSON, or 406 if `Accept` permits neither."""
     sample = s.any_sample()
     forms = [
         (None, "application/json"),

@@ -16,7 +16,7 @@ CUT_POINTS = 24
 LIVE_CUTS = 6
 """Number of times that the check cuts its connection to a running job."""
 MAX_TESTED_LOG = 8 * 2**20
-"""Largest `max_log_bytes` that the suite tests. To see the server trim a log, a job fills it beyond this limit."""
+"""Largest `max_log_bytes` that the suite tests. The check fills a log beyond this limit and expects the server to trim it."""
 INVALID_IDS = (
     "01-3",
     "1-03",
@@ -45,9 +45,7 @@ def contents(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
 def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
     """Return the ids at which two streams of a job lead to different states.
 
-    Differences in the encoding of the events do not count.
-
-    The encoding of the events does not matter.
+    The streams may encode the same change in different ways.
     """
     known = {step.block.id: step.after for step in Histories([history]).steps}
     found = (step for each, steps in Histories([history, other]).streams if each is other for step in steps)
@@ -103,7 +101,7 @@ def _base(block: Block, seq: int) -> int:
 
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
 async def log_begins_at_1_1_without_gaps(s: Session) -> None:
-    """The cursor `0-0` returns the whole log each time: a `start` snapshot with the id `1-1`, then events with consecutive ids."""
+    """A stream from the cursor `0-0` is the whole log: a `start` snapshot with the id `1-1`, then events with consecutive ids."""
     _, history = await s.run_to_end(s.growing_sample())
     ids = [block.id for block in history.logged]
     first = history.logged[0]
@@ -139,9 +137,9 @@ async def ended_job_resumes_from_every_id(s: Session) -> None:
 
 
 def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExchange, at: int) -> None:
-    """Judge the response to a cursor, which is the id of the event with the index `at`.
+    """Judge the response to a request that resumes after the event with the index `at`.
 
-    The response must contain the events after that id, or a snapshot in their place.
+    The response must contain the events after that event, or a snapshot in their place.
     """
     whole = history.logged
     held = key(whole[at].id) or (0, 0)
@@ -179,7 +177,7 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 
 @check("TW-RES-019", "TW-RES-020", "TW-RES-007")
 async def running_job_resumes_after_each_disconnect(s: Session) -> None:
-    """If the stream of a running job is cut several times, the parts together contain each event of the log exactly once."""
+    """If the stream of a running job breaks several times, its parts together contain each event of the log exactly once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
     sample = s.server.script_sample(*steps) or s.growing_sample()
     job = await s.submit(sample)
@@ -215,7 +213,7 @@ async def running_job_resumes_after_each_disconnect(s: Session) -> None:
 
 
 def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
-    """Whether each diff continues from the event before it, so that merged diffs leave no gap."""
+    """Whether each diff continues from the event before it. Merged diffs must not leave a gap."""
     last = 0
     for block in seen:
         _, seq = key(block.id) or (0, 0)
@@ -245,7 +243,7 @@ async def last_event_id_takes_precedence_over_after(s: Session) -> None:
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
 async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None:
-    """Without a cursor, the stream of an ended job is a snapshot with the id and the status from before `done`, and then `done`."""
+    """Without a cursor, the stream of an ended job is a snapshot of the state just before `done`, followed by `done`."""
     job, history = await s.run_to_end(s.growing_sample())
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
@@ -301,7 +299,7 @@ async def cursor_of_done_returns_204(s: Session) -> None:
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
-    """A cursor after the last event, or of an unknown epoch, gets a snapshot with the reason `rewound` and the events after it."""
+    """If a cursor is after the last event or its epoch is unknown, the stream is a `rewound` snapshot and all later events."""
     job, history = await s.run_to_end(s.growing_sample())
     head = key(history.logged[-1].id) or (1, 1)
     for cursor, requirement in (
@@ -329,7 +327,7 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
 async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
-    """After the server has trimmed a log, an old cursor or `0-0` gets a snapshot, and the events after it apply to that snapshot."""
+    """If the server has trimmed a log, a stream from an old cursor or `0-0` is a snapshot and events that apply to it."""
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > MAX_TESTED_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
         s.skip_untested(
@@ -396,7 +394,7 @@ async def disconnect_does_not_affect_the_job(s: Session) -> None:
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
 async def concurrent_readers_see_the_same_states(s: Session) -> None:
-    """Two concurrent readers of a job reach the same end, and have equal states at each id that both received."""
+    """Two concurrent readers of a job receive the same end, and equal states at each event id that both received."""
     sample = s.server.long_running_sample() or s.growing_sample()
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:

@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-DIF-044", whole_run=True)
 async def merged_diffs_keep_text_checks(s: Session) -> None:
-    """If one diff replaces several events, it contains a check for each text that these events check."""
+    """If one diff replaces several events, it contains a check for each text for which one of these events has a check."""
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
         for block in exchange.of_type("message"):

@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
     "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
 )
 async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
-    """With `?diffs=0`, a stream has only snapshots, `done` and ephemeral events, and snapshots are `min_interval_ms` apart."""
+    """With `?diffs=0`, a stream has only ephemeral events, `done`, and snapshots that are at least `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
     sample = s.server.script_sample(*steps) or s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)
@@ -23,7 +23,7 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     s.expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids, at=answer)
     at = [block.at for block in answer.of_type("snapshot")][:-1]
     gaps = [1000 * (after - before) for before, after in pairwise(at)]
-    # A delayed snapshot shortens the next gap, so judge the sum of the gaps instead of each gap.
+    # If a snapshot arrives late, the next gap is shorter. Therefore judge the sum of the gaps instead of each gap.
     s.expect(
         "TW-JOB-073",
         sum(gaps) >= (len(gaps) - 1.5) * least,
@@ -41,7 +41,7 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
 
 @check("TW-JOB-081", needs=["snapshots_only"])
 async def diffs_0_validates_the_cursor(s: Session) -> None:
-    """With `?diffs=0`, the id of `done` gets 204, an invalid cursor gets 400, and an unknown id gets a `rewound` snapshot."""
+    """With `?diffs=0`, the cursor of `done` gets 204, an invalid cursor gets 400, and an unknown cursor a `rewound` snapshot."""
     job, history = await s.run_to_end(s.any_sample())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
@@ -71,7 +71,7 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
-    """With `min_interval_ms=0`, snapshots are as far apart as the `min_interval_ms` of the discovery document requires."""
+    """With `min_interval_ms=0`, the server uses the `min_interval_ms` of its discovery document instead."""
     least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(
         "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery

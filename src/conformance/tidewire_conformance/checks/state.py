@@ -14,10 +14,10 @@ TRANSITIONS = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
-"""Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several changes."""
+"""Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several of these changes."""
 MAX_VALUE_DEPTH = 56
 
-# For each operation of a diff, the requirements that it satisfies if it can be applied to the state.
+# Requirements by diff operation. An operation that can be applied to the state satisfies its requirements.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),
@@ -197,7 +197,7 @@ async def columns_are_constant_within_an_epoch(s: Session) -> None:
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_does_not_change(s: Session) -> None:
-    """Text that `stable` covers never changes within an epoch, and the lengths in `stable` neither decrease nor exceed their texts."""
+    """Text that `stable` covers never changes within an epoch, and the lengths in `stable` never decrease or exceed the text lengths."""
     seen = False
     for step in s.histories().steps:
         if step.after is None or step.block.type == "done":
@@ -240,7 +240,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
 async def text_lengths_count_code_points(s: Session) -> None:
-    """Truncating a text by one removes one code point, even outside the BMP, and never splits a surrogate pair."""
+    """A diff that truncates a text by one removes one code point, even outside the BMP, and never splits a surrogate pair."""
     kept = "e\u0301🎉👩\u200d"
     steps: list[dict[str, Any]] = [
         {"append": kept + "🚀"},

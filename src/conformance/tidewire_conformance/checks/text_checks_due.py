@@ -13,7 +13,7 @@ CHECK_AFTER = 64
 
 @check("TW-DIF-051", whole_run=True)
 async def required_text_checks_are_sent(s: Session) -> None:
-    """The server sends a check of a text when it truncates the text, when the item or job ends, and at the latest with the 64th change."""
+    """The server sends a check of a text when it truncates the text, when the item or job ends, and no later than the 64th change."""
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
             _judge_due_checks(s, steps)

@@ -18,7 +18,7 @@ JOB_ENDS: Final = frozenset({"succeeded", "partially_failed", "failed", "cancell
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Number of elements of each diff operation. A row (`r`) has one element for each column, so its size varies."""
+"""Number of elements in each diff operation. It is None for a row (`r`), which has one element for each column."""
 
 
 class InvalidDiffError(Exception):
@@ -86,7 +86,7 @@ def find(value: Any, path: str) -> Any:
 
 
 def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path: str) -> Any:
-    """Copy the objects and arrays along a path, and apply `change` to the last of them."""
+    """Copy all objects and arrays along a path, and apply `change` to the innermost copy."""
     if len(way) == 1:
         _require(
             isinstance(value, dict | list),
@@ -284,7 +284,7 @@ def digest(items: Any) -> str:
 
 
 def end_of(items: Sequence[str]) -> str:
-    """Derive the final status of a job from the statuses of its items, or an empty string if an item has not ended."""
+    """Return the final status of a job, derived from its items, or an empty string if an item has not ended."""
     if not set(items) <= ITEM_ENDS:
         return ""
     if "succeeded" in items:

@@ -1,8 +1,8 @@
 """Grade of a run: the result for each requirement, and whether all requirements of a profile hold.
 
-A requirement counts toward its profile if a check covers it and the server declares the feature that it is about. It
-holds if at least one check judged it and no check found a violation. If the server declares a feature that could not be
-tested, the requirements for it do not hold.
+A requirement counts toward its profile if a check covers it and the server declares the feature that the requirement is
+about. The requirement holds if at least one check judged it and no check found a violation. If the server declares a
+feature that could not be tested, the requirements for that feature do not hold.
 
 verdicts of the checks that cover a requirement        | result for the requirement
 -------------------------------------------------------+--------------------------------------------------------
@@ -94,7 +94,7 @@ class RequirementResult:
 
     @property
     def broken(self) -> list[tuple[Verdict, Assertion]]:
-        """Violations of the requirement, each with its verdict.
+        """Violations of the requirement, each with the verdict of the check that found it.
 
         Violations in checks that list this requirement first come before all others.
         """
@@ -157,7 +157,7 @@ class Report:
 
     @property
     def failures(self) -> list[RequirementResult]:
-        """Violated requirements, those with the most violations first.
+        """Violated requirements. Requirements with the most violations come first.
 
         Requirements in the baseline come after all others.
         """
@@ -181,13 +181,13 @@ class Report:
 
     @property
     def stale(self) -> list[str]:
-        """Ids of requirements in the baseline that hold."""
+        """Ids of requirements that hold although the baseline lists them."""
         result = {name: self.results.get(name) for name in self.known}
         return [name for name, each in result.items() if each is not None and each.outcome is Outcome.PASS]
 
     @property
     def known_unjudged(self) -> list[str]:
-        """Ids of requirements in the baseline that were selected but not judged, so they may still fail."""
+        """Ids of selected requirements that the baseline lists and no check judged, so they may still fail."""
         result = {name: self.results.get(name) for name in self.known}
         return [
             name
@@ -256,7 +256,7 @@ def _result(name: str, verdicts: list[Verdict]) -> RequirementResult:
 
 
 _REASON_PRIORITY = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
-"""Reasons for a skip, by priority. The first one counts if several checks skipped a requirement for different reasons."""
+"""Skip reasons by priority. If several checks skipped a requirement, the reason that comes first in this tuple counts."""
 
 
 def _skip_reason(verdict: Verdict) -> SkipReason:

@@ -20,11 +20,11 @@ EXAMPLES_PER_ENDPOINT: Final = 2
 EXAMPLE_SECONDS: Final = 60.0
 """Timeout for one example, in seconds. The option `--patience` multiplies it."""
 CLOSE_SECONDS: Final = 2.0
-"""Time, in seconds, between `done` and the end of the response. The option `--patience` multiplies it."""
+"""Time, in seconds, that a response may take to end after `done`. The option `--patience` multiplies it."""
 MIN_OBSERVABLE_SECONDS: Final = 0.2
-"""Minimum duration, in seconds, of a job that a check observes while the job runs."""
+"""Some checks observe a job while it runs. The job must run for at least this time, in seconds."""
 MIN_GROWTH_EVENTS: Final = 5
-"""Minimum number of logged events of a job whose stream a check cuts between events."""
+"""Some checks interrupt a stream between events. The job must have at least this many logged events."""
 
 LONG_TOKENS: Final = 256
 """Number of tokens of a text generation that runs long enough to be observed."""
@@ -33,7 +33,7 @@ LONG_SECONDS: Final = 30.0
 
 
 class ProbeError(Exception):
-    """Raised if the URL is not that of a Tidewire server, so that no check can run."""
+    """Raised if no Tidewire server responds at the URL, so that no check can run."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SampleRequest:
         return self.body["inputs"] if "inputs" in self.body else [self.body["input"]]
 
     def with_input(self, value: Any) -> "SampleRequest":
-        """Return a request for the same endpoint with another input. The properties of its job are unknown."""
+        """Return a request for the same endpoint with another input. The properties of the resulting job are unknown."""
         return SampleRequest(self.endpoint, self.submit_to, {"input": value})
 
     def with_inputs(self, values: Sequence[Any], **more: Any) -> "SampleRequest":
@@ -152,7 +152,7 @@ class Server:
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
-        """Return a request for a job that grows at once and runs long enough to be observed and cancelled, or None."""
+        """Return a request for a job that produces output at once and runs long enough to be observed and cancelled, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
@@ -171,7 +171,7 @@ class Server:
         return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("batch")))
 
     def uneven_batch_sample(self, *shorter: int) -> SampleRequest | None:
-        """Return a request with several inputs of which the last one takes longest, or None.
+        """Return a request with several inputs, the last of which takes longest, or None.
 
         Args:
             *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input with
@@ -201,7 +201,7 @@ class Server:
         return (max if longest else min)(found, key=lambda sample: sample.seconds, default=None)
 
     def max_inputs(self, sample: SampleRequest) -> int:
-        """Return the maximum number of inputs of one job for the endpoint of a request."""
+        """Return the maximum number of inputs per job at the endpoint of the request."""
         own = int((self.endpoints[sample.endpoint].capability("batch") or {}).get("max_items", 1))
         return min(own, self.limits.get("max_inputs", own))
 
@@ -215,7 +215,7 @@ async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tup
         cli_examples: Pairs of endpoint name and input that replace the examples in the descriptions.
 
     Raises:
-        ProbeError: The URL is not that of a Tidewire server.
+        ProbeError: No Tidewire server responds at the URL.
     """
     wire = wire.as_check("discovery")
     try:

@@ -43,10 +43,10 @@ class Step(NamedTuple):
 
 @dataclass
 class Histories:
-    """State histories of all event streams in a record.
+    """State histories of all recorded event streams.
 
-    The streams are processed in order. A state that is known from an earlier stream or response is the starting point
-    of a later stream that resumes there.
+    The streams are processed in order. If a stream resumes at an event id whose state is known from an earlier stream or
+    response, its history starts from that state.
     """
 
     record: Sequence[RecordedExchange]

@@ -29,7 +29,7 @@ _MEMBER_CONTEXT = 40, 100
 """Number of characters that are printed before and after the name of the failing JSON member."""
 _NAME = re.compile("[A-Za-z_]{3,}")
 _MAX_ARGUMENT_BYTES = 2000
-"""Maximum size, in bytes, of a request body within a curl command. A longer body is replaced by `@BODY`."""
+"""Maximum size, in bytes, of a request body that is printed in a curl command. A longer body is replaced by `@BODY`."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _IMPLIED_HEADERS = frozenset({"host", "content-length"})
 """Request headers that curl sets by itself, so reports omit them."""
@@ -86,7 +86,7 @@ def curl(exchange: RecordedExchange) -> str:
 
 
 def _method(exchange: RecordedExchange) -> list[str]:
-    """Return the curl options that select the request method. The list is empty if curl's default is right."""
+    """Return the curl options that select the request method, or an empty list if curl uses the right method by default."""
     if exchange.method == "HEAD":
         return ["-I"]
     return [] if exchange.method == "GET" and not exchange.sent else ["-X", shlex.quote(exchange.method)]
@@ -108,7 +108,7 @@ def _data(body: bytes) -> str:
 
 
 def frames(assertion: Assertion) -> Iterator[str]:
-    """Yield the lines of a transcript of the request and its response, near the failing block.
+    """Yield a transcript, in lines, of the request and of the part of its response around the failing block.
 
     Each line begins with the time in milliseconds since the request.
     """
@@ -133,7 +133,7 @@ def _frames(exchange: RecordedExchange, marked: Block | None, names: Sequence[st
         return
     yield f"  {_ms(exchange, exchange.answered)}  < {exchange.status}"
     for name, value in exchange.header:
-        # If an event fails, only the content type is relevant among the response headers.
+        # If the failure is in an event, the content type is the only relevant response header.
         if name.lower() not in _UNINTERESTING_HEADERS and (marked is None or name.lower() == "content-type"):
             yield f"  {'':>8}  < {name}: {value}"
     if exchange.is_stream:

@@ -3,8 +3,8 @@
 two failures share a symptom if                                | reason
 ---------------------------------------------------------------+------------------------------------------------------
 their expected and actual results are equal                    | the same observation in several checks
-a check of a server failed twice with the same expected result | a repetition of the same observation
-a scenario for a client failed, in any server variant          | the first failure in a scenario causes later ones
+one server check failed twice with the same expected result    | a repetition of the same observation
+one client scenario failed twice, in any server variants       | the first failure in a scenario causes later ones
 
 A report shows each symptom once, under the most specific requirement that it violates.
 """
@@ -51,7 +51,7 @@ class Section:
     result: RequirementResult
     symptoms: list[Symptom]
     left_out: list[Failure]
-    """Failures of the requirement whose symptom the report does not show."""
+    """Failures of the requirement for which the report shows no symptom."""
     omitted: int
     """Number of failures of the requirement that are not printed in full."""
 
@@ -59,9 +59,8 @@ class Section:
 def ordered(report: Report) -> list[RequirementResult]:
     """Return the failed requirements, the most specific ones first.
 
-    A requirement is specific if the checks that judge it are nearly the same as the checks that failed, that is, if
-    only few other checks judge it. Nearly every fault violates some requirement that half of the suite judges, but such
-    a requirement says little about the cause.
+    The most specific requirement is the one whose set of checks is closest to the set of failed checks. Nearly every fault
+    also violates some requirement that half of the suite judges, but such a requirement says little about the cause.
 
     The first requirement of a client scenario is the one that the scenario was written for. If that requirement fails,
     it comes before the other requirements that the scenario violates. Requirements in the baseline come after all
@@ -76,7 +75,7 @@ def ordered(report: Report) -> list[RequirementResult]:
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in result.verdicts}
         is_first = any(verdict.requirements[:1] == (result.requirement.id,) for verdict in broken.values())
-        # If a scenario fails with many server variants, the variant is not the cause.
+        # If a scenario fails with many server variants, none of these variants is the cause.
         variants_of_same = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
             result.outcome is Outcome.WARN,
@@ -92,7 +91,7 @@ def ordered(report: Report) -> list[RequirementResult]:
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """Yield the sections of a report, so that each symptom appears once.
+    """Yield the sections of a report. Each symptom appears in only one section.
 
     If all symptoms of a requirement appear in sections of other requirements, the requirement has no section.
     """
@@ -114,7 +113,7 @@ def sections(report: Report) -> Iterator[Section]:
 
 
 def _show(symptom: Symptom, failure: Failure) -> None:
-    """Select a failure to be printed in full, if it belongs to the printed check and its expected result is new."""
+    """Mark a failure to be printed in full, unless another check or the same expected result is already printed."""
     shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]
     if same and len(symptom.shown) < MAX_SYMPTOMS and failure[1].expected not in shown_expectations:

@@ -58,7 +58,7 @@ def _suite(root: ET.Element, area: str, verdicts: list[Verdict], report: Report)
 
 
 def _kind(verdict: Verdict, report: Report) -> tuple[str, str]:
-    """Return the name and the message of the XML element for an outcome. Both are empty for a check that passed."""
+    """Return the name and message of the XML element for an outcome. If the check passed, both are empty."""
     match verdict.outcome:
         case Outcome.FAIL:
             failed = [each for each in verdict.broken if each.outcome is Outcome.FAIL]

@@ -49,7 +49,7 @@ class Block:
 
     @cached_property
     def type(self) -> str:
-        """Event type; `message` if the `event` field is absent or empty."""
+        """Event type, or `message` if the `event` field is absent or empty."""
         return b"".join(self.values("event")[-1:]).decode("utf-8", "replace") or "message"
 
     @cached_property

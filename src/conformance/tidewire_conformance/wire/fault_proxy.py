@@ -30,12 +30,12 @@ class Cut:
     Counting starts at the end of `mark` if `mark` is set, and at the first byte otherwise.
     """
     mark: bytes = b""
-    """Byte string in the server's output at whose end counting starts.
+    """Byte string in the server's output. Counting starts at the end of this string.
 
     If it is empty, counting starts at the first byte of the output.
     """
     occurrence: int = 1
-    """Number of the occurrence of `mark` at which counting starts. The first occurrence is 1."""
+    """Which occurrence of `mark` starts the count: 1 for the first one, 2 for the second one, and so on."""
     how: Literal["fin", "rst", "stall"] = "fin"
 
 
@@ -184,7 +184,7 @@ class _CutFinder:
     def _find_marks(self, data: bytes) -> int:
         """Count the occurrences of the mark, even if a mark is split across chunks.
 
-        Returns the index in `data` after the last occurrence that was needed, or 0 if more occurrences are needed.
+        Returns the index in `data` just after the occurrence that completes the count, or 0 if the count is not complete.
         """
         mark = self.cut.mark
         seen = len(self._window)

@@ -19,10 +19,10 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY_STATUSES: Final = frozenset({429, 503})
-"""Status codes after which the client repeats a request, if the response has `Retry-After`."""
+"""Status codes of responses after which the client repeats the request, if the response has `Retry-After`."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
-"""Longest `Retry-After`, in seconds, after which the client retries. The option `--patience` multiplies it."""
+"""Longest `Retry-After`, in seconds, that the client waits before a retry. The option `--patience` multiplies it."""
 RESPONSE_SECONDS: Final = 10.0
 """Timeout, in seconds, for a status line and for each further part of a body. The option `--patience` multiplies it."""
 COMPLETE_RESPONSE_SECONDS: Final = 60.0
@@ -34,7 +34,7 @@ _READ = 65536
 _HEAD_BYTES = 256 * 1024
 
 Body = bytes | Sequence[bytes] | None
-"""Request body. Bytes are sent with `Content-Length`, and a sequence of bytes is sent as these chunks."""
+"""Request body. A `bytes` body is sent with `Content-Length`. A sequence is sent in chunked coding, one chunk per element."""
 Header = Mapping[str, str | None]
 """Request header fields. The value None removes a field that the client sends by default."""
 

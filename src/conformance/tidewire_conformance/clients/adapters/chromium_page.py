@@ -5,7 +5,7 @@ Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.ad
 
 The program serves a test page from an origin that differs from the server's. The page polls the program for commands and
 posts its reports. The browser's EventSource cannot set request headers, choose the delay before it reconnects, or read
-the status of a response. Therefore the client cannot meet all requirements.
+the status of a response. Therefore, the browser client cannot meet all requirements.
 """
 
 import argparse

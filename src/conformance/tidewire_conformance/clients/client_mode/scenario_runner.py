@@ -56,7 +56,7 @@ class ScenarioPlan:
 
 @dataclass(frozen=True)
 class Trial:
-    """Name of a played scenario, with the requirements that the scenario judged."""
+    """Played scenario: its name, and the requirements that it judged."""
 
     name: str
     requirements: tuple[str, ...]
@@ -88,11 +88,11 @@ class ScenarioRun:
 
     @property
     def profiles(self) -> list[str]:
-        """Profiles for which each client is graded."""
+        """Profiles that the report grades, which are the same for each client."""
         return ["core", "durable"]
 
     def profile_of(self, requirement: Requirement) -> str:
-        """Return the profile toward which a requirement counts. A requirement for all requests counts toward `core`."""
+        """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to `core`."""
         return self._profiles.get(requirement.id, "core")
 
 

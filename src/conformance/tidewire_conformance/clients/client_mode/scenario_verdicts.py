@@ -4,7 +4,7 @@ result of the scenario                                 | verdict
 -------------------------------------------------------+-------------------------------------------------------
 the player found a failure                             | each requirement that the failure names fails
 no failure names a requirement of the scenario         | the requirements of the scenario are met
-all requests satisfy the general requirements          | these are met if they applied to a request
+all requests satisfy the general requirements          | general requirements that applied to a request are met
 the client lacks an ability that the scenario needs    | skipped, not declared
 the client wrote an invalid report                     | error, because the adapter program is at fault
 the client exited, or did not report an end in time    | fail
@@ -21,7 +21,7 @@ from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason,
 
 
 def name_of(scenario: Scenario) -> str:
-    """Return the name of a scenario in reports, that is its area, a dot and its own name."""
+    """Return the name under which reports list a scenario: its area, a dot and its own name."""
     return f"{scenario.area}.{scenario.name}" if scenario.area else scenario.name
 
 
@@ -52,14 +52,15 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
     verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
     others = {each.requirement for each in verdict.assertions} - {*scenario.requirements}
     verdict.requirements = (*scenario.requirements, *sorted(others))
-    verdict.outcome = Outcome.PASS  # The assertions determine the final outcome.
+    # This value is preliminary. The final outcome is derived from the assertions later.
+    verdict.outcome = Outcome.PASS
     return verdict
 
 
 def _checked_in_every_scenario(conversation: Conversation) -> set[str]:
-    """Return the ids of the requirements that each scenario checks.
+    """Return the ids of the general requirements, which are checked in every scenario.
 
-    A requirement is left out if the client made no request to which it applies.
+    A requirement is left out if the client did nothing to which the requirement applies.
     """
     found: set[str] = set()
     if any(request.kind == "streams" for request in conversation.requests):
@@ -82,15 +83,15 @@ def _record(conversation: Conversation, rerun_command: str) -> Iterator[str]:
 def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
     """Map the id of each requirement to a client profile.
 
-    A client of the profile `core` can follow a job over one connection. A client of the profile `durable` delivers each
-    change exactly once despite network and server faults.
+    A client that meets the profile `core` can follow a job over one connection. A client that meets the profile
+    `durable` delivers each change exactly once despite network and server faults.
 
-    A requirement belongs to `durable` if it is the first requirement of scenarios in the `DURABLE_AREAS` only, and to
-    `core` if it is the first requirement of any other scenario. If a requirement is never the first one, the scenarios
-    that name it decide in the same way.
+    If a requirement is the first one that some scenarios list, only these scenarios count. Otherwise, all scenarios
+    that list the requirement count. The requirement belongs to `durable` if all scenarios that count are in
+    `DURABLE_AREAS`, and to `core` if at least one of them is not.
     """
     found: dict[str, str] = {}
-    # The first requirement of a scenario is the one that it was written for, so classify these requirements first.
+    # A scenario was written for the first requirement that it lists, so classify first requirements before others.
     ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE_AREAS)
     for scenario in ordered:
         found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")

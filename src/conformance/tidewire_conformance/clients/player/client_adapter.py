@@ -3,8 +3,8 @@
 The program first writes its introduction to its standard output. Then it reads commands from its standard input and
 writes reports to its standard output, each on one line. `spec/schema/scenario.schema.json` defines the introduction,
 commands and reports under `$defs`. By default, a program runs one command at a time, and the adapter starts several
-processes to play several scenarios concurrently. A program that can run several commands concurrently states their
-number as `at_once` in its introduction.
+processes to play several scenarios concurrently. A program that can run several commands concurrently states the
+maximum number as `at_once` in its introduction.
 
 behavior of the program                               | result
 ------------------------------------------------------+--------------------------------------------------------
@@ -13,7 +13,7 @@ writes an invalid report, or exceeds a limit          | `AdapterError`, no verdi
 writes a report for an unknown command                | `AdapterError` for all of its running commands
 exits while it runs one command                       | `AdapterDiedError`, so the scenario fails
 exits while it runs several commands                  | `AdapterDiedError` with `shared`, so each command is repeated
-does not report an end in time                        | `AdapterHungError`, and the process is stopped when it is idle
+does not report the end of a command in time          | `AdapterHungError`, and the process is stopped when it is idle
 """
 
 import contextlib
@@ -50,11 +50,11 @@ _MAX_STDERR: Final = 4000
 
 
 class AdapterError(Exception):
-    """Raised if the client under test, or the program that drives it, violates the format of the reports."""
+    """Raised if the client under test, or the program that drives it, violates the report format."""
 
 
 class AdapterHungError(AdapterError):
-    """Raised if the client did not report an end in time."""
+    """Raised if the client did not report the end of a command in time."""
 
 
 class AdapterDiedError(AdapterError):
@@ -81,7 +81,7 @@ class Adapter(Protocol):
         """Optional abilities of the client. The member `traits` of the schema lists them."""
 
     def run(self, command: Mapping[str, Any], on_report: ReportCallback, seconds: float) -> None:
-        """Run a command and pass each report of the client to the callback. The last report contains the end.
+        """Run a command and pass each report of the client to the callback. The last report says how the command ended.
 
         Args:
             command: Command for the client.
@@ -89,8 +89,8 @@ class Adapter(Protocol):
             seconds: Time limit for the command, in seconds.
 
         Raises:
-            AdapterHungError: The client did not report an end within the time limit.
-            AdapterDiedError: The client exited before it reported an end.
+            AdapterHungError: The client did not report the end of the command within the time limit.
+            AdapterDiedError: The client exited before it reported the end of the command.
             AdapterError: The client sent an invalid report.
         """
 
@@ -231,7 +231,7 @@ class _Program:
         self._lock = threading.Lock()
         self._introduction_inbox = _Inbox()
         self._inboxes: dict[str, _Inbox] | None = {"": self._introduction_inbox}
-        """Inboxes by command id; None once the process can no longer send reports."""
+        """Inboxes by command id, or None once the process can no longer send reports."""
         self._command_ids: set[str] = set()
         """Ids of all commands sent so far. Late reports may arrive for a command that timed out."""
         self._commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -277,7 +277,7 @@ class _Program:
             return self._inboxes.setdefault(name, _Inbox())
 
     def release(self, name: str) -> bool:
-        """Remove a command. Returns whether the process can be stopped, because it cannot run another command."""
+        """Remove an ended command. Returns True if the process has exited, or is idle and must not get new commands."""
         with self._lock:
             if self._inboxes is None:
                 return True
@@ -295,7 +295,7 @@ class _Program:
                 pipe.write(line)
                 pipe.flush()
             except (OSError, ValueError):
-                return  # the process closed its input, and the thread that reads its output reports the exit
+                return  # The process closed its input. The thread that reads its output will report the exit.
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -157,9 +157,10 @@ def _accept_encoding(request: RecordedRequest, name: str) -> Iterator[Finding]:
 def _reading_pace(
     request: RecordedRequest, rules: tuple[str, ...], name: str, bound_factor: float
 ) -> Iterator[Finding]:
-    """Check that the time to read a long part grows at most in proportion to its length.
+    """Check that the reading time is at most proportional to the length of the stream.
 
-    The bound is relative to the time for a short part of the same stream, so it holds on any machine.
+    The time for a long part of the stream is compared with the time for a short part of the same stream, so that the
+    speed of the machine does not matter.
     """
     pace = (request.exchange or {}).get("pace")
     long, short = request.durations("long"), request.durations("short")
@@ -182,7 +183,7 @@ def _timing_and_repetition(
 ) -> Iterator[Finding]:
     elapsed = request.at - (earlier.last_sent_at or earlier.at)
     bounds = asked.get("wait_ms", {})
-    # The time is negative if the request arrived before the end of the previous response.
+    # The delay is negative if the request arrived before the previous response ended.
     if "least" in bounds and elapsed + _CLOCK_TOLERANCE < bounds["least"] / 1000:
         expected = f"{name}: at least {bounds['least']} ms after the previous response"
         yield Finding("wait", rules, expected, f"{elapsed * 1000:.0f} ms")
@@ -206,7 +207,7 @@ def _timing_and_repetition(
 def _differences(one: str, other: str) -> int:
     """Count the positions in which two keys differ.
 
-    If a client uses a counter or a timestamp as the key, only few positions differ.
+    If a client uses a counter or a timestamp as the key, its keys differ in only a few positions.
     """
     return sum(a != b for a, b in zip_longest(one, other))
 

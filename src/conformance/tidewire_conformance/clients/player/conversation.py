@@ -37,9 +37,9 @@ class RecordedRequest:
     exchange: Members | None = None
     """Scripted exchange for this request, or None if the scenario does not expect the request."""
     sent: list[tuple[float, bytes]] = field(default_factory=list)
-    """Pieces of the response, without the framing of chunks. Each time is taken just before the piece is sent."""
+    """Pieces of the response without chunk framing, each with the time just before the server sent it."""
     last_sent_at: float | None = None
-    """Time just before the last piece was sent. If nothing was sent, it is the time before the connection was closed."""
+    """Time just before the server sent the last piece. If it sent nothing, this is the time before the connection closed."""
     closed: float | None = None
     """Time at which the client closed the connection."""
     ending: tuple[float, str] | None = None
@@ -48,9 +48,9 @@ class RecordedRequest:
     The way is a value of the scenario member `then`. None means that the client closed the connection first.
     """
     waited_for: Any = None
-    """Description of an action of the client for which the server waited until the timeout."""
+    """Description of a client action for which the server waited in vain until its timeout."""
     flood_read: bool = False
-    """Whether the client read all bytes of a flood instead of closing the connection."""
+    """Whether the client read all bytes of an excessively long event instead of closing the connection."""
     laps: list[tuple[str, float]] = field(default_factory=list)
     """Names and start times of the timed parts of the response."""
     last_id: str | None = None
@@ -85,11 +85,11 @@ class ClientRun:
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
     died: str = ""
-    """Exit summary of a client that exited before it reported an end, or an empty string otherwise."""
+    """Summary of how the client exited, if it did so before it reported the end of the command, or an empty string."""
 
     @property
     def end(self) -> Members | None:
-        """Last report if it contains an end, or None."""
+        """Last report if it says how the command ended, otherwise None."""
         last = self.reports[-1][1] if self.reports else {}
         return last if "end" in last else None
 

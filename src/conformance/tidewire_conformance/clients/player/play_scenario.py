@@ -25,7 +25,7 @@ MAX_CONCURRENT_SCENARIOS = 16
 A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
 """
 _CLOSE_TIMEOUT = 2.0
-"""Time, in seconds, that a client may take to close its connection after it has reported an end."""
+"""Time, in seconds, that a client may take to close its connections after its last report."""
 
 _numbers = itertools.count(1)
 
@@ -64,7 +64,7 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Scen
                 if conversation.runs[-1].hung or conversation.runs[-1].died:
                     break
         except AdapterDiedError:
-            # The program exited while it ran several commands. Repeat this command alone to find the cause of the exit.
+            # The program exited while it was running several commands. Run this command again alone to find the cause.
             return play(scenario, adapter, patience=patience)
         except AdapterError as error:
             return ScenarioVerdict(
@@ -82,7 +82,7 @@ def play_all(
     patience: float = 1.0,
     workers: int = MAX_CONCURRENT_SCENARIOS,
 ) -> Iterator[ScenarioVerdict]:
-    """Play scenarios concurrently, and yield each verdict when its scenario has ended. Long scenarios start first."""
+    """Play scenarios concurrently, and yield each verdict as soon as its scenario has ended. Long scenarios start first."""
     ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
     with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
         verdicts: list[Future[ScenarioVerdict]] = [
@@ -142,7 +142,7 @@ def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]
 
 
 def _wait_after_end(scenario: Scenario, server: ScenarioServer) -> None:
-    """Wait after the client has reported an end, to see whether it closes its connections and sends further requests."""
+    """Wait after the last report, to record whether the client closes its connections or sends further requests."""
     requests = server.conversation.requests
     server.wait(
         lambda: all(request.closed for request in requests if (request.exchange or {}).get("closes")),

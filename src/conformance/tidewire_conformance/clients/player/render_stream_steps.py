@@ -48,7 +48,7 @@ class Flood:
 
     size: int
     line: int = 0
-    """Length of each `data` line in bytes, or 0 for a single line that never ends."""
+    """Length of each `data` line in bytes. If it is 0, the event is a single line that never ends."""
 
 
 Step = bytes | Pause | WaitForDelivery | WaitForRequest | StartTiming | Flood
@@ -152,7 +152,7 @@ def hello_data(members: Members) -> dict[str, Any]:
 
 
 def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
-    """Truncate the steps after a total of `after` bytes. A negative number is counted from the end."""
+    """Truncate the steps after a total of `after` bytes. If `after` is negative, it is counted from the end."""
     if after < 0:
         after += sum(len(step) for step in steps if isinstance(step, bytes))
     for step in steps:

@@ -9,7 +9,7 @@ from tidewire_conformance.clients.player.scenario import Members
 
 @dataclass
 class ClientOutput:
-    """Delivered values and changes of texts, by the index of the item."""
+    """Delivered values and text changes, by item index."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)
     deltas: dict[int, list[tuple[int, str]]] = field(default_factory=dict)

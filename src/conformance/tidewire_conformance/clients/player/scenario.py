@@ -48,7 +48,7 @@ class Scenario:
 
 
 def load_all(folder: Path | None = None) -> list[Scenario]:
-    """Load all scenarios of a folder, sorted by file name. By default, the folder is that of the specification.
+    """Load all scenarios of a folder, sorted by file name. The default is `scenarios/client` in the specification.
 
     Raises:
         ScenarioError: A file does not match its schema, or two scenarios have the same name.

@@ -1,4 +1,7 @@
-"""Default bodies for the responses of a scenario's server. They are valid unless the scenario overrides a member."""
+"""Default bodies for the responses of a scenario's server.
+
+Each body is valid, unless the scenario overrides one of its members with an invalid value.
+"""
 
 from typing import Any
 

@@ -47,7 +47,7 @@ _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
 _PROBE_INTERVAL = 0.02
 """Interval, in seconds, at which the server checks whether the client has closed an idle connection."""
 _FLOOD_PIECE = 2**20
-"""Number of bytes that one call sends during a flood. Each call switches threads, so small pieces would be slow."""
+"""Number of bytes per send call for an endless event. Each call switches threads, so smaller pieces would be slow."""
 _UNEXPECTED_REQUEST: Members = {
     "status": 410,
     "problem": {"code": "job_expired", "detail": "the scenario does not expect another request of this kind"},
@@ -55,14 +55,14 @@ _UNEXPECTED_REQUEST: Members = {
 
 
 class _ConnectionOver(Exception):  # noqa: N818 - never leaves this file
-    """Raised to stop sending on a connection."""
+    """Raised when the server must stop sending on a connection."""
 
 
 class ScenarioServer:
     """Context manager that serves one scenario.
 
     Attributes:
-        conversation: Record of the scenario up to the present.
+        conversation: Requests and reports recorded so far.
     """
 
     def __init__(self, scenario: Scenario, *, patience: float) -> None:
@@ -231,7 +231,7 @@ class ScenarioServer:
             if then == "stall":
                 self._stay_open(connection, request)
         except (_ConnectionOver, OSError):
-            # The client closed the connection, unless this server is stopping or its wait for the client timed out.
+            # If this server is not stopping and did not time out waiting for the client, the client closed the connection.
             if not self._stopping.is_set() and request.waited_for is None:
                 self._closed_by_client(request)
             return False
