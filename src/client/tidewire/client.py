@@ -336,7 +336,9 @@ class AsyncClient:
         if job is not None:
             raise job._reader.timed_out(passed)
         raise TotalTimeoutError(
-            f"{passed} passed during the submit", where=Where("POST", self.url), advice=MAY_RUN
+            f"{passed} passed before the server accepted the job",
+            where=Where("POST", self.url),
+            advice=MAY_RUN,
         )
 
     @overload

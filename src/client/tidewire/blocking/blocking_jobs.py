@@ -1,6 +1,7 @@
-"""`Job` and `BatchJob`: blocking counterparts of the async job classes, which do their work on the client's thread.
+"""`Job` and `BatchJob`, the blocking counterparts of the async job classes. They run the async classes on the
+background thread of the client.
 
-The signatures and docstrings are generated from those of the async classes by `src/client/generate_signatures.py`.
+`src/client/generate_signatures.py` generates the signatures and docstrings from the async classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ J = TypeVar("J", bound=JobBase[Any])
 
 
 class BlockingJobBase(Generic[J]):
-    """Base class of `Job` and `BatchJob`: an async job, and the thread that runs its coroutines."""
+    """Base class of `Job` and `BatchJob`. It has an async job, and the thread that runs the coroutines of this job."""
 
     def __init__(self, thread: LoopThread, job: J) -> None:
         self._inner = (thread, job)
@@ -215,7 +216,8 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         if job.ended:
             check_seconds("timeout", timeout)
             return job._reader.outcome()
-        # Build the value on the thread that read the stream: it reuses the memory that reading has just freed.
+        # Build the value on the thread that has read the stream, because this thread can reuse the memory that reading
+        # has just freed.
         return thread.call(partial(job.result, timeout=timeout))
 
     def cancel(self) -> JobStatus:
@@ -306,7 +308,7 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
 
 
 def _wait(thread: LoopThread, job: JobBase[Any], timeout: float | None = None) -> None:
-    # The outcome of an ended job needs no request, so it stays available after the client is closed.
+    # If the job has ended, its outcome needs no request, so it stays available after the client was closed.
     if job.ended:
         check_seconds("timeout", timeout)
     else:

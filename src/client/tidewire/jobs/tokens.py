@@ -25,7 +25,7 @@ from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
-ASK = "Request them in the submit: logprobs=True, or top_logprobs=n for the n most probable tokens at each position."
+ASK = "Request them when you submit the job: logprobs=True, or top_logprobs=n for the n most probable tokens."
 
 
 class Alternative(NamedTuple):
@@ -189,7 +189,7 @@ class TokenRows:
                 raise TypeError(f"{text!r} is not a token text")
             return text
         if self._vocabulary is None:
-            advice = "Request token_text=True in the submit."
+            advice = "Pass token_text=True when you submit the job."
             what = "the texts of this job's tokens are unknown: the endpoint has no vocabulary"
             raise TidewireError(what, where=self._where, advice=advice)
         return self._vocabulary.text(token_id)
