@@ -79,13 +79,15 @@ class BlockingJobBase(Generic[J]):
         return thread.call(job.status)
 
     def read(self) -> JobResource:
-        """Request the whole job from the server, including its status, state, timestamps and number of attempts."""
+        """Request the whole job from the server, including its status, its state, its timestamps and the number of the
+        current attempt.
+        """
         thread, job = self._inner
         return thread.call(job.read)
 
     def wait(self, *, timeout: float | None = None) -> None:
-        """Wait until the job has succeeded, failed or was cancelled. The call consumes no updates, so a later loop
-        still yields all updates.
+        """Wait until the job has ended, whether it succeeded, failed or was cancelled. The call consumes no updates, so
+        a later loop still yields all updates.
 
         Args:
             timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
@@ -301,7 +303,7 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
 
         Raises:
             TypeError: `items` is not an iterable of indices.
-            InvalidInputError: An index is not the index of an item of the job. No item was cancelled.
+            InvalidInputError: One of the indices does not belong to an item of the job. No item was cancelled.
         """
         thread, job = self._inner
         return thread.call(job.cancel, items)

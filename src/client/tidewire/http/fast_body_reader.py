@@ -42,10 +42,11 @@ class FastBody:
         self._buffer = self._first_bytes = http.trailing_data[0] if chunked else b""
 
     async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
+        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
+        body.
 
         Args:
-            limit: Seconds to wait for a byte.
+            limit: Maximum time to wait for a byte, in seconds.
 
         Raises:
             TimeoutError: No byte arrived in time.

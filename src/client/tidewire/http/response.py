@@ -47,10 +47,10 @@ class Body(Protocol):
     """Whether `read` may be called again after a call of `read` was cancelled."""
 
     async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return them; None at the end of the body.
+        """Wait for the next bytes of the body and return them. Returns None at the end of the body.
 
         Args:
-            limit: Seconds to wait for a byte.
+            limit: Maximum time to wait for a byte, in seconds.
 
         Raises:
             TimeoutError: No byte arrived in time.
@@ -108,10 +108,11 @@ class Connection:
         owner.open.add(self)
 
     async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
+        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
+        body.
 
         Args:
-            limit: Seconds to wait for a byte.
+            limit: Maximum time to wait for a byte, in seconds.
 
         Raises:
             SilenceTimeoutError: No byte arrived in time.
@@ -157,8 +158,8 @@ class Connection:
     def close_soon(self) -> None:
         """Close the response without awaiting. Finalizers and other threads use this method.
 
-        The server sees the end of the connection at once. If the event loop is still running, it releases the other
-        resources later.
+        The server sees the end of the connection at once. The event loop releases the other resources later, if it is
+        still running.
         """
         # Do not shut the socket down in a forked process. The processes share the socket, so this would end the
         # connection of the parent process.

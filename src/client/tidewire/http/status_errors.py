@@ -9,7 +9,7 @@ from tidewire.http.response import Response
 from tidewire.protocol.problems import Problem
 
 OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})
-"""Statuses below 500 that a gateway may send without asking the server behind it."""
+"""Statuses below 500 that a gateway may send without forwarding the request to the server."""
 
 
 def problem_in(response: Response) -> Problem | None:

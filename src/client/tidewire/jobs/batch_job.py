@@ -91,6 +91,6 @@ class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
 
         Raises:
             TypeError: `items` is not an iterable of indices.
-            InvalidInputError: An index is not the index of an item of the job. No item was cancelled.
+            InvalidInputError: One of the indices does not belong to an item of the job. No item was cancelled.
         """
         return await self._reader.cancel_items(items)

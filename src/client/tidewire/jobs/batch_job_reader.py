@@ -153,7 +153,7 @@ class _EndedItems(Generic[T]):
                 yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # Check the status before reading the value: each read of a streamed text copies the whole text.
+        # Check the status before reading the value, because each read of a streamed text copies the whole text.
         if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))

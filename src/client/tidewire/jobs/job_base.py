@@ -71,12 +71,14 @@ class JobBase(Generic[R]):
         return (await self._reader.read()).status
 
     async def read(self) -> JobResource:
-        """Request the whole job from the server, including its status, state, timestamps and number of attempts."""
+        """Request the whole job from the server, including its status, its state, its timestamps and the number of the
+        current attempt.
+        """
         return await self._reader.read()
 
     async def wait(self, *, timeout: float | None = None) -> None:
-        """Wait until the job has succeeded, failed or was cancelled. The call consumes no updates, so a later loop
-        still yields all updates.
+        """Wait until the job has ended, whether it succeeded, failed or was cancelled. The call consumes no updates, so
+        a later loop still yields all updates.
 
         Args:
             timeout: Maximum duration of this call in seconds. None: the client's `timeout`.

@@ -99,7 +99,7 @@ class JobReader(ABC):
 
     @property
     def id(self) -> str:
-        """The job's id on its server."""
+        """The id that the server has assigned to the job."""
         job_id = self._stream.follower.job_id
         if job_id is None:
             raise RuntimeError("the follower of a job's stream has no job id")
@@ -117,12 +117,14 @@ class JobReader(ABC):
         return 0 if document is None else document.array_length("/items")
 
     async def read(self) -> JobResource:
-        """Request the whole job from the server: status, state, timestamps, attempt."""
+        """Request the whole job from the server, including its status, its state, its timestamps and the number of the
+        current attempt.
+        """
         with self.bounded(self.deadline()):
             return await self._stream.read_job()
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait until the job has succeeded, failed or was cancelled, without consuming updates.
+        """Wait until the job has ended, whether it succeeded, failed or was cancelled. This method consumes no updates.
 
         Args:
             timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
@@ -391,7 +393,9 @@ class JobReader(ABC):
 
 
 class _MergedChange(NamedTuple):
-    """Several changes of one item merged into one, from the position `base` to the latest change."""
+    """Several changes of one item that were merged into one change. It leads from the item's value at the position
+    `base` to the value after the latest change.
+    """
 
     first_seq: int
     base: Position | None

@@ -140,7 +140,7 @@ class JobStarter:
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
     ) -> AsyncBatchJob[T]:
-        """Submit many inputs as one job."""
+        """Submit a job with many inputs and return its reader."""
         since = anyio.current_time()
         name = await self.endpoint(endpoint, since)
         body = encoded(members | options_on_the_wire(self.options))
@@ -198,7 +198,7 @@ class JobStarter:
         if not job_id:
             await connection.aclose()
             what = "the response to the submitted job is an event stream, but it has no Location header that names the job"
-            advice = "The job may be running: look for it in client.jobs(), if the server can list jobs."
+            advice = "The job may be running. Look for the job in client.jobs(), if the server can list jobs."
             raise ProtocolError(what, where=connection.where(), advice=advice)
         link = headers.get("content-location")
         try:
@@ -210,8 +210,8 @@ class JobStarter:
         return stream
 
     async def _names(self, since: float, *, but: str) -> str:
-        """Write an advice that lists the server's endpoints; an empty string if the error message `but` already lists
-        them.
+        """Return advice that lists the server's endpoints. Returns an empty string if the error message `but` already
+        lists them.
         """
         try:
             discovery = await self.session.discover(self.options, since)

@@ -80,7 +80,8 @@ class JobStream:
         self._oversized: str | None = None
         self._pending: Reconnect | Fatal | None = None
         self._waited_for_hello = self._silence = 0.0
-        """Seconds that reads on this connection have waited for its `hello` event, and since its last byte."""
+        """Time in seconds that reads on this connection have waited for the `hello` event, and time that they have
+        waited since the last byte."""
         self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
         self._stream_url: str | None = None
         """URL of the last response with an event stream. Relative links in the events are resolved against this URL."""
@@ -158,7 +159,7 @@ class JobStream:
         self._connect(connection, "", connection.url)
 
     async def aclose(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if a connection is open."""
         connection, self._connection = self._connection, None
         self._events.clear()
         self._oversized = None
@@ -166,7 +167,7 @@ class JobStream:
             await connection.aclose()
 
     def close_soon(self) -> None:
-        """Schedule the closing of the connection without awaiting it, for finalizers and other threads."""
+        """Close the connection soon, without awaiting the close. Finalizers and other threads use this method."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close_soon()

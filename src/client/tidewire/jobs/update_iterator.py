@@ -45,7 +45,7 @@ class Projection(Protocol[X_co]):
         """Return the items to yield for an update. The projection may hold back a part of the update."""
 
     def finish(self) -> Iterable[X_co]:
-        """Return the last items to yield, after the job has succeeded, failed or was cancelled."""
+        """Return the last items to yield, after the job has ended."""
 
     def undelivered(self) -> Iterable[Change]:
         """Return the updates that the projection holds back, for the next iterator."""

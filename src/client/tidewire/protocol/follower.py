@@ -127,7 +127,9 @@ class _Broken(Exception):  # noqa: N818 - never leaves this file
 
 @dataclass(slots=True)
 class Follower:
-    """The client's state machine for one job's event stream; see the table at the top of this module."""
+    """The client's state machine for one job's event stream. The table in the module's docstring describes its
+    outcomes.
+    """
 
     backoff: Backoff = field(default_factory=Backoff)
     job_id: str | None = None
@@ -145,7 +147,7 @@ class Follower:
     resyncs: int = 0
     """Number of resyncs. It is reset to zero after `RESYNC_HEALED` events were applied without a resync."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """Maximum size of the state as JSON, in bytes; see `document.state_size`."""
+    """Maximum size of the state as JSON, in bytes. The module `document.state_size` describes how it is measured."""
     _room: int = 0
     """Number of bytes that events may add to the state before the size of the state must be measured again."""
     _healing: int = 0
@@ -181,7 +183,7 @@ class Follower:
     # ---- events and losses -----------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> Outcome:
-        """Process one event, and return its outcome; see the table at the top of this module."""
+        """Process one event and return its outcome. The table in the module's docstring describes the outcomes."""
         here = self._connection
         if event[0] == "message" and event[1][:1] == '"' and here.hello and (grown := self._grown(event)):
             return grown

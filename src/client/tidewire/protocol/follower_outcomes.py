@@ -1,4 +1,4 @@
-"""Outcomes that a `Follower` returns for an event. An outcome says what the caller must do next.
+"""Outcomes that a `Follower` returns after it has processed an event. The outcome determines what the caller does next.
 
 The `Follower` makes all decisions, and its caller only carries out the outcome.
 """

@@ -1,7 +1,7 @@
 """Pydantic models of the events of a job's stream, and functions that encode them.
 
-Diffs have no model because they are on the hot path, one per token: `tidewire.protocol.diff` validates them as plain
-JSON.
+Diffs have no model, because there is one diff for each token and a model would be slow. `tidewire.protocol.diff`
+validates diffs as plain JSON.
 """
 
 from typing import Any, Final, Literal, get_args
@@ -100,7 +100,7 @@ class Done(WireModel):
 
 
 class Hello(WireModel):
-    """Data of a `hello` event, the first event of every connection to a job's stream."""
+    """Data of a `hello` event, which is the first event on every connection to a job's stream."""
 
     protocol: str
     job: str

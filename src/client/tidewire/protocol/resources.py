@@ -142,7 +142,7 @@ class JobResource(WireModel):
     state: dict[str, Any] | None = None
     columns: list[str] = Field(default_factory=list)
     cursor: str
-    """Id of the last event that `state` includes. For an ended job, the id of its `done` event."""
+    """Id of the last event that was applied to `state`. If the job has ended, this is the id of its `done` event."""
     attempt: Positive = 1
     created_at: str
     started_at: str | None = None
