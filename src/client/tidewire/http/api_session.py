@@ -266,7 +266,7 @@ class ApiSession:
 
         Args:
             base: URL of the response.
-            reference: The link: an absolute or relative URI reference.
+            reference: The link, which is an absolute or relative URI reference.
             otherwise: URL to return if the link leads to another origin.
         """
         url = resolve(base, reference)
@@ -316,8 +316,8 @@ class ApiSession:
         return status_errors.not_tidewire(self.base, response)
 
     async def raise_fault(self, error: TransportError | NotATidewireServerError) -> NoReturn:
-        """Raise the fault of a request that is not retried. At first contact, check before whether the server speaks
-        HTTP.
+        """Raise the fault of a request that is not retried. At first contact, check whether the server speaks HTTP
+        before raising the fault.
 
         Raises:
             NotATidewireServerError: The client is at first contact, and the server does not speak HTTP.

@@ -60,7 +60,7 @@ class WholeUpdates(Generic[U]):
         self.show: Callable[[Change], U] = show
 
     async def prepare(self) -> None:
-        """Do nothing: this projection needs no information from the server."""
+        """Do nothing, because this projection needs no information from the server."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
@@ -81,7 +81,7 @@ class TextDeltas:
     silent = False
 
     async def prepare(self) -> None:
-        """Do nothing: this projection needs no information from the server."""
+        """Do nothing, because this projection needs no information from the server."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)

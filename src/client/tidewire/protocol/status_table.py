@@ -49,7 +49,7 @@ class RequestKind(Enum):
 
 
 class Row(NamedTuple):
-    """The actions for one status, by the kind of the request. None stands for the default action for the status."""
+    """The actions for one status, by the kind of the request. None means the default action for the status."""
 
     stream: Action | None
     request: Action | None
