@@ -10,7 +10,7 @@ import zlib
 from typing import Final
 
 CODING: Final = "gzip"
-"""Value of the header Accept-Encoding in requests that do not ask for a stream."""
+"""Value of the Accept-Encoding header in requests that do not ask for an event stream."""
 
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 

@@ -49,7 +49,7 @@ class ActiveIterator(Protocol):
     interrupted: bool
 
     def settle(self) -> None:
-        """Commit the position of the updates that the caller has received."""
+        """Record the position up to which the caller has received updates."""
 
     def leave(self) -> None:
         """Stop iterating, and return the updates that the caller has not received to the job, for the next iterator."""

@@ -465,5 +465,5 @@ def total_of(inputs: Any) -> int | None:
 
 
 def _tail(members: dict[str, Any]) -> bytes:
-    """Serialize the last members of a JSON object, followed by its closing brace."""
+    """Serialize the last members of a JSON object, followed by the closing brace of the object."""
     return b"," + encoded(members)[1:] if members else b"}"

@@ -32,7 +32,8 @@ class Projection(Protocol[X_co]):
     """Whether the projection needs updates in which no value changed."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
-        """Return the updates that are completely delivered once the caller has received the projected items.
+        """Return the updates that are completely delivered when the caller has received the items that `project` or
+        `finish` has just returned.
 
         Args:
             update: The update that was just passed to `project`; None after `finish`.
