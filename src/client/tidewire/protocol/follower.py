@@ -238,8 +238,8 @@ class Follower:
         return self.adopt(job)
 
     def adopt(self, job: JobResource) -> Outcome:
-        """Replace the state of this follower by the state of a job that the caller has requested with GET. A snapshot
-        has the same effect.
+        """Replace the state of this follower by the state of a job that the caller has requested with GET, in the same
+        way as for a snapshot.
 
         If the job has ended, the stream ends.
         """

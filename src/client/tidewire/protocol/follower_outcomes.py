@@ -38,9 +38,9 @@ class FatalKind(Enum):
 class Applied(NamedTuple):
     """Outcome of an event that was applied to the job's state.
 
-    The `seq` of an event is the second number in its id. `first_seq` is the `seq` that follows the previous `Applied`
-    whose `visible` was true. An application that handles only visible changes has thus received all changes from
-    `first_seq` to `cursor.seq` with this outcome.
+    The events of a job are numbered, and the number (`seq`) is a part of the event's id. For an application that
+    handles only the outcomes whose `visible` is true, this outcome covers the events from `first_seq` to `cursor.seq`,
+    which are all events after the previous visible outcome.
     """
 
     first_seq: int
