@@ -1,4 +1,4 @@
-"""Generates repeated signatures and docstrings of public classes from their single source.
+"""Generates the signatures and docstrings of public classes that repeat those of other classes.
 
 - The options of the clients come from the fields of `tidewire.options.Options` and the docstring below each field.
 - The options of `Server.endpoint` come from `tidewire_server.endpoints.endpoint.Options` in the same way.
@@ -32,12 +32,12 @@ Def = ast.FunctionDef | ast.AsyncFunctionDef
 class Option(NamedTuple):
     annotation: str
     default: str | None
-    """Source code of the default; None for a default factory."""
+    """Source code of the default value; None if the field has a default factory."""
     text: str
 
 
 def options_in(path: Path) -> dict[str, Option]:
-    """Return the fields of the module's class `Options`, with the docstring below each field."""
+    """Return the fields of the class `Options` in a module, with the docstring below each field."""
     body = class_in(ast.parse(path.read_text()), "Options").body
     found = {}
     for statement, following in pairwise(body):
@@ -53,7 +53,7 @@ def options_in(path: Path) -> dict[str, Option]:
 
 
 def of_constructor(source: str) -> str:
-    """Generate the options in `AsyncClient.__init__`, which also has arguments that are not options."""
+    """Generate the options among the arguments of `AsyncClient.__init__`, which also has other arguments."""
     options = options_in(CLIENT / "options.py")
 
     def parameter(match: re.Match[str]) -> str:
@@ -75,7 +75,9 @@ def of_constructor(source: str) -> str:
 
 
 def of_view(source: str) -> str:
-    """Generate the arguments of `AsyncClient.with_options`: all options, each optional."""
+    """Generate the arguments of `AsyncClient.with_options`, which are all options of the client. Each argument is
+    optional.
+    """
     options = options_in(CLIENT / "options.py")
     parameters = [
         f"{name}: {re.sub(r'(?= [|] None$)|$', ' | Unset', option.annotation, count=1)} = UNSET"
@@ -86,7 +88,7 @@ def of_view(source: str) -> str:
 
 
 def of_endpoint(source: str) -> str:
-    """Generate the options of `Server.endpoint`, in its overload and in the method."""
+    """Generate the options of `Server.endpoint`, both in the overload and in the method."""
     options = options_in(SERVER / "endpoints/endpoint.py")
     parameters = [f"{name}: {option.annotation} = {option.default}" for name, option in options.items()]
     _, overload, _ = functions(source, "Server", "endpoint")
@@ -98,7 +100,7 @@ def of_endpoint(source: str) -> str:
 
 
 def with_arguments(source: str, place: "Place", parameters: list[str], texts: dict[str, str]) -> str:
-    """Replace the keyword-only parameters of a function and the arguments section of its docstring."""
+    """Replace the keyword-only parameters of a function, and the section `Args` of its docstring."""
     lines = source.splitlines()
     head = "\n".join(lines[place.start : place.body])
     written = "".join(f"        {each},\n" for each in parameters)
@@ -111,7 +113,7 @@ def with_arguments(source: str, place: "Place", parameters: list[str], texts: di
 
 
 def with_entry(head: str, name: str, text: str) -> str:
-    """Replace the entry of one argument in a docstring."""
+    """Replace the entry of one argument in the section `Args` of a docstring."""
     pattern = rf"^            {name}: .*?(?=\n            \w|\n\n|\n        \"\"\")"
     return re.sub(pattern, lambda _: entry(name, text), head, count=1, flags=re.DOTALL | re.MULTILINE)
 
@@ -144,7 +146,8 @@ ASYNC_NAMES: Final = {
 }
 OWN_SIGNATURE: Final = {("BlockingJobBase", "__init__")}
 OWN_TEXT: Final = {("Client", "Client"), ("Client", "close"), ("BlockingJobBase", "BlockingJobBase")}
-"""Classes and methods whose docstrings are written by hand, because the blocking class behaves differently."""
+"""Classes and methods whose docstrings are not generated, because the blocking class behaves differently from the async
+class."""
 TO_BLOCKING: Final = (
     (r"\basync (?=def|with|for)", ""),
     (r"\bawait ", ""),
@@ -164,9 +167,9 @@ def blocking(text: str) -> str:
 
 
 def of_blocking(source: str, async_source: str, async_class: str, name: str) -> str:
-    """Replace the signatures and docstrings of a blocking class by those of its async class."""
+    """Replace the signatures and docstrings in a blocking class by those of the corresponding async class."""
     async_lines = async_source.splitlines()
-    # Go from the last method to the first, so that line numbers of earlier methods stay valid.
+    # Replace the last method first, so that the line numbers of earlier methods stay valid.
     for method in reversed(methods_in(source, name)):
         counterparts = functions(async_source, async_class, ASYNC_NAMES.get(method, method))
         if not counterparts or (name, method) in OWN_SIGNATURE:
@@ -204,7 +207,9 @@ def with_class_text(source: str, name: str, async_source: str, async_class: str)
 
 
 class Place(NamedTuple):
-    """Line numbers of a function, counted from 0: its first decorator, the end of its signature, and its body."""
+    """Line numbers of the first decorator of a function, the end of its signature and its body. Lines are counted from
+    0.
+    """
 
     start: int
     signature_end: int
@@ -216,7 +221,7 @@ def class_in(tree: ast.Module, name: str) -> ast.ClassDef:
 
 
 def text_of(node: ast.AST) -> str:
-    """Return the text of a statement that is a docstring; empty for any other statement."""
+    """Return the text of a statement that is a docstring, or an empty string for any other statement."""
     if (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -232,7 +237,7 @@ def methods_in(source: str, class_name: str) -> list[str]:
 
 
 def functions(source: str, class_name: str, name: str) -> list[Place]:
-    """Find the overloads of a method and the method itself. Property setters are left out."""
+    """Find the overloads of a method and the method itself. Setters of properties are left out."""
     found = []
     for node in class_in(ast.parse(source), class_name).body:
         if not isinstance(node, Def) or node.name != name:
@@ -257,7 +262,7 @@ def formatted(path: Path, source: str) -> str:
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Generate the files; yields each path with its new content."""
+    """Generate the new contents of the files, and yield each path with its new content."""
     steps: tuple[tuple[Path, Callable[[str], str]], ...] = (
         (CLIENT / "client.py", lambda source: of_view(of_constructor(source))),
         (SERVER / "server.py", of_endpoint),

@@ -322,7 +322,9 @@ async def test_another_protocol_version_raises_unsupported_protocol():
 async def test_a_stream_of_another_job_raises():
     with ScriptedServer(by_turn([STREAM + hello("j2"), HOLD])) as server:
         async with AsyncClient(server.url) as client:
-            with pytest.raises(ProtocolError, match="requested job j1, but the stream is of job j2"):
+            with pytest.raises(
+                ProtocolError, match="requested job j1, but the server sent the event stream of job j2"
+            ):
                 await client.job("j1").result()
 
 

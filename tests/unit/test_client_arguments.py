@@ -130,7 +130,7 @@ def test_invalid_argument_of_a_call_is_refused_before_a_request_is_sent(client, 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copying_a_client_or_job_raises_an_error_with_an_alternative(client, copy_of):
-    with pytest.raises(TypeError, match="create one where it is used"):
+    with pytest.raises(TypeError, match="create a new client where you need one"):
         copy_of(client(NOWHERE))
     for job in client(NOWHERE).job("j1"), client(NOWHERE).batch_job("j1"):
         with pytest.raises(TypeError, match="client.job.checkpoint=job.checkpoint"):

@@ -1,4 +1,6 @@
-"""`Checkpoint`: a saved reading position, to continue reading a job later, in another process or on another machine."""
+"""`Checkpoint`, a saved position in a job's updates. A program can continue reading the job from a checkpoint later,
+even in another process or on another machine.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Self
@@ -15,17 +17,18 @@ NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Position up to which a job's updates were delivered, with the state at that position.
+    """Position up to which a job's updates were delivered, together with the job's state at that position.
 
-    Store the checkpoint in the same transaction as the results of the updates before it: then no update is lost or
-    processed twice. If they are stored separately, a crash between the two writes repeats the updates in between.
+    Store the checkpoint in the same transaction as the results of processing the updates before it, so that no update
+    is lost or processed twice. If the two are stored separately, a crash between the two writes makes the program
+    process some updates again.
 
     Attributes:
         protocol: Version of the protocol.
         job: Id of the job.
         url: Base URL of the server. None makes the checkpoint valid for any server.
         state: State of the job at `cursor`. None if no update was delivered yet.
-        columns: JSON Pointers of the state's columns.
+        columns: JSON Pointers of the columns in the state, that is of the values that grow by appending.
         cursor: Id of the last delivered event. None if no update was delivered yet.
 
     Example:
@@ -41,7 +44,7 @@ class Checkpoint:
     cursor: str | None = None
 
     def __post_init__(self) -> None:
-        # JSON has no tuples, so `columns` may arrive as a list.
+        # A checkpoint that was parsed from JSON has a list in `columns`, because JSON has no tuples.
         object.__setattr__(self, "columns", tuple(self.columns))
         if (self.state is None) != (self.cursor is None):
             raise ValueError("state and cursor must both be set or both be None")

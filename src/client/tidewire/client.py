@@ -29,19 +29,19 @@ from tidewire.types import UNSET, ResultType, Returns, Unset
 
 T = TypeVar("T")
 
-NO_COPY: Final = "a client cannot be copied or pickled: create one where it is used"
+NO_COPY: Final = "a client cannot be copied or pickled: create a new client where you need one"
 
 
 class AsyncClient:
     """Async client of one server, on asyncio or trio.
 
-    A client has one connection pool and can run any number of jobs at the same time. Close it with `async with` or
-    `aclose()`; a client that made requests and is garbage-collected unclosed emits a ResourceWarning.
+    A client has one connection pool and can run any number of jobs at the same time. Close the client with `async with`
+    or `aclose()`. A client that made requests and was not closed emits a ResourceWarning when it is garbage-collected.
 
-    The client and its jobs belong to the event loop on which the client is first used. On any other event loop they
-    raise EventLoopError, even after the first one has ended.
+    The client and its jobs belong to the event loop on which the client is first used. Using them on any other event
+    loop raises EventLoopError, even if the first event loop has ended.
 
-    The environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` are honored.
+    The client respects the environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
 
     Example:
         async with AsyncClient("http://127.0.0.1:8000") as client:
@@ -65,31 +65,34 @@ class AsyncClient:
         proxy: str | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        """Create a client. Sends nothing.
+        """Create a client. The constructor sends no requests.
 
         Args:
-            url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and password
-                in the URL are sent as an `Authorization` header and never appear in messages.
+            url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. If the URL contains
+                a user and password, the client sends them in the `Authorization` header. They never appear in error
+                messages.
             headers: Extra headers for every request, such as credentials. The client sends them to the server's
-                origin only. Headers passed to `with_options` are added to the client's, and replace those of the same
-                name.
-            auth: A function or coroutine function that returns the headers carrying the credentials. The client calls it
-                before the first request, and again when the server rejects the credentials (401 or 403).
+                origin only. Headers passed to `with_options` are added to the headers of the client, and replace
+                headers of the same name.
+            auth: A function or coroutine function that returns the headers with the credentials. The client calls the
+                function before the first request, and again when the server rejects the credentials with the status 401
+                or 403.
             timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
                 loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
                 None: no limit.
             connect_timeout: Seconds that opening a connection may take.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
-            retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total
-                time.
-            max_state_bytes: Largest accepted size of a job's state, as JSON. Reading a larger state raises
-                StateTooLargeError, at the latest when the limit is exceeded by a sixteenth; the job continues on the
-                server.
+            retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
+                number of attempts, the waits and the total time.
+            max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
+                StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
+                The job continues on the server.
             verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
-            proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. Takes precedence over the
-                environment.
-            hooks: Callbacks for requests, reconnects, resyncs and ends of jobs, for metrics and tracing.
+            proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. This argument takes precedence
+                over the environment variables.
+            hooks: Callbacks for metrics and tracing. The client calls them for requests, reconnects, resyncs and the
+                ends of jobs.
         """
         options = Options(
             timeout=timeout,
@@ -112,7 +115,11 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Jobs continue on the server, but running jobs of a `map` that was left early are cancelled."""
+        """Close all connections.
+
+        Jobs continue on the server, except that the client cancels the running jobs of a `map` whose loop was left
+        early.
+        """
         await self._starter.closing()()
 
     def with_options(
@@ -128,7 +135,8 @@ class AsyncClient:
         max_state_bytes: int | Unset = UNSET,
         headers: Mapping[str, str] | Unset = UNSET,
     ) -> Self:
-        """Return a client with changed options that shares this client's connections. Omitted options keep their values.
+        """Return a client that has other options but shares the connections of this client. Omitted options keep their
+        values.
 
         Args:
             timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
@@ -139,18 +147,18 @@ class AsyncClient:
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
                 to its end (`"continue"`) or cancel it (`"cancel"`).
-            grace: Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None:
-                60.
-            deadline: Seconds after the submit at which the server ends an unfinished job as failed. None: no
-                deadline.
-            retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total
-                time.
-            max_state_bytes: Largest accepted size of a job's state, as JSON. Reading a larger state raises
-                StateTooLargeError, at the latest when the limit is exceeded by a sixteenth; the job continues on the
-                server.
+            grace: Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers
+                treat values below 60 as 60. None: 60.
+            deadline: Seconds that a job may take, counted from its submission. After them the server ends an
+                unfinished job as failed. None: no deadline.
+            retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
+                number of attempts, the waits and the total time.
+            max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
+                StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
+                The job continues on the server.
             headers: Extra headers for every request, such as credentials. The client sends them to the server's
-                origin only. Headers passed to `with_options` are added to the client's, and replace those of the same
-                name.
+                origin only. Headers passed to `with_options` are added to the headers of the client, and replace
+                headers of the same name.
         """
         changes = {name: value for name, value in locals().items() if name != "self" and value is not UNSET}
         view = object.__new__(type(self))
@@ -172,13 +180,16 @@ class AsyncClient:
         return await self._starter.session.discover(self._starter.options)
 
     async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
-        """Return an endpoint's input and value schemas, examples and capabilities. Requested once and cached.
+        """Return an endpoint's schemas for inputs and values, its examples and its capabilities.
+
+        The client requests the description once and caches it.
 
         Args:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
 
         Raises:
-            EndpointNotFoundError: The server has no such endpoint, or no name was passed and it has several.
+            EndpointNotFoundError: The server has no endpoint with this name, or no name was passed and the server does
+                not have exactly one endpoint.
 
         Example:
             description = await client.describe("generate")
@@ -224,25 +235,28 @@ class AsyncClient:
     ) -> AsyncJob[Any]:
         """Start a job and return as soon as the server has accepted it.
 
-        The request carries an idempotency key, so a lost response never starts the job twice: the client retries with
-        the same key within its `RetryPolicy`. The job runs on the server whether or not anyone reads its stream; see
-        `with_options(on_disconnect="cancel")` to change that.
+        The request carries an idempotency key. If the response is lost, the client sends the request again with the
+        same key, as often as its `RetryPolicy` allows, and the server does not start the job twice. The job runs on the
+        server even if no client reads its stream. To have unread jobs cancelled, use
+        `with_options(on_disconnect="cancel")`.
 
         Args:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
             input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
                 with `members`.
             returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
-            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
-                from another process. By default the client generates a random key for each submit.
-            members: The input's members: `submit("generate", prompt="def fib(", max_tokens=64)`. Pass members named
-                `returns` or `idempotency_key` in `input` instead.
+            idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
+                returns the same job, even if another process sends that request. By default the client generates a
+                random key for each call.
+            members: The members of the input, as keyword arguments. If the input has members named `returns` or
+                `idempotency_key`, pass the whole input as `input` instead.
 
         Raises:
-            EndpointNotFoundError: The server has no such endpoint. The message lists its endpoints.
+            EndpointNotFoundError: The server has no endpoint with this name. The error message lists the server's
+                endpoints.
             InvalidInputError: The input does not match the endpoint's schema. `pointer` names the invalid member.
-            QueueFullError: The endpoint's queue was still full at the last attempt that the policy allows.
-            TransportError: The server could not be reached within the policy.
+            QueueFullError: The endpoint's queue was still full at the last attempt that the `RetryPolicy` allows.
+            TransportError: The server could not be reached with the attempts that the `RetryPolicy` allows.
             TotalTimeoutError: The client's `timeout` passed. The job may have been started.
             TidewireError: Any other refusal by the server.
 
@@ -289,17 +303,20 @@ class AsyncClient:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> Any:
-        """Start a job, wait for its end and return its value: `submit`, then `result`, within one `timeout`.
+        """Start a job, wait for its end and return its value.
+
+        The call is equivalent to `submit` followed by `result`, and the client's `timeout` applies to both together.
 
         Args:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
             input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
                 with `members`.
             returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
-            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
-                from another process. By default the client generates a random key for each submit.
-            members: The input's members, as keyword arguments. Pass members named `returns` or `idempotency_key` in
-                `input` instead.
+            idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
+                returns the same job, even if another process sends that request. By default the client generates a
+                random key for each call.
+            members: The members of the input, as keyword arguments. If the input has members named `returns` or
+                `idempotency_key`, pass the whole input as `input` instead.
 
         Raises:
             TidewireError: All errors of `submit` and of `AsyncJob.result`.
@@ -319,7 +336,9 @@ class AsyncClient:
         if job is not None:
             raise job._reader.timed_out(passed)
         raise TotalTimeoutError(
-            f"{passed} passed during the submit", where=Where("POST", self.url), advice=MAY_RUN
+            f"{passed} passed before the server accepted the job",
+            where=Where("POST", self.url),
+            advice=MAY_RUN,
         )
 
     @overload
@@ -366,16 +385,18 @@ class AsyncClient:
 
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
-            inputs: The inputs, at least one. Each is JSON, or anything that pydantic serializes to JSON.
+            inputs: One or more inputs. Each input is JSON, or anything that pydantic serializes to JSON.
             returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
-            idempotency_key: Key of this submit. A second submit with the same key and content returns the same job, even
-                from another process. By default the client generates a random key for each submit.
-            shared: Members added to every input that does not have them.
-            members: More shared members, as keyword arguments. Pass members named `returns`, `idempotency_key` or
-                `shared` in `shared` instead.
+            idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
+                returns the same job, even if another process sends that request. By default the client generates a
+                random key for each call.
+            shared: Members that are added to every input that does not already have them.
+            members: More members to add to every input, as keyword arguments. Members named `returns`,
+                `idempotency_key` or `shared` can only be passed in `shared`.
 
         Raises:
-            InvalidInputError: There are no inputs, too many for one job, or one does not match the endpoint's schema.
+            InvalidInputError: There are no inputs or too many inputs for one job, or an input does not match the
+                endpoint's schema.
             TidewireError: All other errors of `submit`.
 
         Example:
@@ -475,12 +496,12 @@ class AsyncClient:
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[Any]:
-        """Run any number of inputs and iterate over their values, in the order of the inputs.
+        """Run the endpoint on any number of inputs, and iterate over the resulting values in the order of the inputs.
 
-        Each value is yielded as soon as it and all values before it are known. The client submits the inputs in batch
-        jobs if the endpoint supports batches, otherwise one job per input. It consumes the inputs lazily, at most
-        `concurrency` × `batch_size` ahead of the yielded values, so `inputs` may be endless. The client's `timeout`
-        applies to each job.
+        The loop receives each value as soon as the client has received this value and all values before it. The client
+        submits the inputs in batch jobs if the endpoint supports batches, and otherwise submits one job for each input.
+        It consumes the inputs lazily, at most `concurrency` × `batch_size` ahead of the yielded values, so `inputs` may
+        be endless. The client's `timeout` applies to each job.
 
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
@@ -488,17 +509,20 @@ class AsyncClient:
             returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON.
             return_exceptions: Yield the error of a failed item in place of its value, instead of raising it.
             concurrency: Maximum number of jobs running at the same time.
-            batch_size: Maximum number of inputs in one job. The server's `max_inputs` and `max_body_bytes` may lower it.
-            progress: Callback that receives a `MapProgress` whenever it changes.
-            idempotency_key: Key of the whole map. Another map with the same key and inputs reuses the jobs of this one,
-                even from another process. With a key, the jobs keep running when the loop is left early.
-            shared: Members added to every input that does not have them.
-            members: More shared members, as keyword arguments. Pass members with the name of another argument in
-                `shared` instead.
+            batch_size: Maximum number of inputs in one job. The server's limits `max_inputs` and `max_body_bytes` may
+                lower this number.
+            progress: Callback that the client calls with a `MapProgress` whenever the progress has changed.
+            idempotency_key: Idempotency key of the whole call. Another `map` with the same key and inputs reuses the
+                jobs of this call, even in another process. If a key is passed, the jobs keep running when the loop is
+                left early.
+            shared: Members that are added to every input that does not already have them.
+            members: More members to add to every input, as keyword arguments. Members that have the name of another
+                argument can only be passed in `shared`.
 
         Raises:
             ItemFailedError: During iteration: an item failed or was cancelled.
-            InvalidInputError: During iteration: an input does not match the schema. The message and `pointer` name it.
+            InvalidInputError: During iteration: an input does not match the endpoint's schema. The error message and
+                `pointer` name the input.
 
         Example:
             async for text in client.map("generate", ({"prompt": line} for line in lines), max_tokens=64):
@@ -532,11 +556,11 @@ class AsyncClient:
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
     ) -> AsyncJob[Any]:
-        """Attach to an existing job by its id or from a checkpoint. Sends nothing until the job is used.
+        """Return an existing job, by its id or from a checkpoint. The client sends no request until the job is used.
 
         Args:
-            job_id: The job's id. With the id alone, the first update carries the whole value so far.
-            checkpoint: Result of an earlier `job.checkpoint()`. Updates continue after that position.
+            job_id: The job's id. Without a checkpoint, the first update contains the whole value so far.
+            checkpoint: Result of an earlier `job.checkpoint()`. The updates continue after the position of the checkpoint.
             returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
 
         Raises:
@@ -562,11 +586,12 @@ class AsyncClient:
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
     ) -> AsyncBatchJob[Any]:
-        """Attach to an existing batch job by its id or from a checkpoint. Sends nothing until the job is used.
+        """Return an existing batch job, by its id or from a checkpoint. The client sends no request until the job is
+        used.
 
         Args:
-            job_id: The job's id. With the id alone, the first update of each item carries its whole value so far.
-            checkpoint: Result of an earlier `job.checkpoint()`. Updates continue after that position.
+            job_id: The job's id. Without a checkpoint, the first update of each item contains the whole value so far.
+            checkpoint: Result of an earlier `job.checkpoint()`. The updates continue after the position of the checkpoint.
             returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
 
         Raises:
@@ -575,13 +600,15 @@ class AsyncClient:
         return AsyncBatchJob(self._starter.attach_batch(job_id, checkpoint, ResultType(returns)))
 
     async def jobs(self, *, limit: int = 100) -> list[JobResource]:
-        """List the caller's own jobs, newest first, without their states. Requests as many pages as needed.
+        """List the caller's own jobs, newest first. The listed jobs do not contain their states.
+
+        The server sends the list in pages, and the client requests as many pages as it needs for `limit` jobs.
 
         Args:
             limit: Maximum number of jobs to return.
 
         Raises:
-            TidewireError: The server refused the request, for example because it cannot list jobs.
+            TidewireError: The server refused the request, for example because the server cannot list jobs.
         """
         found: list[JobResource] = []
         session, options = self._starter.session, self._starter.options
@@ -591,8 +618,8 @@ class AsyncClient:
                 response = await session.request("GET", url, options)
                 page = session.read(JobList, response, what="jobs")
                 found += page.jobs
-                # Stop at a page without jobs even if it links to a next page: a faulty server could send such
-                # pages forever.
+                # Stop at a page without jobs even if the page links to a next page, because a faulty server could send
+                # such pages forever.
                 url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
             return found[:limit]
         raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))

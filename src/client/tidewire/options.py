@@ -1,4 +1,4 @@
-"""Client options: timeouts, retries, limits and headers, with the checks of their values.
+"""Options of a client, such as timeouts, retries, limits and headers, and the functions that check their values.
 
 The docstring below each field of `Options` is copied into the signatures and docstrings of the clients by
 `src/client/generate_signatures.py`.
@@ -20,7 +20,7 @@ CONNECT_TIMEOUT: Final = 10.0
 """Default `connect_timeout` in seconds."""
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A valid header name: a token of RFC 9110 §5.6.2."""
+"""Pattern of a valid header name, which is a token as defined in RFC 9110 §5.6.2."""
 _OWN: Final = MappingProxyType(
     dict.fromkeys(
         ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"), ""
@@ -30,12 +30,15 @@ _OWN: Final = MappingProxyType(
         "last-event-id": ": use client.job(checkpoint=…)",
     }
 )
-"""Header names that users may not set, because the client sets them; each with the argument to use instead, if any."""
+"""Names of headers that users may not set, because the client itself sets them. The value is the end of the error
+message, which names the argument to use instead, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings shared by all calls of a client. `with_options` of the client makes changed copies."""
+    """Settings that apply to all calls of a client. The client's method `with_options` returns a client with other
+    settings.
+    """
 
     timeout: float | None = None
     """Seconds that one call may take in total: a request including its retries, a `result()`, a whole loop over a job.
@@ -49,17 +52,20 @@ class Options:
     """What the server does with a job whose stream has had no reader for `grace` seconds: run it to its end
     (`"continue"`) or cancel it (`"cancel"`)."""
     grace: float | None = None
-    """Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None: 60."""
+    """Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers treat values
+    below 60 as 60. None: 60."""
     deadline: float | None = None
-    """Seconds after the submit at which the server ends an unfinished job as failed. None: no deadline."""
+    """Seconds that a job may take, counted from its submission. After them the server ends an unfinished job as failed.
+    None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total time."""
+    """Limits for the retries of failed requests and the reconnects of broken streams. They limit the number of
+    attempts, the waits and the total time."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """Largest accepted size of a job's state, as JSON. Reading a larger state raises StateTooLargeError, at the latest
-    when the limit is exceeded by a sixteenth; the job continues on the server."""
+    """Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises StateTooLargeError. The
+    client may notice the excess late, but at most a sixteenth above the limit. The job continues on the server."""
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Extra headers for every request, such as credentials. The client sends them to the server's origin only. Headers
-    passed to `with_options` are added to the client's, and replace those of the same name."""
+    passed to `with_options` are added to the headers of the client, and replace headers of the same name."""
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "queue_timeout", "grace", "deadline"):
@@ -77,7 +83,7 @@ class Options:
         check_headers("headers", self.headers)
 
     def changed(self, **members: Any) -> Self:
-        """Return a copy with some fields changed. New headers are merged into the existing ones."""
+        """Return a copy of the options with some fields changed. New headers are merged into the existing headers."""
         if "headers" in members:
             check_headers("headers", members["headers"])
             members["headers"] = MappingProxyType(overlaid(self.headers, members["headers"]))
@@ -85,7 +91,8 @@ class Options:
 
 
 def check_headers(what: str, headers: Any) -> None:
-    """Check that request headers can be sent. Error messages never contain the values, which may be secret.
+    """Check that request headers can be sent. Error messages never contain the values of headers, because a value may
+    be secret.
 
     Args:
         what: The argument's name, for error messages.
@@ -111,7 +118,9 @@ def check_headers(what: str, headers: Any) -> None:
 
 
 def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Merge headers case-insensitively. A later layer replaces headers of the same name in earlier ones."""
+    """Merge mappings of headers. Names are compared case-insensitively, and a header in a later mapping replaces a
+    header of the same name in an earlier mapping.
+    """
     headers: dict[str, tuple[str, str]] = {}
     for layer in layers:
         headers.update({name.lower(): (name, value) for name, value in layer.items()})
@@ -119,7 +128,7 @@ def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_key(key: Any) -> None:
-    """Check an idempotency key against the protocol's rules. None is valid.
+    """Check that an idempotency key follows the rules of the protocol. None is valid.
 
     Raises:
         ValueError: The key is not 1 to 255 visible ASCII characters.
@@ -139,7 +148,8 @@ def check_seconds(name: str, seconds: Any) -> None:
 
     Raises:
         TypeError: The value is not a number.
-        ValueError: The value is not above 0, or is an infinite `grace` or `deadline`, which the server cannot receive.
+        ValueError: The value is not greater than 0, or it is an infinite `grace` or `deadline`. The client sends these
+            two options as JSON, which cannot express infinity.
     """
     if seconds is None and name != "connect_timeout":
         return

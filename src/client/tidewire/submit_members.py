@@ -1,4 +1,4 @@
-"""Builds the JSON body of a submit from the caller's inputs and options."""
+"""Builds the JSON body of a request that submits a job, from the caller's inputs and options."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -14,10 +14,11 @@ from tidewire.types import UNSET
 
 
 def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
-    """Return the input as JSON, from either the whole value or its members as keyword arguments.
+    """Return the input of a job as JSON. The caller passes either the whole input as one value, or the members of the
+    input as keyword arguments.
 
     Raises:
-        TypeError: Both were passed.
+        TypeError: The caller passed both a whole value and keyword arguments.
     """
     if whole is UNSET:
         return jsonable(dict(members), "/input")
@@ -27,10 +28,11 @@ def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
 
 
 def shared_members(shared: Mapping[str, Any] | None, members: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the two sources of members shared by all inputs: the `shared` argument and keyword arguments.
+    """Merge the members that all inputs share. The caller may pass them in the argument `shared` and as keyword
+    arguments.
 
     Raises:
-        TypeError: `shared` is not a mapping, or a member is in both sources.
+        TypeError: `shared` is not a mapping, or a member is both in `shared` and among the keyword arguments.
     """
     if shared is None:
         return dict(members)
@@ -45,11 +47,12 @@ def many_inputs(argument: Any) -> Iterable[Any]:
     """Check that an `inputs` argument is an iterable of inputs.
 
     Raises:
-        TypeError: The argument is a single value. Strings and mappings count as one: iterating over their characters
-            or keys is hardly what the caller meant.
+        TypeError: The argument is a single value. Strings and mappings also count as single values, because iterating
+            over their characters or keys is hardly what the caller intended.
     """
     kind = type(argument)
-    # `iter` also accepts sequences without `__iter__`. Many data set classes define only `__getitem__`.
+    # Use `iter` instead of a check for `__iter__`, because `iter` also accepts the many data set classes that define
+    # only `__getitem__`.
     many = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
     if isinstance(argument, str | bytes | bytearray | Mapping) or not many:
         raise TypeError(f"inputs must be a list or another iterable of inputs, not {kind.__name__}")
@@ -81,10 +84,11 @@ _ANYTHING: Final = rows_of(Any)
 
 
 def encoded(value: JsonValue) -> bytes:
-    """Serialize a value as JSON text in UTF-8.
+    """Serialize a value as JSON text, encoded in UTF-8.
 
     Raises:
-        InvalidInputError: The value violates the protocol's JSON rules, such as its limits for numbers or depth.
+        InvalidInputError: The value violates a rule of the protocol for JSON, such as the limits for numbers or for the
+            depth of nesting.
     """
     try:
         return strict_json.dumps(value).encode()
@@ -93,7 +97,9 @@ def encoded(value: JsonValue) -> bytes:
 
 
 def options_on_the_wire(options: Options) -> dict[str, Any]:
-    """Return the members of a submit body that carry options, under their names in the protocol."""
+    """Return the options that the client sends in the body of a request to submit a job, under the names that the
+    protocol gives them.
+    """
     body: dict[str, Any] = {}
     if options.on_disconnect != "continue":
         body["on_disconnect"] = options.on_disconnect

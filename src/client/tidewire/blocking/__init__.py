@@ -1,1 +1,1 @@
-"""Blocking job objects, and the thread that runs the blocking client's event loop."""
+"""The job objects of the blocking client, and the thread that runs the blocking client's event loop."""

@@ -1,6 +1,7 @@
-"""`Job` and `BatchJob`: blocking counterparts of the async job classes, which do their work on the client's thread.
+"""`Job` and `BatchJob`, the blocking counterparts of the async job classes. They run the async classes on the
+background thread of the client.
 
-The signatures and docstrings are generated from those of the async classes by `src/client/generate_signatures.py`.
+`src/client/generate_signatures.py` generates the signatures and docstrings from the async classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ J = TypeVar("J", bound=JobBase[Any])
 
 
 class BlockingJobBase(Generic[J]):
-    """Base class of `Job` and `BatchJob`: an async job, and the thread that runs its coroutines."""
+    """Base class of `Job` and `BatchJob`. It has an async job, and the thread that runs the coroutines of this job."""
 
     def __init__(self, thread: LoopThread, job: J) -> None:
         self._inner = (thread, job)
@@ -35,12 +36,12 @@ class BlockingJobBase(Generic[J]):
 
     @property
     def id(self) -> str:
-        """The job's id on its server."""
+        """The id that the server has assigned to the job."""
         return self._inner[1].id
 
     @property
     def ended(self) -> bool:
-        """Whether the client has received the job's end. Sends no request."""
+        """Whether the client has received the job's end. Reading this property sends no request."""
         return self._inner[1].ended
 
     @property
@@ -50,19 +51,21 @@ class BlockingJobBase(Generic[J]):
 
     @property
     def queue(self) -> Queue | None:
-        """The last received position in the server's queue; None before the first."""
+        """The job's position in the server's queue, as last received; None if the client has received no position
+        yet.
+        """
         return self._inner[1].queue
 
     @property
     def progress(self) -> Progress | None:
-        """The last received progress report; None before the first."""
+        """The last progress report that the client received; None if the client has received no report yet."""
         return self._inner[1].progress
 
     @property
     def listener(self) -> Callable[[Queue | Progress], None] | None:
-        """Callback for queue positions and progress reports, called while a call or a loop waits for the job.
+        """Callback that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        The blocking client calls it on its background thread.
+        The blocking client calls this callback on its background thread.
         """
         return self._inner[1].listener
 
@@ -76,24 +79,27 @@ class BlockingJobBase(Generic[J]):
         return thread.call(job.status)
 
     def read(self) -> JobResource:
-        """Request the whole job from the server: status, state, timestamps, attempt."""
+        """Request the whole job from the server, including its status, its state, its timestamps and the number of the
+        current attempt.
+        """
         thread, job = self._inner
         return thread.call(job.read)
 
     def wait(self, *, timeout: float | None = None) -> None:
-        """Wait until the job has ended, with any status. Consumes no updates: a later loop still yields all of them.
+        """Wait until the job has ended, whether it succeeded, failed or was cancelled. The call consumes no updates, so
+        a later loop still yields all updates.
 
         Args:
-            timeout: Seconds for this call. None: the client's `timeout`.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
 
         Raises:
             TotalTimeoutError: The timeout passed. The job continues on the server.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         _wait(*self._inner, timeout)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the position after the last delivered update, to continue there with `client.job(checkpoint=…)`.
+        """Return the position after the last delivered update. `client.job(checkpoint=…)` continues from this position.
 
         Example:
             path.write_text(job.checkpoint().to_json())
@@ -105,15 +111,15 @@ class BlockingJobBase(Generic[J]):
 
 
 class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
-    """A job with one input. It runs on the server whether or not anyone reads its stream.
+    """A job with one input. The server runs the job even if no client reads its event stream.
 
-    Iterating yields an `Update` for every change of the job's value, exactly once, across reconnects. Leaving the loop
-    early closes the connection; a later loop continues after the last update that was delivered. If the job failed or
-    was cancelled, the loop raises JobFailedError or JobCancelledError after the last update, so a partial value cannot
-    be mistaken for a complete one.
+    Iterating over the job yields an `Update` for every change of its value. Each update is yielded exactly once, even
+    if the client reconnects. Leaving the loop early closes the connection, and a later loop continues after the last
+    update that was delivered. If the job failed or was cancelled, the loop raises JobFailedError or JobCancelledError
+    after the last update, so a partial value cannot be mistaken for a complete one.
 
-    Only one loop may read a job object at a time; a second reader needs its own `client.job(job.id)`. A `result()` may
-    wait during a loop.
+    Only one loop at a time may read a job object. To read the same job in a second loop, create another object with
+    `client.job(job.id)`. It is possible to wait for `result()` while a loop is running.
 
     Example:
         job = client.submit("generate", prompt="def fib(", max_tokens=64)
@@ -126,16 +132,18 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return thread.pump(job.updates())
 
     def iter_text(self) -> Iterator[str]:
-        """Iterate over the job's text in pieces that are final, so they can be printed or appended to a file.
+        """Iterate over the job's text in pieces that will not change, so that each piece can be printed or appended to
+        a file.
 
-        The text is the value's first text column. If the endpoint has no rollback, each piece is yielded at once.
-        Otherwise text is held back until the server marks it as stable, and the remainder is yielded at the job's end.
-        A checkpoint advances with the yielded text. A job without text yields nothing; iterate over the job instead.
+        The text is the first string in the job's value that the server streams. If the endpoint cannot roll back text,
+        each piece is yielded at once. Otherwise text is held back until the server marks it as stable, and the
+        remainder is yielded at the job's end. A checkpoint contains the position up to which the text was yielded. For
+        a job without text, the iterator yields nothing, so iterate over the job itself instead.
 
         Raises:
-            VoidTextError: During iteration: the job restarted and retracted text that was already yielded.
-            JobFailedError: After the last piece: the job failed.
-            JobCancelledError: After the last piece: the job was cancelled.
+            VoidTextError: Raised during iteration if the job restarted and retracted text that was already yielded.
+            JobFailedError: Raised after the last piece if the job failed.
+            JobCancelledError: Raised after the last piece if the job was cancelled.
 
         Example:
             for piece in job.iter_text():
@@ -145,24 +153,29 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return thread.pump(job.iter_text())
 
     def iter_text_deltas(self) -> Iterator[TextDelta]:
-        """Iterate over the changes of the job's text as they arrive: code points deleted at its end, and text appended.
+        """Iterate over the changes of the job's text as they arrive. A change is a number of code points that are
+        deleted at the end of the text, and text that is then appended.
 
-        The text is the value's first text column. Unlike `iter_text`, nothing is held back.
+        The text is the first string in the job's value that the server streams. Unlike `iter_text`, the iterator holds
+        no text back.
         """
         thread, job = self._inner
         return thread.pump(job.iter_text_deltas())
 
     def tokens(self) -> Iterator[Token]:
-        """Iterate over the generated tokens, each once, with the requested log-probabilities, ranks and candidates.
+        """Iterate over the generated tokens, with the requested log-probabilities, ranks and candidates. Each token is
+        yielded once.
 
-        The submit must request token columns, for example with `logprobs=True`. A token is yielded once it is final: at
-        once if the endpoint has no rollback, otherwise when text after it is stable. The text of a token comes from the
-        job's `token_text` column if it has one, otherwise from the endpoint's vocabulary, which the client requests once
-        and caches. A checkpoint advances with the yielded tokens.
+        The job must have been submitted with an option that requests tokens, for example `logprobs=True`. If the
+        endpoint cannot roll back text, a token is yielded at once. Otherwise it is yielded when text after the token is
+        stable. The client takes the text of a token from the member `token_text` of the job's value. If there is no
+        such member, it takes the text from the endpoint's vocabulary, which it requests once and caches. A checkpoint
+        contains the position up to which tokens were yielded.
 
         Raises:
-            VoidTextError: During iteration: the job restarted and retracted tokens that were already yielded.
-            TidewireError: During iteration: the job has no token columns, because its submit requested none.
+            VoidTextError: Raised during iteration if the job restarted and retracted tokens that were already yielded.
+            TidewireError: Raised during iteration if the job's value has no tokens, because they were not requested
+                when the job was submitted.
 
         Example:
             job = client.submit("generate", prompt="def fib(", max_tokens=64, logprobs=True)
@@ -173,10 +186,12 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return thread.pump(job.tokens())
 
     def logprobs(self) -> Logprobs:
-        """Wait for the job's end and return its token columns as numpy arrays. `Logprobs` documents their shapes.
+        """Wait for the job's end and return its tokens and log-probabilities as numpy arrays. `Logprobs` documents
+        their shapes.
 
         Raises:
-            TidewireError: An error of `result`, or the job has no token columns, because its submit requested none.
+            TidewireError: An error of `result`, or the job's value has no tokens, because they were not requested when
+                the job was submitted.
             ImportError: numpy is not installed.
         """
         thread, job = self._inner
@@ -184,38 +199,41 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return job._reader.logprobs_outcome()
 
     def result(self, *, timeout: float | None = None) -> T:
-        """Wait for the job's end and return its value, validated as the `returns` type of the submit.
+        """Wait for the job's end and return its value, validated against the type that was passed as `returns`.
 
-        Consumes no updates: a loop before, after or during the call still yields all of them.
+        The call consumes no updates, so a loop before, after or during the call still yields all updates.
 
         Args:
-            timeout: Seconds for this call. None: the client's `timeout`.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
 
         Raises:
-            JobFailedError: The job failed. `problem` says why, and `value` holds the partial value.
+            JobFailedError: The job failed. The error's `problem` contains the reason, and its `value` contains the
+                partial value.
             JobCancelledError: The job was cancelled.
             InvalidValueError: The value does not match the `returns` type.
             TotalTimeoutError: The timeout passed. The job continues on the server.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         thread, job = self._inner
         if job.ended:
             check_seconds("timeout", timeout)
             return job._reader.outcome()
-        # Build the value on the thread that read the stream: it reuses the memory that reading has just freed.
+        # Build the value on the thread that has read the stream, because this thread can reuse the memory that reading
+        # has just freed.
         return thread.call(partial(job.result, timeout=timeout))
 
     def cancel(self) -> JobStatus:
-        """Cancel the job on the server and return its status. Does not change a job that has ended."""
+        """Cancel the job on the server and return its status. If the job has already ended, it does not change."""
         thread, job = self._inner
         return thread.call(job.cancel)
 
 
 class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
-    """A job with many inputs. The server runs each input as an item; items are in the order of the inputs.
+    """A job with many inputs. The server runs each input as an item of the job. Items have the order of the inputs.
 
-    Iterating yields an `ItemUpdate` for every change of an item's value, exactly once, across reconnects. Items fail
-    independently of each other: a loop does not raise for a failed item, but `results()` does.
+    Iterating over the job yields an `ItemUpdate` for every change of an item's value. Each update is yielded exactly
+    once, even if the client reconnects. Items fail independently of each other, so a loop does not raise an error for a
+    failed item, but `results()` does.
 
     Example:
         job = client.submit_batch("generate", [{"prompt": "a"}, {"prompt": "b"}], max_tokens=64)
@@ -228,10 +246,11 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
         return thread.pump(job.updates())
 
     def as_completed(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        """Iterate over the items in the order in which they end, as pairs of index and value or ItemFailedError.
+        """Iterate over the items in the order in which they end. Each element is a pair of the item's index and its
+        value, or of the index and an ItemFailedError.
 
-        Each call starts with the items that have already ended. For a job from a checkpoint, items that had ended at
-        the checkpoint are left out.
+        Each call starts with the items that have already ended. If the job was created from a checkpoint, items that
+        had already ended at the checkpoint are left out.
 
         Example:
             for index, outcome in job.as_completed():
@@ -261,35 +280,37 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
         """Wait for the job's end and return the values of all items, in the order of the inputs.
 
         Args:
-            return_exceptions: Return the error of a failed item in place of its value, instead of raising the first.
-            timeout: Seconds for this call. None: the client's `timeout`.
+            return_exceptions: Whether to return the error of a failed item in place of its value. Otherwise the call
+                raises the error of the first failed item.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
 
         Raises:
             ItemFailedError: An item failed or was cancelled, and `return_exceptions` is False.
             InvalidValueError: A value does not match the `returns` type.
             TotalTimeoutError: The timeout passed. The job continues on the server.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         thread, job = self._inner
         _wait(thread, job, timeout)
         return job._reader.outcome(return_exceptions=return_exceptions)
 
     def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
-        """Cancel the job, or some of its items, on the server and return the job's status. Ended items do not change.
+        """Cancel the job, or some of its items, on the server and return the job's status. Items that have already
+        ended do not change.
 
         Args:
             items: Indices of the items to cancel. None: all items.
 
         Raises:
             TypeError: `items` is not an iterable of indices.
-            InvalidInputError: The job does not have one of the items. Nothing was cancelled.
+            InvalidInputError: One of the indices does not belong to an item of the job. No item was cancelled.
         """
         thread, job = self._inner
         return thread.call(job.cancel, items)
 
 
 def _wait(thread: LoopThread, job: JobBase[Any], timeout: float | None = None) -> None:
-    # The outcome of an ended job needs no request, so it stays available after the client is closed.
+    # If the job has ended, its outcome needs no request, so it stays available after the client was closed.
     if job.ended:
         check_seconds("timeout", timeout)
     else:

@@ -1,7 +1,7 @@
-"""`LoopThread`: the background thread with the blocking client's event loop.
+"""`LoopThread`, the background thread that runs the blocking client's event loop.
 
-A blocking call runs a coroutine on the thread and waits for it. A blocking loop over a job uses `ReadAhead`: a task on
-the thread fetches updates in advance, and the job's position advances when the caller receives an update.
+A blocking call runs a coroutine on the thread and waits for its result. A blocking loop over a job uses `ReadAhead`,
+whose task on the thread fetches updates in advance. An update counts as delivered when the caller has received it.
 """
 
 import asyncio
@@ -25,26 +25,27 @@ from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
 
 INTERRUPT_TIMEOUT: Final = 5.0
-"""Seconds that an interrupted call may take to stop and close its connection."""
+"""Time limit for an interrupted call to stop and to close its connection, in seconds."""
 
 CLOSE_TIMEOUT: Final = 10.0
-"""Seconds that `close` waits for the thread. Only a hook or an `auth` function that does not return can take so long."""
+"""Maximum time that `close` waits for the thread to end, in seconds. The wait can take so long only if a hook or an
+`auth` function does not return."""
 
 X = TypeVar("X")
 
 
 class LoopThread:
-    """An event loop in a daemon thread. The first call starts it; `close` or garbage collection ends it.
+    """An event loop in a daemon thread. The first call starts the thread, and `close` or garbage collection ends it.
 
-    At interpreter exit, Python stops daemon threads, so nothing needs to be closed.
+    At interpreter exit, Python stops daemon threads, so a program need not call `close` before it ends.
     """
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
         """Create the object without starting the thread.
 
         Args:
-            at_close: Coroutine function to call on the thread before it ends. The thread keeps a reference to it, so it
-                must not refer to this object.
+            at_close: Coroutine function that the thread calls before it ends. The thread keeps a reference to this
+                function, so the function must not refer to the `LoopThread`.
         """
         self._state = _State(at_close)
 
@@ -57,11 +58,13 @@ class LoopThread:
             warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def close(self) -> None:
-        """End the thread and wait for up to `CLOSE_TIMEOUT` seconds. The thread ends even if the wait is interrupted."""
+        """End the thread, and wait for its end for up to `CLOSE_TIMEOUT` seconds. The thread ends even if the wait is
+        interrupted.
+        """
         self._state.stop()
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
-        """Run a coroutine function on the thread, wait for it and return its result."""
+        """Run a coroutine function on the thread, wait for its end and return its result."""
         pending = _Call(work, args)
         try:
             return self._state.start(self._state.portal(), pending.run).result()
@@ -75,29 +78,31 @@ class LoopThread:
             raise
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
-        """Iterate over an async iterator of a job, which a task on the thread reads ahead."""
+        """Iterate over a job's async iterator. A task on the thread reads the async iterator in advance."""
         ahead = ReadAhead(iterator)
         try:
             while (block := ahead.next(self._state.portal)) is not None:
                 items = block.items
                 for at in range(len(items)):
                     item = items[at]
-                    # Keep anything that Python can interrupt, such as a call or a loop, out of the next two lines: an
-                    # interrupt between them would deliver the item twice.
+                    # The next two lines must not contain anything at which Python can raise a KeyboardInterrupt, such
+                    # as a call or a loop. An interrupt between them would deliver the item twice.
                     block.at = at + 1
                     yield item
         finally:
-            # Do not wait here: Python closes a generator on the thread that drops its last reference, which may be the
-            # client's own. At interpreter exit that thread has been stopped and may hold a lock.
+            # Do not wait for the background thread here. Python closes a generator on the thread that drops the last
+            # reference to the generator, and this may be the background thread itself. At interpreter exit the
+            # background thread was stopped, and may still hold a lock.
             if not sys.is_finalizing() and ahead.leave():
                 with suppress(RuntimeError):
                     self._state.portal().start_task_soon(ahead.stop)
 
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run the cleanup of a generator that is being closed. Waits for it unless called on the thread itself.
+        """Run the cleanup of a generator that is being closed, and wait for its end. On the thread itself, this method
+        does not wait.
 
         Args:
-            work: Coroutine function that ends in bounded time.
+            work: Coroutine function that does the cleanup. It must end in bounded time.
         """
         if sys.is_finalizing():
             return
@@ -109,9 +114,9 @@ class LoopThread:
 
 
 class _Call(Generic[X]):
-    """The coroutine of one blocking call, which a KeyboardInterrupt on the caller's thread must be able to cancel.
+    """Coroutine of one blocking call. A KeyboardInterrupt on the caller's thread must be able to cancel this coroutine.
 
-    The interrupt may arrive before the coroutine starts, while it runs, or after its end.
+    The interrupt may arrive before the coroutine starts, while it runs, or after it has ended.
     """
 
     def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
@@ -131,18 +136,19 @@ class _Call(Generic[X]):
         raise CancelledError
 
     def cancel(self, portal: anyio.from_thread.BlockingPortal) -> None:
-        """Cancel the coroutine and wait until it has ended: until then it may still change the job's state."""
+        """Cancel the coroutine and wait until it has ended. Until then it may still change the state of the job."""
         self._cancelled = True
-        # If there is no scope yet, the coroutine has not started. It will see `_cancelled` and not do its work.
+        # If there is no cancel scope yet, the coroutine has not started. When it starts, it checks `_cancelled` and
+        # ends.
         if self._scope is not None and not self._ended.is_set():
             portal.start_task_soon(self._scope.cancel)
             self._ended.wait(INTERRUPT_TIMEOUT)
 
 
 class _State:
-    """The state of the thread, separate from `LoopThread` so that the thread holds no reference to that object.
+    """State of the thread. It is separate from `LoopThread`, so that the thread has no reference to the `LoopThread`.
 
-    The finalizer of `LoopThread` ends the thread, so such a reference would keep both alive forever.
+    The finalizer of `LoopThread` ends the thread. A reference from the thread would keep both alive forever.
     """
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
@@ -155,12 +161,14 @@ class _State:
 
     @property
     def _forked(self) -> bool:
-        """Whether this process is a fork of the one that started the thread, so that the thread does not exist here."""
+        """Whether this process is a fork of the process that started the thread. If so, the thread does not exist in
+        this process.
+        """
         return self._process not in {None, os.getpid()}
 
     @property
     def unclosed(self) -> bool:
-        """Whether the thread was started in this process and `close` was not called."""
+        """Whether this process has started the thread and has not called `close`."""
         started = self._running is not None and not self._running.cancelled()
         return started and not self._closed and not self._forked
 
@@ -184,7 +192,8 @@ class _State:
                 thread = threading.Thread(
                     target=_serve, args=(running, self._at_close), name="tidewire-client", daemon=True
                 )
-                # Store the thread before starting it: a KeyboardInterrupt may hit `start` when the thread already runs.
+                # Store the thread before starting it, because a KeyboardInterrupt may interrupt `start` when the thread
+                # is already running.
                 self._running, self._thread = running, thread
                 try:
                     thread.start()
@@ -221,15 +230,17 @@ class _State:
         raise ClientClosedError("the client was closed during the call")
 
     def stop(self) -> None:
-        """End the thread and wait for it.
+        """End the thread and wait for its end.
 
-        A KeyboardInterrupt may hit this method anywhere. The thread still ends, and a further call waits for it again.
+        A KeyboardInterrupt may interrupt this method at any point. The thread still ends, and another call of this
+        method waits for it again.
         """
         running, thread = self.end(), self._thread
         if running is None or thread is None or self.is_current():
             return
-        # Wait with a lock, not with `join`: after an interrupted `join`, Python considers the thread ended. If an
-        # interrupt after `acquire` leaves the lock held, a further call sees `running.ended`.
+        # Wait with a lock and not with `join`, because Python treats the thread as ended after an interrupted `join`.
+        # An interrupt after `acquire` can leave the lock held. Another call then does not need the lock, because
+        # `running.ended` is set.
         if not running.ended and running.alive.acquire(timeout=CLOSE_TIMEOUT):
             running.alive.release()
         if running.ended:
@@ -237,7 +248,7 @@ class _State:
             self._running = self._thread = None
 
     def end(self) -> "_Running | None":
-        """Make the thread end, without waiting for it. May be called on any thread and in finalizers.
+        """Make the thread end, without waiting for its end. This method may be called on any thread and in finalizers.
 
         Returns:
             The running thread, or None if there is none in this process.
@@ -250,7 +261,7 @@ class _State:
         if running is None or running.cancelled():
             return None
         started = running.result()
-        # The event loop may have ended already, which makes `call_soon_threadsafe` raise.
+        # If the event loop has already ended, `call_soon_threadsafe` raises a RuntimeError.
         with suppress(RuntimeError):
             started.end()
         return started
@@ -258,19 +269,20 @@ class _State:
 
 @dataclass(slots=True)
 class _Running:
-    """Handles to a thread that has started."""
+    """A thread that has started, with the objects that control it."""
 
     portal: anyio.from_thread.BlockingPortal
     end: Callable[[], object]
     alive: threading.Lock
-    """Lock that the thread holds until its event loop has ended."""
+    """Lock that the thread holds until the event loop has ended."""
     ended: bool = False
 
 
 def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]]) -> None:
-    """Run the event loop until the client is closed: the target of the thread.
+    """Run the event loop until the client is closed. The thread runs this function.
 
-    `anyio.from_thread.start_blocking_portal` is not used because a forked process would wait for its thread at exit.
+    `anyio.from_thread.start_blocking_portal` is not used, because a forked process that exits would wait for the thread
+    of that function, which does not exist in the forked process.
     """
     alive = threading.Lock()
     running: _Running | None = None

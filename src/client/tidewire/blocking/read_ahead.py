@@ -1,10 +1,11 @@
-"""`ReadAhead`: fetches a job's updates on the event loop's thread for a loop on the caller's thread.
+"""`ReadAhead`, which fetches a job's updates on the event loop's thread for a loop on the caller's thread.
 
-The event loop's thread fetches updates and builds blocks of items, at most `AHEAD` items or `AHEAD_BYTES` ahead. The
-caller's thread iterates over the items of a block without switching threads.
+The event loop's thread fetches updates and converts them to blocks of items. It fetches at most `AHEAD` items or
+`AHEAD_BYTES` more than the caller has consumed. The caller's thread iterates over the items of a block without
+switching threads.
 
-A KeyboardInterrupt can hit the caller's thread at any moment. Therefore an item stays in its block until it is counted
-as delivered, and all other work happens on the event loop's thread.
+A KeyboardInterrupt can be raised on the caller's thread at any moment. Therefore an item stays in its block until it is
+counted as delivered, and all other work is done on the event loop's thread.
 """
 
 import threading
@@ -20,21 +21,25 @@ from tidewire.errors import ClientClosedError
 from tidewire.jobs.update_iterator import UpdateBatch, UpdateIterator
 
 AHEAD: Final = 512
-"""Maximum number of fetched items that the caller has not consumed. Beyond it, fetching pauses (backpressure)."""
+"""Maximum number of fetched items that the caller has not consumed. When there are as many, fetching pauses, which is
+the backpressure on the server."""
 AHEAD_BYTES: Final = 2**20
-"""Maximum number of fetched stream bytes that the caller has not consumed. The last fetch may exceed it."""
+"""Maximum number of bytes that were read from the stream and that the caller has not consumed. The last fetch may
+exceed this limit."""
 
 X = TypeVar("X")
 
 
 class ReadAhead(Generic[X]):
-    """Passes blocks of items from the event loop's thread, which reads an iterator, to the caller's thread."""
+    """Passes blocks of items from the event loop's thread, which reads a job's async iterator, to the caller's
+    thread.
+    """
 
     def __init__(self, iterator: UpdateIterator[X]) -> None:
         self._iterator = iterator
         self._blocks: deque[UpdateBatch[X]] = deque()
         self._fetched = self._consumed = 0
-        """Number of items in all fetched blocks, and in the blocks that the caller has consumed."""
+        """Number of items in all fetched blocks, and number of items in the blocks that the caller has consumed."""
         self._fetched_bytes = self._consumed_bytes = iterator.received
         self._started = self._finished = self._abandoned = False
         self._fault: BaseException | None = None
@@ -42,17 +47,18 @@ class ReadAhead(Generic[X]):
         self._scope: anyio.CancelScope | None = None
         self._waiting = False
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # Held while updates are made into a block: `leave` must not requeue half a block. The lock is reentrant
-        # because the garbage collector may call `leave` on the thread that holds it.
+        # A thread holds this lock while it converts updates to a block, so that `leave` cannot requeue an incomplete
+        # block. The lock is reentrant, because the garbage collector may call `leave` on the thread that holds the
+        # lock.
         self._lock = threading.RLock()
 
     # ---- on the caller's thread --------------------------------------------------------------------------------
 
     def next(self, portal: Callable[[], BlockingPortal]) -> UpdateBatch[X] | None:
-        """Wait for the next block; None after the last one.
+        """Wait for the next block of items and return it; None after the last block.
 
         Raises:
-            TidewireError: Reading the job failed, the job failed, or the client was closed.
+            TidewireError: The client could not read the job, the job failed, or the client was closed.
         """
         iterator = self._iterator
         if self._blocks and self._blocks[0] is iterator.block:
@@ -86,7 +92,11 @@ class ReadAhead(Generic[X]):
         iterator.acquire(None)
 
     def leave(self) -> bool:
-        """Requeue the items that were not delivered. Returns whether `stop` must be called on the event loop's thread."""
+        """Give the undelivered items back to the job, so that the next loop starts with them.
+
+        Returns:
+            Whether `stop` must be called on the event loop's thread.
+        """
         with self._lock:
             if self._abandoned:
                 return False
@@ -98,7 +108,7 @@ class ReadAhead(Generic[X]):
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
     def _is_behind(self, things: int = AHEAD, received: int = AHEAD_BYTES) -> bool:
-        """Whether the caller is at least this many items or bytes behind."""
+        """Whether the caller has yet to consume at least this many of the fetched items or bytes."""
         if self._fetched - self._consumed >= things:
             return True
         return self._fetched_bytes - self._consumed_bytes >= received
@@ -109,8 +119,8 @@ class ReadAhead(Generic[X]):
                 while not self._abandoned and self._add_block(await self._iterator.fetch()):
                     if self._is_behind():
                         self._space = anyio.Event()
-                        # Check again now that the caller's thread can see the event: it may have consumed blocks just
-                        # before that, without setting the event.
+                        # Check again after the event was created. The caller's thread may have consumed blocks just
+                        # before, when there was no event to set.
                         if self._is_behind():
                             await self._space.wait()
                         self._space = None
@@ -125,7 +135,9 @@ class ReadAhead(Generic[X]):
             await self._iterator.release()
 
     def _add_block(self, updates: list[Any]) -> bool:
-        """Append a block of updates for the caller's thread. Returns whether to fetch another one."""
+        """Convert fetched updates to a block and append it to the blocks for the caller's thread. Returns whether to
+        fetch more updates.
+        """
         with self._lock:
             block = None if self._abandoned else self._iterator.build_batch(updates)
             if self._abandoned:

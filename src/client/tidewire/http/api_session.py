@@ -1,8 +1,9 @@
-"""`ApiSession`: requests to one server, retried and redirected as the request policy decides.
+"""`ApiSession`, which makes requests to one server, and retries or redirects them as the request policy decides.
 
-Before the first response of a Tidewire server ("first contact"), the client makes only a few quick attempts, because an
-address where nothing answers is more often a mistake than a restart, and a response of another kind of server raises at
-once. After first contact, the same faults are treated as temporary, caused by a proxy or the network.
+The client is at "first contact" until it has received a response that proves that the server is a Tidewire server. At
+first contact, the client makes only a few quick attempts to connect, because a wrong URL is more likely than a server
+that is restarting. A response that no Tidewire server sends raises an error at once. After first contact, the client
+regards the same faults as temporary faults of a proxy or the network, and retries.
 """
 
 import logging
@@ -47,7 +48,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Clock, sleep, random numbers and time limits of a client, injectable for tests."""
+    """Sleep function, random numbers and time limits of a client. Tests replace them."""
 
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     rng: random.Random = field(default_factory=random.Random)
@@ -58,7 +59,7 @@ class Timing:
 
 @dataclass(slots=True)
 class _Request:
-    """A request with all its attempts. A redirect changes `url`."""
+    """A request, which the client may send several times. A redirect changes `url`."""
 
     method: str
     url: str
@@ -67,13 +68,14 @@ class _Request:
     body: bytes | None
     job_id: str | None
     stream: bool = False
-    """Whether a submit asks for the job's event stream as its response."""
+    """Whether a request to submit a job asks for the job's event stream as its response."""
     credentials: Mapping[str, str] | None = None
     """The credentials sent with the last attempt."""
 
 
 class ApiSession:
-    """A client's session with one server: base URL, connection pool, credentials, cached discovery.
+    """Session of a client with one server. It has the base URL, the connection pool, the credentials and the cached
+    discovery document.
 
     Attributes:
         base: Base URL of the server, without credentials.
@@ -114,14 +116,15 @@ class ApiSession:
         """Make a request, with retries where they are safe and useful, and return the successful response.
 
         Args:
-            method: HTTP method. The request must be safe to repeat; an idempotency key makes a submit so.
+            method: HTTP method. The request must be safe to repeat. A POST to submit a job is safe to repeat if it has
+                an idempotency key.
             url: Absolute URL on the server's origin.
-            options: Options of the call: retry policy, timeouts, headers.
-            kind: Kind of the request, which selects the column of the status table.
-            headers: Headers in addition to those of the options.
+            options: Options of the call, such as the retry policy, the timeouts and the headers.
+            kind: Kind of the request. The reaction to a status depends on it.
+            headers: Headers in addition to the headers in `options`.
             body: JSON body.
             job_id: Id of the job, for error messages.
-            since: Time on the event loop's clock at which the timeout starts. None: now.
+            since: Time at which the timeout starts, on the event loop's clock. None: now.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
@@ -139,17 +142,19 @@ class ApiSession:
         body: bytes,
         since: float | None = None,
     ) -> Response | Connection:
-        """Submit a job, with retries. The response is the job's event stream if possible, otherwise the job as JSON.
+        """Submit a job, with retries. The response is the job's event stream if possible, and otherwise the job as
+        JSON.
 
-        The request asks for JSON if `UNREAD_STREAMS` event streams of earlier submits are open and unread. It also asks
-        for JSON with `on_disconnect="cancel"`, because the server would count an open stream as a reader.
+        The request asks for JSON if the client has not yet read `UNREAD_STREAMS` open event streams of jobs that it
+        submitted earlier. It also asks for JSON if `on_disconnect` is `"cancel"`, because the server would count an
+        open stream as a reader of the job.
 
         Args:
             url: URL of the endpoint's jobs.
-            options: Options of the call: retry policy, timeouts, headers.
-            headers: Headers in addition to those of the options, with the idempotency key.
+            options: Options of the call, such as the retry policy, the timeouts and the headers.
+            headers: Headers in addition to the headers in `options`, including the idempotency key.
             body: JSON body.
-            since: Time on the event loop's clock at which the timeout starts. None: now.
+            since: Time at which the timeout starts, on the event loop's clock. None: now.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
@@ -202,8 +207,8 @@ class ApiSession:
                 if request.stream and fault.code == "too_many_streams":
                     request.stream = False
                     continue
-                # A 5xx without problem details comes from a gateway. The server behind it may have started the job.
-                # [TW-JOB-037]
+                # A response with a status 5xx and without problem details comes from a gateway. The server behind the
+                # gateway may have started the job. [TW-JOB-037]
                 unknown = request.kind is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
                 if unknown and not await self._can_retry_submit(options):
                     fault.advice = _NOT_RETRIED
@@ -245,7 +250,7 @@ class ApiSession:
         """Return the absolute URL of a redirect's target.
 
         Raises:
-            ProtocolError: The target is on another origin or missing.
+            ProtocolError: The response does not name a target, or the target is on another origin.
         """
         target = resolve(response.url, response.headers.get("location", ""))
         if not same_origin(target, self.base) or "location" not in response.headers:
@@ -257,11 +262,11 @@ class ApiSession:
         return target
 
     def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
-        """Resolve a link in a response, if it stays on the server's origin.
+        """Resolve a link in a response, if the link leads to the server's origin.
 
         Args:
             base: URL of the response.
-            reference: The link: an absolute or relative URI reference.
+            reference: The link, which is an absolute or relative URI reference.
             otherwise: URL to return if the link leads to another origin.
         """
         url = resolve(base, reference)
@@ -276,8 +281,8 @@ class ApiSession:
         """Parse and validate a response's body as a model.
 
         Raises:
-            NotATidewireServerError: The body is not valid, and this is the first contact with the server.
-            ProtocolError: The body is not valid.
+            NotATidewireServerError: The body is not valid, and the client is at first contact.
+            ProtocolError: The body is not valid, and the client is not at first contact.
         """
         try:
             body: M = messages.read(model, response.body, what=what)
@@ -292,12 +297,15 @@ class ApiSession:
     def refused(
         self, response: Response, job_id: str | None = None, last_event_id: str | None = None
     ) -> TidewireError:
-        """Create the error for a response that is not a success, and note first contact if it has problem details."""
+        """Create the error for a response that is not a success. If the response has problem details, record that the
+        server is a Tidewire server.
+        """
         problem = status_errors.problem_in(response)
         if problem is not None:
             self.contacted = True
         elif not self.contacted and not status_errors.may_be_from_gateway(response):
-            # At first contact, a response without problem details that no gateway sends comes from another server.
+            # A response without problem details, with a status that gateways do not send, comes from a server that is
+            # not a Tidewire server.
             return self.not_tidewire(response)
         return status_errors.refused(
             response, problem, response.where(job_id=job_id, last_event_id=last_event_id)
@@ -308,11 +316,12 @@ class ApiSession:
         return status_errors.not_tidewire(self.base, response)
 
     async def raise_fault(self, error: TransportError | NotATidewireServerError) -> NoReturn:
-        """Raise the fault of a request that is not retried. At first contact, check whether the server speaks HTTP.
+        """Raise the fault of a request that is not retried. At first contact, check whether the server speaks HTTP
+        before raising the fault.
 
         Raises:
-            NotATidewireServerError: This is the first contact, and the server does not speak HTTP.
-            TidewireError: The fault itself, in all other cases.
+            NotATidewireServerError: The client is at first contact, and the server does not speak HTTP.
+            TidewireError: The fault, in all other cases.
         """
         if isinstance(error, TransportError) and error.sent and not self.contacted:
             said = await self.transport.sniff(self.base)
@@ -325,7 +334,7 @@ class ApiSession:
     # ---- discovery ---------------------------------------------------------------------------------------------
 
     async def discover(self, options: Options, since: float | None = None) -> Discovery:
-        """Return the discovery document. Requested once and cached."""
+        """Return the discovery document. The client requests it once and caches it."""
         if self._discovery is None:
             response = await self.request("GET", self.base + API_ROOT, options, since=since)
             discovery = self.read(Discovery, response, what="discovery")
@@ -338,7 +347,7 @@ class ApiSession:
     async def describe(
         self, endpoint: str, options: Options, since: float | None = None
     ) -> EndpointDescription:
-        """Return an endpoint's description. Requested once and cached."""
+        """Return the description of an endpoint. The client requests it once and caches it."""
         if endpoint not in self._descriptions:
             response = await self.request("GET", self.endpoint_url(endpoint), options, since=since)
             self._descriptions[endpoint] = self.read(EndpointDescription, response, what="endpoint")
@@ -351,9 +360,9 @@ class ApiSession:
         return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
 
     async def _can_retry_submit(self, options: Options) -> bool:
-        """Whether a submit whose response was lost may be retried.
+        """Whether the client may retry a request to submit a job after the response was lost.
 
-        A server may ignore idempotency keys of requests without credentials, unless it has the `idempotency` capability.
+        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials.
         """
         if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
             return True
@@ -367,8 +376,8 @@ class ApiSession:
 
 MAY_RUN: Final = "The job may or may not have started. Submit again with the same idempotency_key, or look for it in client.jobs()."
 _NOT_RETRIED = (
-    "The job may or may not have started. The client did not retry, because this server keeps no idempotency keys of "
-    "requests without credentials. Look for the job in client.jobs(), if the server can list jobs."
+    "The job may or may not have started. The client did not retry, because this server does not keep the idempotency "
+    "keys of requests without credentials. Look for the job in client.jobs(), if the server can list jobs."
 )
 
 

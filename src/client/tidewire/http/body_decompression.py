@@ -1,14 +1,16 @@
-"""Bounded decompression of response bodies, which a gateway may have compressed with gzip. No I/O.
+"""Decompression of response bodies, with a limit for their size. A gateway may have compressed a body with gzip. This
+module does no I/O.
 
-A small compressed body can expand to any size, even more so if it was compressed several times. The decompressor
-therefore stops at a limit, and refuses multiple content codings and codings that the client did not request.
+A small compressed body can expand to any size, especially if it was compressed several times. The decompressor
+therefore stops at a limit. It refuses bodies with more than one content coding, and content codings that the client did
+not request.
 """
 
 import zlib
 from typing import Final
 
 CODING: Final = "gzip"
-"""The Accept-Encoding header of requests that do not ask for a stream."""
+"""Value of the Accept-Encoding header in requests that do not ask for an event stream."""
 
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
@@ -25,10 +27,10 @@ class BoundedDecompressor:
         limit: Maximum size of the decompressed body in bytes.
 
     Attributes:
-        body: The decompressed bytes so far, at most one more than `limit`.
+        body: The bytes that were decompressed so far, at most `limit` + 1.
 
     Raises:
-        DecompressionError: The client did not request this coding.
+        DecompressionError: The client did not request this content coding.
     """
 
     def __init__(self, coding: str, limit: int) -> None:
@@ -61,7 +63,7 @@ class BoundedDecompressor:
             self.body += self._decompressor.decompress(data, self._limit + 1 - len(self.body))
         except zlib.error as error:
             raise DecompressionError(f"the body does not match its content coding: {error}") from None
-        # Refuse bytes after the end of the compressed data: `unused_data` would keep them without any limit.
+        # Refuse bytes after the end of the compressed data, because `unused_data` would keep them without any limit.
         if self._decompressor.unused_data:
             raise DecompressionError(
                 "the body does not match its content coding: there are bytes after the end of the data"
@@ -73,7 +75,7 @@ class BoundedDecompressor:
         Raises:
             DecompressionError: The compressed data is truncated.
         """
-        # A response without a body may still have a Content-Encoding header.
+        # Accept an empty body, because a response without a body may still have a Content-Encoding header.
         if self._decompressor is not None and self._fed and not self._decompressor.eof:
             raise DecompressionError("the body does not match its content coding: the data is truncated")
         return bytes(self.body)

@@ -1,8 +1,10 @@
-"""Fast decoder for simple HTTP chunks (RFC 9112 §7.1): a hexadecimal size and the data, without extensions. No I/O.
+"""Fast decoder for simple HTTP chunks (RFC 9112 §7.1), which consist of a hexadecimal size and the data, without
+extensions. This module does no I/O.
 
-Servers send small events as one chunk each, and a complete HTTP parser spends more time on the chunk than the client
-spends on the event. This decoder accepts only sizes of up to `SIZE_DIGITS` digits. At anything else (an extension, the
-last chunk with its trailers, an error) it stops, and a complete parser continues from there.
+Servers send each small event as one chunk, and a complete HTTP parser spends more time on the chunk than the client
+spends on the event. This decoder accepts only chunks without extensions, whose size has up to `SIZE_DIGITS` digits. It
+stops at any other bytes, such as an extension, the last chunk with its trailers or an error. A complete parser then
+continues with the undecoded bytes.
 """
 
 import re
@@ -10,34 +12,36 @@ from functools import lru_cache
 from typing import Final
 
 SIZE_DIGITS: Final = 8
-"""Maximum number of hexadecimal digits of a chunk's size: up to 4 GiB."""
+"""Maximum number of hexadecimal digits in the size of a simple chunk. A chunk is thus smaller than 4 GiB."""
 
 _SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
 
 
 class ChunkedDecoder:
-    """Decodes simple chunks of a chunked body, and stops at the first chunk that needs a complete HTTP parser.
+    """Decodes simple chunks of a body, and stops at the first chunk that needs a complete HTTP parser.
 
     Attributes:
-        rest: The undecoded bytes from the first chunk that is not simple; None while all were.
-        broken: Whether the line end after a chunk's data is missing. The decoder stops there.
+        rest: The undecoded bytes, from the first chunk that is not simple. None while all chunks were simple.
+        broken: Whether the decoder has stopped because the line end after a chunk's data is missing.
     """
 
     def __init__(self) -> None:
         self.rest: bytes | None = None
         self.broken: bool = False
         self._missing = 0
-        """Number of missing bytes of an incomplete chunk, including its line end."""
+        """Number of bytes that are missing from an incomplete chunk, including the line end."""
         self._partial_header = b""
         """Start of an incomplete chunk header."""
 
     @property
     def between(self) -> bool:
-        """Whether the bytes so far end at a chunk boundary."""
+        """Whether the bytes that were decoded so far end between two chunks."""
         return not self._missing and not self._partial_header and not self.broken
 
     def feed(self, data: bytes) -> bytes:
-        """Decode the next bytes and return their chunk data. Must not be called once `rest` is set."""
+        """Decode the next bytes and return the data of their chunks. This method must not be called after `rest` was
+        set.
+        """
         parts: list[bytes] = []
         at = 0
         if self._missing:
@@ -65,18 +69,20 @@ class ChunkedDecoder:
         return b"".join(parts)
 
     def _finish_chunk(self, data: bytes, parts: list[bytes]) -> int:
-        """Decode the remainder of an incomplete chunk and return the index of its end in `data`."""
+        """Decode the remaining bytes of an incomplete chunk and return the index of the chunk's end in `data`."""
         missing = self._missing
         if missing > 2:
             parts.append(data[: missing - 2])
-        # The received part of the line end after the chunk's data.
+        # `line` is the received part of the line end after the chunk's data.
         line = data[max(missing - 2, 0) : missing]
         self.broken = not b"\r\n"[max(2 - missing, 0) :].startswith(line)
         self._missing = max(missing - len(data), 0)
         return min(missing, len(data))
 
     def _stop(self, rest: bytes) -> None:
-        """Keep an incomplete chunk header for the next `feed`, and leave anything else to a complete parser."""
+        """Stop decoding. An incomplete chunk header is kept for the next `feed`. All other bytes are left to a complete
+        parser.
+        """
         digits = rest[:-1] if rest[-1:] == b"\r" else rest
         if len(digits) <= SIZE_DIGITS and _SIZE.fullmatch(digits) and b"\n" not in rest:
             self._partial_header = rest
@@ -86,5 +92,7 @@ class ChunkedDecoder:
 
 @lru_cache(maxsize=256)
 def _size(line: bytes) -> int:
-    """Parse the header of a simple chunk and return its size; 0 for the last chunk and for any other line."""
+    """Parse the header line of a simple chunk and return the size of the chunk. Returns 0 for the last chunk and for
+    any line that is not the header of a simple chunk.
+    """
     return int(line, 16) if _SIZE.fullmatch(line) else 0

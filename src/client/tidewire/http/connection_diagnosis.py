@@ -1,4 +1,4 @@
-"""Diagnoses why a server cannot be reached or is not a Tidewire server, and creates the errors that say so."""
+"""Finds out why a server cannot be reached or is not a Tidewire server, and creates the corresponding errors."""
 
 import contextlib
 import socket
@@ -21,16 +21,18 @@ UNREACHABLE: Final = (
 
 
 def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
-    """Map an error of the transport to its row in `FAULT_TABLE`."""
+    """Return the kind of fault in `FAULT_TABLE` that corresponds to an error of the transport."""
     if isinstance(error, NotATidewireServerError):
         return RequestFault.NOT_TIDEWIRE
     return RequestFault.TIMEOUT if isinstance(error, TimeoutError) else RequestFault.NO_CONNECTION
 
 
 async def sniff(host: str, port: int) -> bytes:
-    """Send a GET without TLS and return the first bytes of the response, in any protocol; empty if there are none.
+    """Send a GET request without TLS and return the first bytes that the server sends, in any protocol. Returns empty
+    bytes if the server sends nothing.
 
-    An HTTP parser cannot do this: it waits for the end of the headers and does not return bytes that it cannot parse.
+    This function does not use an HTTP parser, because a parser waits for the end of the headers and does not return
+    bytes that it cannot parse.
     """
     with (
         anyio.move_on_after(SNIFF_TIMEOUT),
@@ -43,7 +45,7 @@ async def sniff(host: str, port: int) -> bytes:
 
 
 def goes_through_a_proxy(host: str, port: int) -> bool:
-    """Whether the environment variables route plain HTTP to a host through a proxy."""
+    """Whether the environment variables name a proxy for requests to a host over HTTP without TLS."""
     proxies = urllib.request.getproxies()
     if not {"http", "all"} & proxies.keys():
         return False
@@ -56,7 +58,7 @@ def unreachable(address: str, url: str, error: Exception, where: Where) -> Trans
     Args:
         address: Host and port.
         url: URL of the request.
-        error: Exception raised by httpx.
+        error: Exception that httpx raised.
         where: Context for the error message.
     """
     text = str(error)

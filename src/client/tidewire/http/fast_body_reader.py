@@ -1,11 +1,13 @@
-"""Fast path for streamed bodies: reads the socket under httpx, and returns all chunks that arrived together.
+"""Fast path for streamed response bodies, which reads from the socket of httpx and returns all chunks that arrived
+together.
 
-A server sends each event as one HTTP chunk. httpx yields each chunk separately, through six generators and two timeouts,
-which costs more than processing the event. `FastBody` reads from the socket directly and returns the content of all
-chunks of one read at once. It parses simple chunks with `ChunkedDecoder` and leaves everything else to h11.
+A server sends each event as one HTTP chunk. httpx yields each chunk separately, through six generators and two
+timeouts, which takes more time than processing the event. `FastBody` reads from the socket directly, and returns the
+content of all chunks that one read has returned. It parses simple chunks with `ChunkedDecoder` and all other bytes with
+h11.
 
-The objects under httpx are not public. If they are not the expected ones (HTTP/2, another transport, a later httpx),
-`fast_body_of` returns None and the body is read through httpx.
+The internal objects of httpx are not public. If they are not of the expected kind, for example because of HTTP/2,
+another transport or a later version of httpx, `fast_body_of` returns None and the client reads the body through httpx.
 """
 
 from collections.abc import Mapping
@@ -25,7 +27,9 @@ _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11
 
 
 class FastBody:
-    """A streamed response body, read directly from httpx's socket. A cancelled `read` may be repeated."""
+    """A streamed response body that is read directly from httpx's socket. After a cancelled `read`, `read` may be
+    called again.
+    """
 
     resumable = True
 
@@ -33,15 +37,16 @@ class FastBody:
         self._http = http
         self._socket = socket
         self._ended = False
-        # Bytes of the body that arrived together with the headers. h11 has not parsed them yet.
+        # These bytes of the body arrived together with the headers, and h11 has not parsed them yet.
         self._chunks = ChunkedDecoder() if chunked else None
         self._buffer = self._first_bytes = http.trailing_data[0] if chunked else b""
 
     async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
+        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
+        body.
 
         Args:
-            limit: Seconds to wait for a byte.
+            limit: Maximum time to wait for a byte, in seconds.
 
         Raises:
             TimeoutError: No byte arrived in time.
@@ -82,7 +87,7 @@ class FastBody:
         return segment
 
     def _end_h11_under_httpx(self) -> None:
-        """Make the h11 connection under httpx parse the end of the body, so that httpx can reuse the connection."""
+        """Make the h11 connection inside httpx parse the end of the body, so that httpx can reuse the connection."""
         chunks = ChunkedDecoder()
         chunks.feed(self._first_bytes)
         if chunks.rest is None and chunks.between:
@@ -98,7 +103,7 @@ class FastBody:
             while type(event := next_event()) is h11.Data:
                 parts.append(event.data)
         except h11.RemoteProtocolError:
-            # Return the valid data before the error first. The next call to h11 raises the same error again.
+            # Return the valid data before the error first. The next call of h11 raises the same error again.
             if not parts:
                 raise
         else:
@@ -106,13 +111,14 @@ class FastBody:
         return b"".join(parts)
 
     async def unwind(self) -> None:
-        """Do nothing: there are no open generators."""
+        """Do nothing, because this body has no open generators."""
 
 
 def _h11_in_chunked_body() -> h11.Connection:
     """Create an h11 connection that has just parsed the headers of a response with a chunked body.
 
-    The h11 connection under httpx cannot be used: it still holds bytes that were already returned from here.
+    The h11 connection inside httpx cannot be used, because it still contains bytes that this module has already
+    returned to the caller.
     """
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "-")]))
@@ -123,10 +129,11 @@ def _h11_in_chunked_body() -> h11.Connection:
 
 
 def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str, Any]) -> FastBody | None:
-    """Create a `FastBody` for a response whose body has not been read; None if httpx's internals are not as expected.
+    """Create a `FastBody` for a response whose body has not been read. Returns None if httpx's internal objects are not
+    as expected.
 
     Args:
-        stream: `stream` of an httpx response.
+        stream: The attribute `stream` of an httpx response.
         headers: Headers of the response.
         extensions: Extensions of the response.
     """

@@ -1,7 +1,8 @@
-"""Workarounds for bugs in httpx and httpcore. Remove each one when a release fixes its upstream report.
+"""Workarounds for bugs in httpx and httpcore. Remove a workaround when a release has fixed the bug in the column
+`upstream`.
 
-`Pool` also reduces the work per request: it caches parsed URLs, and skips the search for cookies in responses without
-any.
+`Pool` also reduces the work for each request. It caches parsed URLs, and does not search for cookies in responses
+without Set-Cookie.
 
 | workaround | bug | upstream |
 |---|---|---|
@@ -23,7 +24,9 @@ from tidewire.http.response import CLOSE_TIMEOUT
 
 
 class OnePiece(httpx.AsyncByteStream):
-    """Request body that is not a generator. A broken connection would leave httpx's generator open, and trio warns then."""
+    """Request body that is not a generator. httpx uses a generator, which stays open if the connection breaks, and trio
+    then emits a warning.
+    """
 
     def __init__(self, body: bytes) -> None:
         self._whole = body
@@ -40,10 +43,11 @@ class OnePiece(httpx.AsyncByteStream):
 
 
 class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
-    """Async context manager for a streamed response: a class instead of httpx's generator.
+    """Async context manager for a streamed response, which is a class instead of httpx's generator.
 
-    `aconnect_sse` nests its own generator around httpx's. An event loop that ends while a stream is open closes both at
-    the same time and prints an error. With one generator, the loop closes the stream without an error.
+    `aconnect_sse` is a generator that would contain httpx's generator. An event loop that ends while a stream is open
+    closes both generators at the same time and prints an error. If there is only one generator, the event loop closes
+    the stream without an error.
     """
 
     def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
@@ -61,7 +65,9 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
 
 
 class _Cookies(httpx.Cookies):
-    """Cookie jar that skips responses without Set-Cookie. For these, httpx's own jar would parse the request URL twice."""
+    """Cookie jar that skips responses without Set-Cookie. httpx's own cookie jar parses the URL of the request twice
+    for such a response.
+    """
 
     def extract_cookies(self, response: httpx.Response) -> None:
         if "set-cookie" in response.headers:
@@ -92,7 +98,7 @@ def _parsed(url: str) -> httpx.URL:
 
 
 class TlsCleanup:
-    """Trace callback of httpcore that closes the TCP connection of a request when its TLS handshake fails."""
+    """Trace callback of httpcore that closes the TCP connection of a request when the TLS handshake fails."""
 
     def __init__(self) -> None:
         self._tcp_stream: Any = None

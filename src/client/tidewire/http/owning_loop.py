@@ -1,7 +1,8 @@
-"""`OwningLoop`: the event loop that a client and its jobs belong to, which is the one of their first use.
+"""`OwningLoop`, the event loop to which a client and its jobs belong. It is the event loop on which they are first
+used.
 
-Connections and locks work on one event loop only. Using them on another one raises EventLoopError at once, instead of a
-deadlock or an obscure error inside a connection.
+Connections and locks work on one event loop only. The check in this module raises EventLoopError at once if they are
+used on another event loop. Otherwise the result would be a deadlock or an obscure error inside a connection.
 """
 
 import asyncio
@@ -17,24 +18,27 @@ from tidewire.errors import EventLoopError
 
 
 class OwningLoop:
-    """Remembers the event loop of the first `check` and refuses every other one."""
+    """Stores the event loop on which `check` is first called, and refuses all other event loops."""
 
     def __init__(self) -> None:
         self._loop: Any = None
         self._process: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        """Strong references to running asyncio tasks, because an asyncio loop holds only weak ones."""
+        """Running asyncio tasks. The set keeps them alive, because an asyncio event loop has only weak references to
+        its tasks."""
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one with the event loop, and so shares its sockets."""
+        """Whether this process is a fork of the process with the event loop. If so, the two processes share their
+        sockets.
+        """
         return self._process not in {None, os.getpid()}
 
     def check(self) -> None:
-        """Check that the running event loop is the owner. The first call makes it the owner.
+        """Check that the running event loop is the owner. The first call makes the running event loop the owner.
 
         Raises:
-            EventLoopError: Another event loop is the owner, even if it has ended.
+            EventLoopError: Another event loop is the owner. That event loop may have ended already.
         """
         loop = _running_loop()
         if self._loop is None:
@@ -43,10 +47,12 @@ class OwningLoop:
             raise EventLoopError("the client belongs to another event loop, on which it was first used")
 
     def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Schedule a coroutine function on the event loop, if it still runs. May be called on any thread."""
+        """Schedule a coroutine function on the event loop, if the event loop is still running. This method may be
+        called on any thread.
+        """
         if self._loop is None or self.forked:
             return
-        # asyncio and trio raise a RuntimeError if the loop has ended.
+        # asyncio and trio raise a RuntimeError if the event loop has ended.
         with suppress(RuntimeError):
             if isinstance(self._loop, asyncio.AbstractEventLoop):
                 self._loop.call_soon_threadsafe(self._start_on_asyncio, work)
@@ -54,7 +60,8 @@ class OwningLoop:
                 self._loop.run_sync_soon(_start_on_trio, work)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for scheduled coroutines, which asyncio would cancel at the end of its loop. trio waits for them itself.
+        """Wait for scheduled coroutines, because asyncio would cancel them when its event loop ends. On trio this
+        method has nothing to do, because trio itself waits for them.
 
         Args:
             seconds: Maximum time to wait.
@@ -70,13 +77,14 @@ class OwningLoop:
 
 
 def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    # trio refuses new tasks at the end of its run.
+    # trio raises an error for new tasks when its run is ending.
     with suppress(RuntimeError):
         sys.modules["trio"].lowlevel.spawn_system_task(_ignore_errors, work)
 
 
 async def _ignore_errors(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    # No caller waits for the coroutine: asyncio would only print an exception, and trio would crash.
+    # Suppress exceptions, because no caller waits for the coroutine. asyncio would only print an exception, and trio
+    # would crash.
     with suppress(Exception):
         await work()
 

@@ -1,4 +1,4 @@
-"""Checks of a client's `proxy` and `verify` arguments, made when the client is created."""
+"""Checks of the arguments `proxy` and `verify` of a client. They are made when the client is created."""
 
 import ssl
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ _EXAMPLE: Final = "write it like http://proxy.example:3128"
 
 
 def check_proxy(proxy: Any) -> str | None:
-    """Check a proxy URL and return it unchanged. Error messages never contain its password.
+    """Check the URL of a proxy and return the URL unchanged. Error messages never contain the password in the URL.
 
     Raises:
         TypeError: The argument is not a string.
@@ -40,11 +40,11 @@ def check_proxy(proxy: Any) -> str | None:
 
 
 def check_verify(verify: Any) -> bool | ssl.SSLContext:
-    """Check a `verify` argument and return it unchanged.
+    """Check the argument `verify` of a client and return it unchanged.
 
     Raises:
         TypeError: The argument is neither a bool nor an `ssl.SSLContext`.
-        ValueError: The context is for servers.
+        ValueError: The argument is a TLS context for servers.
     """
     if isinstance(verify, ssl.SSLContext):
         if verify.protocol == ssl.PROTOCOL_TLS_SERVER:

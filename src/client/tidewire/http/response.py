@@ -1,4 +1,4 @@
-"""HTTP responses: `Response` was read completely, `Connection` is open and its body is being streamed."""
+"""HTTP responses. A `Response` was read completely. A `Connection` is open, and its body is read while it arrives."""
 
 import contextlib
 import socket
@@ -12,11 +12,12 @@ from tidewire.errors import SilenceTimeoutError, TransportError, Where
 from tidewire.http.owning_loop import OwningLoop
 
 CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that a graceful close of a connection may take."""
+"""Time limit for closing a connection gracefully, in seconds."""
 REFUSAL_BYTES: Final = 64 * 2**10
-"""Maximum number of bytes read from the body of a response that is not the requested stream."""
+"""Maximum number of bytes that the client reads from a response that is not the requested stream."""
 UNREAD_STREAMS: Final = 8
-"""Maximum number of open event streams that answered submits and were not read yet. Beyond it, submits ask for JSON."""
+"""Maximum number of open event streams that the server sent in response to submitted jobs, and that were not read yet.
+If there are as many, requests to submit a job ask for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Response:
     body: bytes
 
     async def aclose(self) -> None:
-        """Do nothing: the response was read completely."""
+        """Do nothing, because the response was read completely."""
 
     def where(self, **members: Any) -> Where:
         """Describe the response for an error message."""
@@ -43,13 +44,13 @@ class Body(Protocol):
     """The body of a response that is read while it arrives."""
 
     resumable: bool
-    """Whether `read` may be called again after a cancelled `read`."""
+    """Whether `read` may be called again after a call of `read` was cancelled."""
 
     async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return them; None at the end of the body.
+        """Wait for the next bytes of the body and return them. Returns None at the end of the body.
 
         Args:
-            limit: Seconds to wait for a byte.
+            limit: Maximum time to wait for a byte, in seconds.
 
         Raises:
             TimeoutError: No byte arrived in time.
@@ -61,14 +62,15 @@ class Body(Protocol):
 
 
 class Connection:
-    """A response whose body is still open: an event stream, or the error response to a stream request.
+    """A response whose body was not read completely. It is an event stream, or the error response to a request for an
+    event stream.
 
     Attributes:
-        method: Method of the request: GET, or POST if the stream is the response to a submit.
+        method: Method of the request. It is GET, or POST if the request has submitted a job.
         url: URL of the request.
         status: HTTP status of the response.
         headers: Response headers, with names in lower case.
-        resumable: Whether `read` may be called again after a cancelled `read`.
+        resumable: Whether `read` may be called again after a call of `read` was cancelled.
         being_read: Whether a task is waiting in `read`.
     """
 
@@ -81,13 +83,13 @@ class Connection:
         owner: "Owner",
         closing: contextlib.AsyncExitStack,
     ) -> None:
-        """Register an open response with its owner.
+        """Create an open response and add it to the open connections of its owner.
 
         Args:
             response: Method, URL, status and headers.
             body: The body to read.
-            raw: The socket, or None if it is unknown.
-            owner: The transport, which keeps a set of its open connections.
+            raw: The socket of the connection, or None if the socket is unknown.
+            owner: The transport, which has a set of its open connections.
             closing: Exit stack that closes the response and suppresses network errors.
         """
         self.method: str
@@ -106,10 +108,11 @@ class Connection:
         owner.open.add(self)
 
     async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
+        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
+        body.
 
         Args:
-            limit: Seconds to wait for a byte.
+            limit: Maximum time to wait for a byte, in seconds.
 
         Raises:
             SilenceTimeoutError: No byte arrived in time.
@@ -133,7 +136,7 @@ class Connection:
         self._unread = False
 
     async def read_response(self) -> Response:
-        """Read the body of a response that is not a stream, up to `REFUSAL_BYTES`, for an error message."""
+        """Read up to `REFUSAL_BYTES` of the body of a response that is not a stream, for an error message."""
         body = bytearray()
         with anyio.move_on_after(CLOSE_TIMEOUT):
             while len(body) < REFUSAL_BYTES and (chunk := await self.read(2 * CLOSE_TIMEOUT)):
@@ -145,7 +148,7 @@ class Connection:
         return _where(self, **members)
 
     async def aclose(self) -> None:
-        """Close the response, even while the calling task is being cancelled."""
+        """Close the response. The close is completed even if the calling task is being cancelled."""
         self._count_as_read()
         self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
@@ -153,18 +156,22 @@ class Connection:
             await self._body.unwind()
 
     def close_soon(self) -> None:
-        """Close the response without awaiting, for finalizers and other threads.
+        """Close the response without awaiting. Finalizers and other threads use this method.
 
-        The server sees the end of the connection at once. The event loop releases the other resources, if it still runs.
+        The server sees the end of the connection at once. The event loop releases the other resources later, if it is
+        still running.
         """
-        # A forked process shares the socket: a shutdown in the child would end the connection of the parent.
+        # Do not shut the socket down in a forked process. The processes share the socket, so this would end the
+        # connection of the parent process.
         if not self._owner.loop.forked:
             shutdown_socket(self._raw)
         self._owner.loop.start_soon(self.aclose)
 
 
 class Owner(Protocol):
-    """The owner of connections: a transport with its event loop and its set of open connections."""
+    """Interface of the object that owns connections, which is a transport. It has an event loop and a set of open
+    connections.
+    """
 
     loop: OwningLoop
     open: set[Connection]
@@ -172,7 +179,7 @@ class Owner(Protocol):
 
 
 def broken_connection(error: Exception) -> str:
-    """Write the error message for a broken connection."""
+    """Return the error message for a broken connection."""
     return f"the connection broke: {str(error) or type(error).__name__}"
 
 

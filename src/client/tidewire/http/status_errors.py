@@ -1,4 +1,4 @@
-"""Converts unsuccessful HTTP responses to errors."""
+"""Converts HTTP responses with an unsuccessful status to the client's errors."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ from tidewire.http.response import Response
 from tidewire.protocol.problems import Problem
 
 OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})
-"""Statuses below 500 that a gateway in front of the server may send by itself."""
+"""Statuses below 500 that a gateway may send without forwarding the request to the server."""
 
 
 def problem_in(response: Response) -> Problem | None:
-    """Parse the problem details in a response's body; None if it has none."""
+    """Parse the problem details in the body of a response; None if the body has no problem details."""
     try:
         return Problem.model_validate_json(response.body)
     except ValidationError:
@@ -25,7 +25,7 @@ def refused(response: Response, problem: Problem | None, where: Where) -> Tidewi
 
     Args:
         response: Response with an unsuccessful status or an unusable body.
-        problem: Problem details of the response, if it has any.
+        problem: Problem details of the response; None if it has no problem details.
         where: Context for the error message.
     """
     if problem is not None:
@@ -37,8 +37,8 @@ def refused(response: Response, problem: Problem | None, where: Where) -> Tidewi
 
 
 def may_be_from_gateway(response: Response) -> bool:
-    """Whether a gateway in front of the server may have sent this response instead of the server."""
-    # 501 comes from a server that does not implement the method, not from a gateway.
+    """Whether this response may come from a gateway in front of the server, and not from the server."""
+    # The status 501 comes from a server that does not implement the method, and not from a gateway.
     return (response.status >= 500 and response.status != 501) or response.status in OF_GATEWAYS
 
 

@@ -1,7 +1,7 @@
-"""`Transport`: single HTTP requests and event streams over a pool of httpx connections.
+"""`Transport`, which makes single HTTP requests and opens event streams, with a pool of httpx connections.
 
-Exceptions of httpx and httpx_sse are converted to the client's errors here. httpx reads proxies and certificates from the
-environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
+This module converts exceptions of httpx and httpx_sse to the client's errors. httpx takes proxies and certificates from
+the environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
 """
 
 import contextlib
@@ -43,24 +43,27 @@ from tidewire.protocol.status_table import is_event_stream
 
 UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
 ANSWER_TIMEOUT: Final = 30.0
-"""Seconds without a byte after which reading a response that is not a stream times out."""
+"""Timeout in seconds for reading a response that is not a stream. It starts again with each byte that arrives."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
-"""Seconds after which reading a response that is not a stream times out, even if bytes keep arriving."""
+"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving."""
 LEAST_BODY_BYTES: Final = 16 * 2**20
-"""Lower bound in bytes of the maximum size of a response body, which is otherwise `max_state_bytes`. [TW-FRM-078]"""
+"""Smallest value of the limit for the size of a response body, in bytes. The limit is `max_state_bytes` if that is
+larger. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
-"""Maximum number of idle connections in the pool. Active connections have no limit here, because servers limit streams."""
+"""Maximum number of idle connections in the pool. The number of active connections is not limited by the client,
+because servers limit the number of streams."""
 
 _USER_AGENT = "tidewire-python"
 
 
 class Transport:
-    """Makes requests through one connection pool and converts httpx's exceptions to the client's errors.
+    """Makes requests with one connection pool, and converts httpx's exceptions to the client's errors.
 
     Attributes:
         loop: The event loop that the pool belongs to.
-        open: Streaming responses that are not closed.
-        unread: Number of open streams in response to submits from which nothing was read yet.
+        open: Streamed responses that are not closed.
+        unread: Number of open event streams that the server sent in response to submitted jobs, and from which nothing
+            was read yet.
     """
 
     def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
@@ -71,7 +74,8 @@ class Transport:
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
         self._pool_lock: anyio.Lock | None = None
-        """Held while the pool is created. The lock itself is created on first use because it belongs to an event loop."""
+        """Lock that a task holds while it creates the pool. The lock is created on first use, because it belongs to an
+        event loop."""
         self._closed = False
 
     async def request(
@@ -91,12 +95,13 @@ class Transport:
         Args:
             method: HTTP method.
             url: Absolute URL.
-            headers: Request headers in addition to User-Agent and Accept-Encoding.
+            headers: Request headers in addition to User-Agent and Accept-Encoding, which this method sets.
             body: Request body.
-            connect_timeout: Seconds that opening the connection may take.
-            answer_timeout: Seconds without a byte of the response.
-            whole_timeout: Seconds for the whole request, including opening the connection.
-            max_state_bytes: Maximum size of the response body in bytes, if it is more than `LEAST_BODY_BYTES`.
+            connect_timeout: Time limit for opening the connection, in seconds.
+            answer_timeout: Maximum time in seconds that may pass without a byte of the response.
+            whole_timeout: Time limit for the whole request, including opening the connection, in seconds.
+            max_state_bytes: Maximum size of the response body in bytes. A value below `LEAST_BODY_BYTES` counts as
+                `LEAST_BODY_BYTES`.
 
         Raises:
             TransportError: The connection failed or broke. `sent` says whether the request may have arrived.
@@ -121,13 +126,14 @@ class Transport:
         connect_timeout: float = CONNECT_TIMEOUT,
         answer_timeout: float,
     ) -> Connection:
-        """GET an event stream and return after the response's headers.
+        """Request an event stream with GET, and return when the headers of the response have arrived.
 
         Args:
             url: Absolute URL of the stream.
-            headers: Request headers in addition to those of every stream request.
-            connect_timeout: Seconds that opening the connection may take.
-            answer_timeout: Seconds until the response's headers, including opening the connection.
+            headers: Request headers in addition to the headers that every request for a stream has.
+            connect_timeout: Time limit for opening the connection, in seconds.
+            answer_timeout: Time limit in seconds for the headers of the response to arrive, including opening the
+                connection.
 
         Raises:
             TransportError: The connection failed or broke, or there was no response in time.
@@ -160,9 +166,10 @@ class Transport:
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> Response | Connection:
-        """POST a submit and ask for an event stream as the response. A response of another type is read completely.
+        """Send a POST request that submits a job and asks for an event stream as the response. If the response is of
+        another type, it is read completely.
 
-        The arguments and errors are those of `request`.
+        The arguments and errors are the same as for `request`.
         """
         client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
@@ -196,9 +203,9 @@ class Transport:
         )
 
     async def sniff(self, url: str) -> bytes:
-        """Return the first bytes that a server without TLS sends, in any protocol.
+        """Return the first bytes that a server sends over a connection without TLS, in any protocol.
 
-        Empty if the server sends nothing, uses TLS or is behind a proxy.
+        Returns empty bytes if the server sends nothing, uses TLS or is behind a proxy.
         """
         scheme, host, port = origin(url)
         if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
@@ -216,10 +223,11 @@ class Transport:
         if self._client is not None and not self._closed:
             self.loop.check()
         self._closed = True
-        # Closing the pool ends a connection that a task is reading from, and that task cleans it up.
+        # If a task is reading from a connection, leave that connection to the task. Closing the pool ends the
+        # connection, and the task then cleans up.
         try:
             await self.loop.finish(CLOSE_TIMEOUT)
-            # Close them concurrently, because each may take `CLOSE_TIMEOUT` seconds.
+            # Close the connections concurrently, because closing each of them may take `CLOSE_TIMEOUT` seconds.
             async with anyio.create_task_group() as tasks:
                 for connection in [one for one in self.open if not one.being_read]:
                     tasks.start_soon(connection.aclose)
@@ -233,7 +241,7 @@ class Transport:
         if self._client is None:
             self._pool_lock = self._pool_lock or anyio.Lock()
             async with self._pool_lock:
-                # Check again: another task may have closed the transport or created the pool during the wait.
+                # Check again, because another task may have closed the transport or created the pool during the wait.
                 self._check_open()
                 if self._client is None:
                     self._client = await self._pool(url)
@@ -244,8 +252,9 @@ class Transport:
             raise ClientClosedError("the client was closed")
 
     async def _pool(self, url: str) -> httpx.AsyncClient:
-        # All requests go to one origin. For http:// skip loading the certificates, which takes a tenth of the time of
-        # all imports. A TLS context without certificates is safe, because it rejects every server.
+        # All requests go to one origin. If the URL starts with http://, do not load the certificates, because loading
+        # them takes a tenth of the time that all imports take. A TLS context without certificates is safe, because it
+        # rejects every server.
         scheme, host, port = origin(url)
         secure = scheme == "https"
         proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
@@ -259,18 +268,19 @@ class Transport:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
             follow_redirects=False,
             mounts=_MOUNTED,
-            # A proxy may use TLS even if the server does not.
+            # If there is a proxy, install the workaround for TLS even if the URL starts with http://, because the
+            # connection to the proxy may use TLS.
             event_hooks={"request": [repair, clean_up_tls] if secure or proxied else [repair]},
         )
         try:
             if not secure and "httpcore" in sys.modules:
                 return make()
-            # Create the first pool on a thread: importing httpcore, which imports every installed event loop library,
-            # and loading certificates would block the event loop for a tenth of a second. Do not use anyio's default
-            # limiter, because all of its threads may be waiting for this request.
+            # Create the first pool on a thread, because this imports httpcore and loads certificates, which would block
+            # the event loop for a tenth of a second. httpcore imports every installed event loop library. Do not use
+            # anyio's default limiter, because all threads of that limiter may be waiting for this request.
             client = await to_thread.run_sync(make, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
-            # The constructor has checked the caller's arguments, so the fault is in the environment variables.
+            # The constructor has checked the caller's arguments, so the error is in the environment variables.
             raise unusable_environment(error) from error
         self._check_open()
         return client
@@ -302,8 +312,8 @@ class Transport:
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise TransportError(broken_connection(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
-            # The invalid URL is in the response's Location header, which httpx parses even if it does not follow
-            # redirects. The request's own URL was parsed before.
+            # The invalid URL is in the Location header of the response, because the URL of the request was parsed
+            # before. httpx parses the Location header even if it does not follow redirects.
             raise ProtocolError(f"the response contains an invalid link: {error}", where=where) from error
         except RuntimeError as error:
             # httpx raises a plain RuntimeError if another task closes its client during the request.
@@ -316,15 +326,15 @@ class Transport:
 
 
 class _Chunks:
-    """A streamed body read through httpx's public interface, one chunk at a time."""
+    """A streamed response body that is read through httpx's public interface, one chunk at a time."""
 
-    # A cancelled read closes httpx's generators.
+    # A cancelled read closes httpx's generators, so the body cannot be read again.
     resumable = False
 
     def __init__(self, response: httpx.Response) -> None:
-        # Each read has its own time limit, so disable the read timeout of the request.
+        # Disable httpx's read timeout, because each call of `read` has its own time limit.
         response.request.extensions.get("timeout", {})["read"] = None
-        # Read raw bytes: event streams have no content coding.
+        # Read raw bytes, because event streams have no content coding.
         self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
 
     async def read(self, limit: float) -> bytes | None:
@@ -337,8 +347,9 @@ class _Chunks:
                 raise ConnectionError(str(error) or type(error).__name__) from error
 
     async def unwind(self) -> None:
-        # httpx nests generators that do not close each other. Reading from the closed connection ends all of them.
-        # Otherwise they would stay open until garbage collection, about which trio warns.
+        # httpx uses nested generators, and closing the outer generator does not close the inner generators. Reading
+        # from the closed connection ends all of them. Otherwise they would stay open until they are garbage-collected,
+        # and trio would emit a warning.
         with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
             while True:
                 await self._chunks.__anext__()
@@ -371,7 +382,7 @@ async def _read_response(method: str, response: httpx.Response, max_state_bytes:
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host and port of a URL, with the scheme's default port.
+    """Return the scheme, host and port of a URL. If the URL has no port, the port is the default port of the scheme.
 
     Raises:
         ValueError: The URL is not valid.
@@ -387,7 +398,7 @@ def origin(url: str) -> tuple[str, str, int | None]:
 
 
 def join_url(base: str, reference: str) -> str:
-    """Resolve a URI reference against a base URL.
+    """Resolve a relative or absolute URI reference against a base URL.
 
     Raises:
         ValueError: The reference is not valid.
@@ -399,7 +410,8 @@ def join_url(base: str, reference: str) -> str:
 
 
 def mount(url: str, transport: httpx.AsyncBaseTransport) -> None:
-    """Route requests to an origin to an in-process transport, for all clients that have not sent a request yet.
+    """Route the requests to an origin to an in-process transport. This applies to all clients that have not sent a
+    request yet.
 
     Raises:
         ValueError: The origin is already mounted.
@@ -415,7 +427,7 @@ def unmount(url: str) -> None:
 
 
 _MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
-"""Origins that an in-process transport serves. Only `tidewire.testing` mounts its fake server here."""
+"""In-process transports by the origin that they serve. Only `tidewire.testing` uses them, for its fake server."""
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------
@@ -438,10 +450,11 @@ def _stream_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 _CLOSE_AFTERWARDS: Final = {"Connection": "close"}
-"""Header for stream requests: no request follows on the connection, because the server may close it after the stream.
+"""Header of GET requests for event streams. The client sends no other request on the connection, because the server may
+close the connection after the stream.
 
-A submit does not send the header: a server that refuses a long body would close the connection while the client is still
-sending, and the client would lose the response."""
+A POST request that submits a job does not have this header. With the header, a server that refuses a long body would
+close the connection while the client is still sending, and the client would lose the response."""
 
 
 def _address(url: str) -> str:
@@ -450,7 +463,7 @@ def _address(url: str) -> str:
 
 
 def _is_cut(error: httpx.RemoteProtocolError) -> bool:
-    # httpcore's messages for a connection that was closed before the status line and within the body. All other
-    # messages come from h11, about bytes that are not valid HTTP.
+    # These are the messages of httpcore for a connection that was closed before the status line or within the body. All
+    # other messages come from h11 and concern bytes that are not valid HTTP.
     text = str(error)
     return text.startswith(("Server disconnected", "peer closed connection"))

@@ -1,7 +1,8 @@
-"""URL handling: resolves links in responses, compares origins, and splits credentials off a server's URL.
+"""Functions for URLs, which resolve links in responses, compare origins, and separate the credentials from a server's
+URL.
 
-Origins are compared as httpx parses them. With two different parsers, a crafted link could pass the origin check and
-still make httpx send credentials to another host.
+Origins are compared with httpx's URL parser. With another parser, a crafted link could pass the comparison and still
+make httpx send credentials to another host.
 """
 
 import re
@@ -14,19 +15,21 @@ from tidewire.http.transport import join_url, origin
 from tidewire.protocol.resources import API_ROOT
 
 _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
-"""Scheme, host and port in their usual spelling, which all URL parsers understand in the same way."""
+"""Pattern of a scheme, host and port in a simple spelling, which all URL parsers understand in the same way."""
 _PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
-"""Absolute paths that can be appended to scheme, host and port unchanged: no host, no dot segments, nothing to quote."""
+"""Pattern of absolute paths that can be appended to a scheme, host and port unchanged. Such a path has no host, no dot
+segments and no characters that must be quoted."""
 
 
 def same_origin(first: str, second: str) -> bool:
     """Whether two URLs have the same scheme, host and port.
 
     Raises:
-        ValueError: One of them is not a valid URL.
+        ValueError: One of the URLs is not valid.
     """
     roots = _ROOT.match(first), _ROOT.match(second)
-    # Fast path: equal origins in their usual spelling are not parsed. Parsing dominates the cost of handling a link.
+    # If both URLs have the same origin in a simple spelling, do not parse them. Parsing would take most of the time for
+    # handling a link.
     if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
         return True
     return origin(first) == origin(second)
@@ -50,18 +53,18 @@ def resolve(base: str, reference: str) -> str:
 
 
 def last_segment(url: str) -> str:
-    """Return the last segment of a URL's path, decoded: the id in a link to a job."""
+    """Return the last segment of a URL's path, percent-decoded. In a link to a job, this segment is the job's id."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def without_credentials(address: str) -> str:
-    """Remove user and password from a URL, for messages."""
+    """Remove the user and password from a URL, so that the URL can appear in a message."""
     scheme, separator, rest = address.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Split a server's URL into the base URL without credentials, and the Authorization header for the credentials.
+    """Split a server's URL into the base URL without credentials and the Authorization header with the credentials.
 
     Raises:
         ValueError: The URL is not a valid server URL.

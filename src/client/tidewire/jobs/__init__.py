@@ -1,1 +1,1 @@
-"""Job objects of the client: their event streams, updates and results, batch jobs and `map`."""
+"""The job objects of the client, with their event streams, updates and results, and the implementation of `map`."""

@@ -1,4 +1,4 @@
-"""`AsyncBatchJob`: a job with many inputs."""
+"""`AsyncBatchJob`, a job with many inputs, for asyncio and trio."""
 
 from collections.abc import Iterable
 from typing import Generic, Literal, TypeVar, overload
@@ -14,10 +14,11 @@ T = TypeVar("T")
 
 
 class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
-    """A job with many inputs. The server runs each input as an item; items are in the order of the inputs.
+    """A job with many inputs. The server runs each input as an item of the job. Items have the order of the inputs.
 
-    Iterating yields an `ItemUpdate` for every change of an item's value, exactly once, across reconnects. Items fail
-    independently of each other: a loop does not raise for a failed item, but `results()` does.
+    Iterating over the job yields an `ItemUpdate` for every change of an item's value. Each update is yielded exactly
+    once, even if the client reconnects. Items fail independently of each other, so a loop does not raise an error for a
+    failed item, but `results()` does.
 
     Example:
         job = await client.submit_batch("generate", [{"prompt": "a"}, {"prompt": "b"}], max_tokens=64)
@@ -29,14 +30,17 @@ class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
         return self._reader.updates()
 
     def updates(self) -> UpdateIterator[ItemUpdate[T]]:
-        """Return the iterator that `async for update in job` uses, for deterministic cleanup with `async with`."""
+        """Return the iterator that `async for update in job` uses. With `async with`, the iterator is closed as soon as
+        the block is left.
+        """
         return self._reader.updates()
 
     def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
-        """Iterate over the items in the order in which they end, as pairs of index and value or ItemFailedError.
+        """Iterate over the items in the order in which they end. Each element is a pair of the item's index and its
+        value, or of the index and an ItemFailedError.
 
-        Each call starts with the items that have already ended. For a job from a checkpoint, items that had ended at
-        the checkpoint are left out.
+        Each call starts with the items that have already ended. If the job was created from a checkpoint, items that
+        had already ended at the checkpoint are left out.
 
         Example:
             async for index, outcome in job.as_completed():
@@ -65,26 +69,28 @@ class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
         """Wait for the job's end and return the values of all items, in the order of the inputs.
 
         Args:
-            return_exceptions: Return the error of a failed item in place of its value, instead of raising the first.
-            timeout: Seconds for this call. None: the client's `timeout`.
+            return_exceptions: Whether to return the error of a failed item in place of its value. Otherwise the call
+                raises the error of the first failed item.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
 
         Raises:
             ItemFailedError: An item failed or was cancelled, and `return_exceptions` is False.
             InvalidValueError: A value does not match the `returns` type.
             TotalTimeoutError: The timeout passed. The job continues on the server.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         await self._reader.wait(timeout)
         return self._reader.outcome(return_exceptions=return_exceptions)
 
     async def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
-        """Cancel the job, or some of its items, on the server and return the job's status. Ended items do not change.
+        """Cancel the job, or some of its items, on the server and return the job's status. Items that have already
+        ended do not change.
 
         Args:
             items: Indices of the items to cancel. None: all items.
 
         Raises:
             TypeError: `items` is not an iterable of indices.
-            InvalidInputError: The job does not have one of the items. Nothing was cancelled.
+            InvalidInputError: One of the indices does not belong to an item of the job. No item was cancelled.
         """
         return await self._reader.cancel_items(items)

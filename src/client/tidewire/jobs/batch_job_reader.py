@@ -1,4 +1,4 @@
-"""`BatchJobReader`: reads a job with many inputs."""
+"""`BatchJobReader`, which reads the event stream of a job with many inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class BatchJobReader(JobReader, Generic[T]):
-    """Reads the items of a batch job: their updates and results."""
+    """Reads the updates and results of the items of a batch job."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class BatchJobReader(JobReader, Generic[T]):
         super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
         self._shape = shape
         self._ended_before = frozenset() if delivered is None else _ended_in(delivered.view)
-        """Indices of the items that had ended at the checkpoint from which the job was attached."""
+        """Indices of the items that had already ended at the checkpoint. Empty if the job was not created from a
+        checkpoint."""
         if initial is not None:
             self._receive(initial)
 
@@ -52,7 +53,9 @@ class BatchJobReader(JobReader, Generic[T]):
         return UpdateIterator(self, _EndedItems(self._item_result, self._items, self._ended_before))
 
     def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
-        """Return the validated values of a job that has ended, or raise the error of the first failed item."""
+        """Return the validated values of all items of a job that has ended. If an item failed and `return_exceptions`
+        is False, raise the error of the first failed item.
+        """
         results = [self._item_result(index, item) for index, item in enumerate(self._items())]
         if not return_exceptions:
             for result in results:
@@ -68,7 +71,7 @@ class BatchJobReader(JobReader, Generic[T]):
         return await self.cancel(dumps({"items": [*items]}).encode())
 
     def raise_outcome(self) -> None:
-        """Do nothing: a loop over a batch job does not raise, because items fail independently of each other."""
+        """Do nothing, because a loop over a batch job does not raise an error when the job or an item has failed."""
 
     def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
         position = self._position(applied)
@@ -88,7 +91,9 @@ class BatchJobReader(JobReader, Generic[T]):
             )
 
     def _changed(self, position: Position) -> list[int]:
-        """Return the indices of the items that differ between the previous state and a snapshot."""
+        """Return the indices of the items that a snapshot has changed, by comparing its state with the previous
+        state.
+        """
         before: Any = [] if self._latest is None else self._latest.view.value("/items")
         now: Any = position.view.value("/items")
         return [
@@ -109,7 +114,9 @@ class BatchJobReader(JobReader, Generic[T]):
 
 
 class _EndedItems(Generic[T]):
-    """Projection for `as_completed`: yields each item once, when it has ended."""
+    """Projection for `as_completed`. Converts a job's updates to the items that have ended, and yields each item
+    once.
+    """
 
     silent = True
 
@@ -125,7 +132,7 @@ class _EndedItems(Generic[T]):
         self._delivered: set[int] = {*ended_before}
 
     async def prepare(self) -> None:
-        """Do nothing: this projection needs no information from the server."""
+        """Do nothing, because this projection needs no information from the server."""
 
     def settled(self, update: ItemChange[T] | None) -> Sequence[ItemChange[T]]:
         return () if update is None else (update,)
@@ -146,7 +153,7 @@ class _EndedItems(Generic[T]):
                 yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # Check the status before reading the value: each read of a streamed text copies the whole text.
+        # Check the status before reading the value, because each read of a streamed text copies the whole text.
         if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
@@ -156,7 +163,7 @@ class _EndedItems(Generic[T]):
 
 
 def _ended_in(view: View) -> frozenset[int]:
-    """Return the indices of the items whose status is final in a state."""
+    """Return the indices of the items that have ended in a state of the job."""
     return frozenset(
         index for index in range(view.length("/items")) if view.value(f"/items/{index}/status") in ENDED
     )

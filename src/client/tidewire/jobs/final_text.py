@@ -1,12 +1,13 @@
-"""Final text: holds back streamed text until the server can no longer retract it.
+"""Holds back streamed text until the text is final, that is until the server can no longer retract it.
 
-If the endpoint has no rollback, all text is final at once. Otherwise the item's `stable` member says how many code
-points from the start the server will not retract within an epoch, and the remainder is final when the job has ended. A
-restart of the job may retract text even so. Text that was already yielded cannot be withdrawn, so the iterator raises
-VoidTextError.
+If the endpoint cannot roll back text, all text is final at once. Otherwise the member `stable` of an item is the length
+of the text at the beginning that the server will not retract, in code points. The remaining text is final when the job
+has ended. A restart of the job begins a new epoch, in which even stable text may be retracted. An iterator cannot
+withdraw text that it has already yielded, so it raises VoidTextError in this case.
 
-Text is released in whole updates, so that the yielded text always equals the text at some event and a checkpoint can
-name that event. When more than `MAX_HELD` updates are held back, adjacent ones are merged to bound the memory.
+The text of an update is released as a whole. The yielded text therefore always equals the job's text after some event,
+and a checkpoint can contain the id of this event. When more than `MAX_HELD` updates are held back, adjacent updates are
+merged to limit the memory.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ from tidewire.types import ItemChange
 _VALUE = "/items/0/value"
 
 MAX_HELD: Final = 1024
-"""Maximum number of updates that are held back before adjacent ones are merged."""
+"""Maximum number of updates that are held back. If there are more, adjacent updates are merged."""
 
 
 class _Held(NamedTuple):
@@ -29,15 +30,16 @@ class _Held(NamedTuple):
 
 
 class FinalTextReader:
-    """Projection for `iter_text`: holds back the end of a job's text while the server may still retract it.
+    """Projection for `iter_text`. Converts a job's updates to pieces of text, and holds back the end of the text while
+    the server may still retract it.
 
     Args:
         rollback: Coroutine function that returns whether the endpoint has the rollback capability.
-        delivered: Length of the text that was delivered before, in code points.
-        column: Function that returns the JSON Pointer of the text column, or None while there is none.
+        delivered: Length of the text that was already delivered to the caller, in code points.
+        column: Function that returns the JSON Pointer of the job's text, or None while the job has no text.
         job_id: Id of the job, for error messages.
-        wait_for_next: Whether to hold back an update until text after it is stable. The token columns need this: a
-            rollback may retract the elements that arrived with the last stable code point.
+        wait_for_next: Whether to hold back an update until text after this update is stable. The iterator over tokens
+            needs this, because a rollback may still retract the tokens that arrived with the last stable code point.
 
     Attributes:
         final: The last update that was released completely.
@@ -88,12 +90,12 @@ class FinalTextReader:
         )
 
     def retraction_error(self, what: str, update: ItemChange[Any]) -> VoidTextError:
-        """Create the error for retracted text or tokens that were already delivered."""
+        """Create the error for the case that a job has retracted text or tokens that were already delivered."""
         text = f"the job restarted and retracted {what} that were already delivered as final"
         return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
     def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
-        """Merge an update that deletes text with the held updates whose text it deletes.
+        """Merge an update that deletes text with the updates that are held back and contain this text.
 
         Args:
             update: The update.
@@ -111,7 +113,9 @@ class FinalTextReader:
         return whole
 
     def _compact(self) -> None:
-        """Merge adjacent held updates, so that few remain and each piece of text is copied only a few times in total."""
+        """Merge adjacent updates that are held back. Few updates remain, and each piece of text is copied only a few
+        times in total.
+        """
         size_limit = (self._length - self._delivered) // (MAX_HELD // 4) + 1
         gathered: deque[_Held] = deque()
         run: list[_Held] = []

@@ -1,6 +1,7 @@
-"""Finds the text column of each item and computes how its text changed: code points deleted at the end, text appended.
+"""Finds the text of each item in a job's state, and computes how an event changed this text.
 
-The text of an item is its first column that holds a string.
+A column is a value in the state that grows by appending. The text of an item is its first column that contains a
+string. A change of the text is a number of code points that are deleted at the end, and text that is then appended.
 """
 
 from collections.abc import Sequence
@@ -10,19 +11,19 @@ from tidewire.types import Position
 
 
 class TextColumns:
-    """The text columns of a job's items, updated while the stream is read."""
+    """Locations of the items' texts in a job's state. They are updated while the event stream is read."""
 
     def __init__(self, delivered: Position | None) -> None:
-        """Find the text columns at the position from which reading continues, if there is one."""
+        """Find the texts in the state from which reading continues, if there is such a state."""
         self._columns: dict[int, str] = {} if delivered is None else _text_columns(delivered)
         """Item index → JSON Pointer of its text column."""
 
     def known(self, index: int) -> str | None:
-        """Return the JSON Pointer of an item's text column, as found last; None if the item had no text yet."""
+        """Return the last known JSON Pointer of an item's text; None if the item had no text yet."""
         return self._columns.get(index)
 
     def column(self, index: int, position: Position) -> str | None:
-        """Return the JSON Pointer of an item's text column at a position; None if the item has no text yet."""
+        """Return the JSON Pointer of an item's text after the event at a position; None if the item had no text yet."""
         known = self._columns.get(index)
         if known is None or known not in position.columns:
             known = _first_text(index, position) or known
@@ -35,8 +36,8 @@ class TextColumns:
 
         Args:
             index: Index of the item.
-            position: Position of the event.
-            changes: The event's changes of all text columns.
+            position: Position of the event in the job's stream.
+            changes: The changes that the event makes to all texts.
 
         Returns:
             The number of code points deleted at the end of the text, and the text appended afterwards.
@@ -46,7 +47,8 @@ class TextColumns:
         before = self._columns.get(index)
         if len(changes) == 1 and changes[0][0] == before and position.columns == (before,):
             return changes[0][1:]
-        # A new epoch may move the text to another column: the old text is deleted, the new one appended.
+        # When a job restarts, the item's text may be in another column than before. The old text is then deleted and
+        # the new text is appended.
         now = self.column(index, position)
         deleted, text = 0, ""
         for change in changes:
@@ -57,7 +59,7 @@ class TextColumns:
         return deleted, text
 
     def between(self, index: int, base: Position | None, position: Position) -> tuple[int, str]:
-        """Return how an item's text changed between two positions, by comparing the two texts.
+        """Compare an item's texts at two positions, and return how the text changed between them.
 
         Returns:
             The number of code points deleted at the end of the text, and the text appended afterwards.
@@ -72,7 +74,7 @@ class TextColumns:
 
 
 def _text_columns(position: Position) -> dict[int, str]:
-    """Map the index of each item to its first text column."""
+    """Return the JSON Pointer of each item's text, by the index of the item."""
     found: dict[int, str] = {}
     for pointer in position.columns:
         _, items, index, *_ = f"{pointer}///".split("/")

@@ -1,4 +1,4 @@
-"""`AsyncJob`: a job with one input, to iterate over while it runs or to wait for."""
+"""`AsyncJob`, a job with one input. A program can iterate over its updates while it runs, or wait for its result."""
 
 from typing import Generic, TypeVar
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
-    """A job with one input. It runs on the server whether or not anyone reads its stream.
+    """A job with one input. The server runs the job even if no client reads its event stream.
 
-    Iterating yields an `Update` for every change of the job's value, exactly once, across reconnects. Leaving the loop
-    early closes the connection; a later loop continues after the last update that was delivered. If the job failed or
-    was cancelled, the loop raises JobFailedError or JobCancelledError after the last update, so a partial value cannot
-    be mistaken for a complete one.
+    Iterating over the job yields an `Update` for every change of its value. Each update is yielded exactly once, even
+    if the client reconnects. Leaving the loop early closes the connection, and a later loop continues after the last
+    update that was delivered. If the job failed or was cancelled, the loop raises JobFailedError or JobCancelledError
+    after the last update, so a partial value cannot be mistaken for a complete one.
 
-    Only one loop may read a job object at a time; a second reader needs its own `client.job(job.id)`. A `result()` may
-    wait during a loop.
+    Only one loop at a time may read a job object. To read the same job in a second loop, create another object with
+    `client.job(job.id)`. It is possible to wait for `result()` while a loop is running.
 
     Example:
         job = await client.submit("generate", prompt="def fib(", max_tokens=64)
@@ -34,7 +34,8 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         return self._reader.updates()
 
     def updates(self) -> UpdateIterator[Update[T]]:
-        """Return the iterator that `async for update in job` uses, for deterministic cleanup with `async with`.
+        """Return the iterator that `async for update in job` uses. With `async with`, the iterator is closed as soon as
+        the block is left.
 
         Example:
             async with job.updates() as updates:
@@ -45,16 +46,18 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         return self._reader.updates()
 
     def iter_text(self) -> UpdateIterator[str]:
-        """Iterate over the job's text in pieces that are final, so they can be printed or appended to a file.
+        """Iterate over the job's text in pieces that will not change, so that each piece can be printed or appended to
+        a file.
 
-        The text is the value's first text column. If the endpoint has no rollback, each piece is yielded at once.
-        Otherwise text is held back until the server marks it as stable, and the remainder is yielded at the job's end.
-        A checkpoint advances with the yielded text. A job without text yields nothing; iterate over the job instead.
+        The text is the first string in the job's value that the server streams. If the endpoint cannot roll back text,
+        each piece is yielded at once. Otherwise text is held back until the server marks it as stable, and the
+        remainder is yielded at the job's end. A checkpoint contains the position up to which the text was yielded. For
+        a job without text, the iterator yields nothing, so iterate over the job itself instead.
 
         Raises:
-            VoidTextError: During iteration: the job restarted and retracted text that was already yielded.
-            JobFailedError: After the last piece: the job failed.
-            JobCancelledError: After the last piece: the job was cancelled.
+            VoidTextError: Raised during iteration if the job restarted and retracted text that was already yielded.
+            JobFailedError: Raised after the last piece if the job failed.
+            JobCancelledError: Raised after the last piece if the job was cancelled.
 
         Example:
             async for piece in job.iter_text():
@@ -63,23 +66,28 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         return self._reader.iter_text()
 
     def iter_text_deltas(self) -> UpdateIterator[TextDelta]:
-        """Iterate over the changes of the job's text as they arrive: code points deleted at its end, and text appended.
+        """Iterate over the changes of the job's text as they arrive. A change is a number of code points that are
+        deleted at the end of the text, and text that is then appended.
 
-        The text is the value's first text column. Unlike `iter_text`, nothing is held back.
+        The text is the first string in the job's value that the server streams. Unlike `iter_text`, the iterator holds
+        no text back.
         """
         return self._reader.iter_text_deltas()
 
     def tokens(self) -> UpdateIterator[Token]:
-        """Iterate over the generated tokens, each once, with the requested log-probabilities, ranks and candidates.
+        """Iterate over the generated tokens, with the requested log-probabilities, ranks and candidates. Each token is
+        yielded once.
 
-        The submit must request token columns, for example with `logprobs=True`. A token is yielded once it is final: at
-        once if the endpoint has no rollback, otherwise when text after it is stable. The text of a token comes from the
-        job's `token_text` column if it has one, otherwise from the endpoint's vocabulary, which the client requests once
-        and caches. A checkpoint advances with the yielded tokens.
+        The job must have been submitted with an option that requests tokens, for example `logprobs=True`. If the
+        endpoint cannot roll back text, a token is yielded at once. Otherwise it is yielded when text after the token is
+        stable. The client takes the text of a token from the member `token_text` of the job's value. If there is no
+        such member, it takes the text from the endpoint's vocabulary, which it requests once and caches. A checkpoint
+        contains the position up to which tokens were yielded.
 
         Raises:
-            VoidTextError: During iteration: the job restarted and retracted tokens that were already yielded.
-            TidewireError: During iteration: the job has no token columns, because its submit requested none.
+            VoidTextError: Raised during iteration if the job restarted and retracted tokens that were already yielded.
+            TidewireError: Raised during iteration if the job's value has no tokens, because they were not requested
+                when the job was submitted.
 
         Example:
             job = await client.submit("generate", prompt="def fib(", max_tokens=64, logprobs=True)
@@ -89,33 +97,36 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         return self._reader.tokens()
 
     async def logprobs(self) -> Logprobs:
-        """Wait for the job's end and return its token columns as numpy arrays. `Logprobs` documents their shapes.
+        """Wait for the job's end and return its tokens and log-probabilities as numpy arrays. `Logprobs` documents
+        their shapes.
 
         Raises:
-            TidewireError: An error of `result`, or the job has no token columns, because its submit requested none.
+            TidewireError: An error of `result`, or the job's value has no tokens, because they were not requested when
+                the job was submitted.
             ImportError: numpy is not installed.
         """
         await self._reader.wait()
         return self._reader.logprobs_outcome()
 
     async def result(self, *, timeout: float | None = None) -> T:
-        """Wait for the job's end and return its value, validated as the `returns` type of the submit.
+        """Wait for the job's end and return its value, validated against the type that was passed as `returns`.
 
-        Consumes no updates: a loop before, after or during the call still yields all of them.
+        The call consumes no updates, so a loop before, after or during the call still yields all updates.
 
         Args:
-            timeout: Seconds for this call. None: the client's `timeout`.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
 
         Raises:
-            JobFailedError: The job failed. `problem` says why, and `value` holds the partial value.
+            JobFailedError: The job failed. The error's `problem` contains the reason, and its `value` contains the
+                partial value.
             JobCancelledError: The job was cancelled.
             InvalidValueError: The value does not match the `returns` type.
             TotalTimeoutError: The timeout passed. The job continues on the server.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         await self._reader.wait(timeout)
         return self._reader.outcome()
 
     async def cancel(self) -> JobStatus:
-        """Cancel the job on the server and return its status. Does not change a job that has ended."""
+        """Cancel the job on the server and return its status. If the job has already ended, it does not change."""
         return await self._reader.cancel(b"{}")

@@ -1,4 +1,4 @@
-"""`JobBase`: the members that `AsyncJob` and `AsyncBatchJob` share."""
+"""`JobBase`, the base class of `AsyncJob` and `AsyncBatchJob`."""
 
 from collections.abc import Callable
 from typing import Final, Generic, NoReturn, TypeVar
@@ -17,7 +17,9 @@ NO_COPY: Final = (
 
 
 class JobBase(Generic[R]):
-    """Base class of `AsyncJob` and `AsyncBatchJob`: id, status, queue position, progress, checkpoint."""
+    """Base class of `AsyncJob` and `AsyncBatchJob` with their common members, such as the id, the status and the
+    checkpoint.
+    """
 
     def __init__(self, reader: R) -> None:
         self._reader = reader
@@ -27,12 +29,12 @@ class JobBase(Generic[R]):
 
     @property
     def id(self) -> str:
-        """The job's id on its server."""
+        """The id that the server has assigned to the job."""
         return self._reader.id
 
     @property
     def ended(self) -> bool:
-        """Whether the client has received the job's end. Sends no request."""
+        """Whether the client has received the job's end. Reading this property sends no request."""
         return self._reader.ended
 
     @property
@@ -42,19 +44,21 @@ class JobBase(Generic[R]):
 
     @property
     def queue(self) -> Queue | None:
-        """The last received position in the server's queue; None before the first."""
+        """The job's position in the server's queue, as last received; None if the client has received no position
+        yet.
+        """
         return self._reader.queue
 
     @property
     def progress(self) -> Progress | None:
-        """The last received progress report; None before the first."""
+        """The last progress report that the client received; None if the client has received no report yet."""
         return self._reader.progress
 
     @property
     def listener(self) -> Callable[[Queue | Progress], None] | None:
-        """Callback for queue positions and progress reports, called while a call or a loop waits for the job.
+        """Callback that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        The blocking client calls it on its background thread.
+        The blocking client calls this callback on its background thread.
         """
         return self._reader.listener
 
@@ -67,23 +71,26 @@ class JobBase(Generic[R]):
         return (await self._reader.read()).status
 
     async def read(self) -> JobResource:
-        """Request the whole job from the server: status, state, timestamps, attempt."""
+        """Request the whole job from the server, including its status, its state, its timestamps and the number of the
+        current attempt.
+        """
         return await self._reader.read()
 
     async def wait(self, *, timeout: float | None = None) -> None:
-        """Wait until the job has ended, with any status. Consumes no updates: a later loop still yields all of them.
+        """Wait until the job has ended, whether it succeeded, failed or was cancelled. The call consumes no updates, so
+        a later loop still yields all updates.
 
         Args:
-            timeout: Seconds for this call. None: the client's `timeout`.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
 
         Raises:
             TotalTimeoutError: The timeout passed. The job continues on the server.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         await self._reader.wait(timeout)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the position after the last delivered update, to continue there with `client.job(checkpoint=…)`.
+        """Return the position after the last delivered update. `client.job(checkpoint=…)` continues from this position.
 
         Example:
             path.write_text(job.checkpoint().to_json())

@@ -1,9 +1,9 @@
-"""`JobReader`: reads the event stream of one job and keeps the position up to which updates were delivered.
+"""`JobReader`, which reads the event stream of one job and keeps the position up to which updates were delivered.
 
-Every job object has a reader: `SingleJobReader` for one input, `BatchJobReader` for many. There is no background task.
-The stream is read by the call that waits for the job: a loop, a `result()`, or both in turn. Changes that a `result()`
-receives are kept for the next loop. They are merged into one change per item, so that memory does not grow with their
-number.
+Every job object has a reader, which is a `SingleJobReader` for a job with one input and a `BatchJobReader` for a job
+with many inputs. No background task reads the stream. It is read by a loop over the job or by a call such as
+`result()`, while they wait. If both wait, they take turns. Changes that arrive during a call of `result()` are kept for
+the next loop. They are merged into one change for each item, so that memory does not grow with the number of changes.
 """
 
 import logging
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from tidewire.options import Options
 
 BLOCK: Final = 64
-"""Maximum number of updates that the stream delivers at once."""
+"""Maximum number of updates that one read of the stream returns."""
 
 log: Final = logging.getLogger("tidewire")
 
 
 class ActiveIterator(Protocol):
-    """The interface through which a job controls the iterator that currently reads it."""
+    """Interface of the iterator that currently reads a job, as far as the job's reader uses it."""
 
     closed: bool
     interrupted: bool
 
     def settle(self) -> None:
-        """Commit the position of the updates that the caller has received."""
+        """Record the position up to which the caller has received updates."""
 
     def leave(self) -> None:
-        """Stop iterating and requeue the updates that the caller has not received."""
+        """Stop iterating, and return the updates that the caller has not received to the job, for the next iterator."""
 
 
 class JobReader(ABC):
     """Reads the event stream of one job for the iterators and waiting calls of a job object.
 
     Attributes:
-        listener: Callback for queue positions and progress reports, called while a call or a loop waits for the job.
-            The blocking client calls it on its background thread.
+        listener: Callback that receives queue positions and progress reports while a call or a loop waits for the job.
+            The blocking client calls this callback on its background thread.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class JobReader(ABC):
     ) -> None:
         self.listener: Callable[[Queue | Progress], None] | None = None
         self.queue: Queue | None = None
-        """The last received position in the server's queue."""
+        """The job's position in the server's queue, as last received."""
         self.progress: Progress | None = None
         """The last received progress report."""
         self._session = session
@@ -86,7 +86,7 @@ class JobReader(ABC):
         self._merged: dict[int, _MergedChange] = {}
         self._delivered = delivered
         self._has_updates = delivered is not None
-        """Whether there was a visible update, delivered or waiting for delivery."""
+        """Whether there was an update that changed a value. It may still be waiting for delivery."""
         self._latest = delivered
         """Position of the last received event."""
         self._iterator: weakref.ref[ActiveIterator] | None = None
@@ -99,7 +99,7 @@ class JobReader(ABC):
 
     @property
     def id(self) -> str:
-        """The job's id on its server."""
+        """The id that the server has assigned to the job."""
         job_id = self._stream.follower.job_id
         if job_id is None:
             raise RuntimeError("the follower of a job's stream has no job id")
@@ -117,15 +117,17 @@ class JobReader(ABC):
         return 0 if document is None else document.array_length("/items")
 
     async def read(self) -> JobResource:
-        """Request the whole job from the server: status, state, timestamps, attempt."""
+        """Request the whole job from the server, including its status, its state, its timestamps and the number of the
+        current attempt.
+        """
         with self.bounded(self.deadline()):
             return await self._stream.read_job()
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait until the job has ended, with any status, without consuming updates.
+        """Wait until the job has ended, whether it succeeded, failed or was cancelled. This method consumes no updates.
 
         Args:
-            timeout: Seconds for this call. None: the client's `timeout`.
+            timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
         """
         check_seconds("timeout", timeout)
         queue_until = self.queue_deadline()
@@ -154,12 +156,12 @@ class JobReader(ABC):
 
     @property
     def received(self) -> int:
-        """Number of bytes read from the job's stream, over all connections."""
+        """Number of bytes that were read from the job's stream, on all connections together."""
         return self._stream.received
 
     @property
     def delivered(self) -> Position | None:
-        """Position after the last delivered update; None if there was none."""
+        """Position after the last delivered update; None if no update was delivered."""
         iterator = self._active
         if iterator is not None:
             iterator.settle()
@@ -167,7 +169,7 @@ class JobReader(ABC):
 
     @property
     def _active(self) -> ActiveIterator | None:
-        """The iterator that has started and is not closed; None if there is none."""
+        """The iterator that has started and is not closed; None if there is no such iterator."""
         iterator = None if self._iterator is None else self._iterator()
         return None if iterator is None or iterator.closed else iterator
 
@@ -190,21 +192,21 @@ class JobReader(ABC):
         if other is not None and other is not iterator:
             if not other.interrupted:
                 raise ConcurrentReadError("another loop is reading this job", where=self.where)
-            # A cancelled loop may stay alive because a traceback refers to it. The new iterator takes over its
-            # connection.
+            # The iterator of a cancelled loop may still exist, because a traceback refers to it. The new iterator takes
+            # over the connection of that iterator.
             other.leave()
         self._iterator = weakref.ref(iterator)
 
     async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
-        """Wait for updates and return all that are available, oldest first. An empty list means the job has ended.
+        """Wait for updates and return all available updates, oldest first. An empty list means that the job has ended.
 
         Args:
-            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
-            silent: Whether to include updates that change no value.
+            queue_until: Time by which the job must have left the server's queue, on the event loop's clock.
+            silent: Whether to include updates in which no value changed.
 
         Raises:
             QueueTimeoutError: The job was still queued at `queue_until`.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         async with self._reading_lock():
             while not self._ready and not self._merged and not self.ended:
@@ -214,7 +216,7 @@ class JobReader(ABC):
             return updates
 
     def commit(self, position: Position) -> None:
-        """Advance the checkpoint: the caller has received all updates up to a position."""
+        """Record that the caller has received all updates up to a position. Checkpoints now contain this position."""
         self._delivered = position
 
     def requeue(self, updates: Sequence[ItemChange[Any]]) -> None:
@@ -222,18 +224,20 @@ class JobReader(ABC):
         self._ready.extendleft(reversed(updates))
 
     async def pause(self) -> None:
-        """Close the connection, unless a `result()` is reading from it."""
+        """Close the connection, unless a call such as `result()` is reading from it."""
         if not self._stream_in_use:
             await self._stream.aclose()
 
     def pause_soon(self) -> None:
-        """Schedule the closing of the connection without awaiting it, for finalizers and other threads."""
+        """Close the connection soon, without awaiting the close. Finalizers and other threads use this method."""
         if not self._stream_in_use:
             self._stream.close_soon()
 
     @abstractmethod
     def raise_outcome(self) -> None:
-        """Raise the error of a job that failed or was cancelled. Called when an iterator has delivered everything."""
+        """Raise the error of a job that failed or was cancelled. An iterator calls this method after it has delivered
+        all updates.
+        """
 
     # ---- reading the stream ------------------------------------------------------------------------------------
 
@@ -242,19 +246,19 @@ class JobReader(ABC):
         return self._lock is not None and self._lock.locked()
 
     def _reading_lock(self) -> anyio.Lock:
-        """Return the lock that the task reading the stream holds."""
+        """Return the lock that a task must hold while it reads the stream."""
         self._session.transport.loop.check()
         if self._lock is None:
             self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
     async def _advance(self, queue_until: float | None, *, silent: bool = False, merge: bool = False) -> None:
-        """Wait for the next events of the stream and apply all that are available without waiting again.
+        """Wait for the next events of the stream, and apply all events that are available without waiting again.
 
         Args:
-            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
-            silent: Whether to keep updates that change no value.
-            merge: Whether to merge the updates into one per item, because no iterator is consuming them.
+            queue_until: Time by which the job must have left the server's queue, on the event loop's clock.
+            silent: Whether to keep updates in which no value changed.
+            merge: Whether to merge the updates into one update for each item, because no iterator is consuming them.
         """
         if self.ended:
             return
@@ -282,8 +286,8 @@ class JobReader(ABC):
             if merge or self._merged:
                 earlier = self._merged.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
-                # Drop the change of the text, which may be as long as the text itself. `_take_merged` computes it
-                # again from the texts at both positions.
+                # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged`
+                # computes the change again by comparing the texts at the two positions.
                 update.deleted, update.text = 0, ""
                 self._merged[update.index] = _MergedChange(first_seq, base, update)
             else:
@@ -291,13 +295,13 @@ class JobReader(ABC):
         self._latest = position or self._position(outcome)
 
     def _take_merged(self) -> list[ItemChange[Any]]:
-        """Return the merged changes as one update per item, ordered by position, and forget them."""
+        """Remove the merged changes and return them as one update for each item, ordered by position."""
         merged = sorted(self._merged.values(), key=lambda each: each.latest.cursor)
         self._merged.clear()
         for first_seq, base, update in merged:
             update.first_seq = min(first_seq, update.cursor.seq)
             update.deleted, update.text = self._texts.between(update.index, base, update.position)
-            # The checkpoint may advance only with the last update, which has the latest position.
+            # Only the last of these updates may advance the checkpoint, because it has the latest position.
             update.settles = update is merged[-1].latest
         return [each.latest for each in merged]
 
@@ -325,12 +329,16 @@ class JobReader(ABC):
     # ---- timeouts ----------------------------------------------------------------------------------------------
 
     def deadline(self, timeout: float | None = None) -> float | None:
-        """Convert a timeout, by default the client's, to a time on the event loop's clock. None: no limit."""
+        """Convert a timeout to a time on the event loop's clock. The default is the client's timeout. Returns None if
+        there is no limit.
+        """
         timeout = timeout or self._options.timeout
         return None if timeout is None else anyio.current_time() + timeout
 
     def queue_deadline(self) -> float | None:
-        """Convert the client's `queue_timeout` to a time on the event loop's clock. None: no limit."""
+        """Convert the client's `queue_timeout` to a time on the event loop's clock. Returns None if there is no
+        limit.
+        """
         timeout = self._options.queue_timeout
         return None if timeout is None else anyio.current_time() + timeout
 
@@ -345,11 +353,11 @@ class JobReader(ABC):
         raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
 
     def bounded(self, deadline: float | None, timeout: float | None = None) -> AbstractContextManager[None]:
-        """Return a context manager that cancels its body at a deadline.
+        """Return a context manager that cancels its block at a deadline.
 
         Args:
             deadline: Time on the event loop's clock. None: no limit.
-            timeout: The timeout in seconds for the error message, by default the client's.
+            timeout: The timeout in seconds, for the error message. The default is the client's timeout.
 
         Raises:
             TotalTimeoutError: The deadline passed.
@@ -364,7 +372,9 @@ class JobReader(ABC):
             raise self.timed_out(f"the timeout of {timeout or self._options.timeout:g} s")
 
     def timed_out(self, which: str) -> TidewireError:
-        """Create the error for a passed timeout: QueueTimeoutError if the job is still queued, else TotalTimeoutError."""
+        """Create the error for a timeout that has passed: a QueueTimeoutError if the job is still queued, otherwise a
+        TotalTimeoutError.
+        """
         queued = self._queued
         kind = QueueTimeoutError if queued else TotalTimeoutError
         what = f"{which} passed"
@@ -383,7 +393,9 @@ class JobReader(ABC):
 
 
 class _MergedChange(NamedTuple):
-    """Several changes of one item merged into one, from the position `base` to the latest change."""
+    """Several changes of one item that were merged into one change. It leads from the item's value at the position
+    `base` to the value after the latest change.
+    """
 
     first_seq: int
     base: Position | None

@@ -1,4 +1,4 @@
-"""`JobStarter`: submits jobs to a server and creates the readers of new and existing jobs."""
+"""`JobStarter`, which submits jobs to a server and creates the readers of new and existing jobs."""
 
 import secrets
 from collections.abc import Awaitable, Callable
@@ -40,10 +40,12 @@ T = TypeVar("T")
 
 
 class JobStarter:
-    """Starts jobs with one set of options. A client and the clients made by `with_options` share everything else.
+    """Submits jobs with one set of options. A client and the clients that its `with_options` returned share the
+    connections and caches, but each of them has its own `JobStarter` with its own options.
 
     Attributes:
-        running: Jobs of `map` calls that were neither read to their end nor cancelled. Closing the client cancels them.
+        running: Jobs that calls of `map` have submitted, and that were neither read to their end nor cancelled. Closing
+            the client cancels these jobs.
     """
 
     def __init__(self, session: ApiSession, options: Options) -> None:
@@ -53,7 +55,7 @@ class JobStarter:
         self._vocabularies = Vocabularies(session)
 
     def with_options(self, options: Options) -> Self:
-        """Return a starter for the same server with other options."""
+        """Return a `JobStarter` for the same server, with other options."""
         view = object.__new__(type(self))
         view.session, view.options = self.session, options
         view.running, view._vocabularies = self.running, self._vocabularies
@@ -62,8 +64,8 @@ class JobStarter:
     def closing(self) -> Callable[[], Awaitable[None]]:
         """Return a function that cancels the running jobs of abandoned `map` calls and closes all connections.
 
-        The function must not hold references to the user's hooks: a hook may refer to the client, which could then
-        never be garbage-collected.
+        The function must not hold references to the user's hooks. A hook may refer to the client, and the client could
+        then never be garbage-collected.
         """
         return partial(_close, self.running, self.session.transport)
 
@@ -104,7 +106,9 @@ class JobStarter:
     async def submit(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[Any]
     ) -> SingleJobReader[Any]:
-        """Submit one input. The response is either the job's event stream, which the reader continues, or the job."""
+        """Submit a job with one input and return its reader. The response to the request is either the job's event
+        stream, which the reader continues to read, or the job as JSON.
+        """
         since = anyio.current_time()
         try:
             name = await self.endpoint(endpoint, since)
@@ -136,7 +140,7 @@ class JobStarter:
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
     ) -> AsyncBatchJob[T]:
-        """Submit many inputs as one job."""
+        """Submit a job with many inputs and return its reader."""
         since = anyio.current_time()
         name = await self.endpoint(endpoint, since)
         body = encoded(members | options_on_the_wire(self.options))
@@ -145,7 +149,7 @@ class JobStarter:
     async def start(
         self, name: str, body: bytes, key: str | None, shape: ResultType[T], since: float | None = None
     ) -> AsyncBatchJob[T]:
-        """Submit the serialized body of a job with many inputs."""
+        """Submit a job with many inputs, whose request body is already serialized."""
         since = anyio.current_time() if since is None else since
         try:
             response = await self.session.request(
@@ -172,7 +176,7 @@ class JobStarter:
     def map_work(
         self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
     ) -> MapWork[Any]:
-        """Create the `MapWork` of one `map` call. It starts its jobs through this object."""
+        """Create the `MapWork` of one call of `map`. The `MapWork` submits its jobs with this `JobStarter`."""
         return MapWork(
             self,
             endpoint,
@@ -184,7 +188,7 @@ class JobStarter:
         )
 
     async def _streamed(self, connection: Connection) -> JobStream:
-        """Continue the event stream that the server sent in response to a submit.
+        """Continue the event stream that the server sent in response to a request to submit a job.
 
         Raises:
             ProtocolError: The response does not name the job.
@@ -193,8 +197,8 @@ class JobStarter:
         job_id = last_segment(headers.get("location", ""))
         if not job_id:
             await connection.aclose()
-            what = "the event stream in response to a submit has no Location header that names the job"
-            advice = "The job may be running: look for it in client.jobs(), if the server can list jobs."
+            what = "the response to the submitted job is an event stream, but it has no Location header that names the job"
+            advice = "The job may be running. Look for the job in client.jobs(), if the server can list jobs."
             raise ProtocolError(what, where=connection.where(), advice=advice)
         link = headers.get("content-location")
         try:
@@ -206,7 +210,9 @@ class JobStarter:
         return stream
 
     async def _names(self, since: float, *, but: str) -> str:
-        """Write the advice that lists the server's endpoints; empty if the error message `but` lists them already."""
+        """Return advice that lists the server's endpoints. Returns an empty string if the error message `but` already
+        lists them.
+        """
         try:
             discovery = await self.session.discover(self.options, since)
             names = [endpoint.name for endpoint in discovery.endpoints]
@@ -224,13 +230,13 @@ class JobStarter:
     def attach(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
     ) -> SingleJobReader[T]:
-        """Create the reader of an existing job with one input. Sends nothing."""
+        """Create the reader of an existing job with one input. This method sends no request."""
         return self._single(*self._attached(job_id, checkpoint), shape)
 
     def attach_batch(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
     ) -> BatchJobReader[T]:
-        """Create the reader of an existing job with many inputs. Sends nothing."""
+        """Create the reader of an existing job with many inputs. This method sends no request."""
         return self._batch(*self._attached(job_id, checkpoint), shape)
 
     def _attached(
@@ -305,13 +311,15 @@ class JobStarter:
         )
 
     def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
-        """Create the stream of a job that was just submitted, starting from the state in the response."""
+        """Create the stream of a job that was just submitted. The stream starts from the state in the response."""
         stream = self._stream_of(job.id, events=(base, job.links.events))
         initial = stream.follower.adopt(job)
         return stream, initial if isinstance(initial, Applied) else None
 
     def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
-        """Create the stream of a job. `events` is the URL of a response and the relative link to the stream in it."""
+        """Create the stream of a job. `events` is the URL of a response and the link to the event stream that the
+        response contains.
+        """
         session = self.session
         job_url = session.job_url(job_id)
         follower = Follower(
@@ -337,7 +345,7 @@ def _key_header(key: str | None) -> dict[str, str]:
 
 
 def _checked(name: Any, what: str) -> str:
-    """Check a name that becomes a segment of a URL path."""
+    """Check that a name can be a segment of a URL's path, and return it."""
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a string, not {name!r}")
     if not name:

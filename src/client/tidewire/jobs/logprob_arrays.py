@@ -13,28 +13,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_TOKEN: Final = -1
-"""Fill value of `top_ids` in rows that have fewer candidates than the longest one."""
+"""Fill value of `top_ids`, for rows that have fewer candidates than the longest row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Logprobs:
-    """Token columns of one generation, as numpy arrays.
+    """Tokens and log-probabilities of one generation, as numpy arrays.
 
-    The shapes use n for generated tokens, m for prompt tokens, k for the largest number of candidates in a row and s
-    for scored token ids. Columns that the submit did not request are None.
+    In the shapes below, n is the number of generated tokens, m is the number of prompt tokens, k is the largest number
+    of candidates for a token, and s is the number of token ids in the request's `logprob_token_ids`. Arrays that were
+    not requested when the job was submitted are None.
 
-    Log-probabilities are natural logarithms as float64. A JSON null means probability 0 and becomes minus infinity,
-    which exponentiates to 0 and sorts last. NaN occurs only for the first token of the prompt, whose log-probability is
-    undefined. Rows with fewer than k candidates are padded with id -1 and log-probability minus infinity.
+    Log-probabilities are natural logarithms as float64. The server sends null for probability 0. Such an element is
+    minus infinity here, so that its `exp` is 0 and it is less than all other elements. NaN occurs only for the first
+    token of the prompt, whose log-probability is undefined. A row with fewer than k candidates is filled up with the id
+    -1 and the log-probability minus infinity.
 
     Attributes:
-        token_ids: int64 (n,). Empty if the submit requested only prompt columns.
+        token_ids: int64 (n,). Empty if only log-probabilities of the prompt were requested.
         logprobs: float64 (n,).
         ranks: int64 (n,). The most probable token has rank 1.
         top_ids: int64 (n, k), most probable candidate first.
         top_logprobs: float64 (n, k).
         tie_counts: int64 (n,).
-        scored_logprobs: float64 (n, s), in the order of `logprob_token_ids` in the submit.
+        scored_logprobs: float64 (n, s), in the order of the request's `logprob_token_ids`.
         prompt_token_ids: int64 (m,).
         prompt_logprobs: float64 (m,). The first element is NaN.
         prompt_top_ids: int64 (m, k). The first row has no candidates.
@@ -62,11 +64,11 @@ class Logprobs:
 
 
 def logprobs_of(value: Any, where: Where) -> Logprobs:
-    """Convert the token columns of a generation's value to arrays.
+    """Convert the tokens and log-probabilities in a generation's value to arrays.
 
     Raises:
-        TidewireError: The value has no token columns.
-        ProtocolError: The columns are inconsistent or have elements of the wrong type.
+        TidewireError: The value has no tokens.
+        ProtocolError: The lists of tokens and log-probabilities are inconsistent or have elements of the wrong type.
         ImportError: numpy is not installed.
     """
     if not isinstance(value, dict) or not ({"token_ids", "prompt_token_ids"} & value.keys()):

@@ -1,4 +1,4 @@
-"""`AsyncMap`: the async iterator that `AsyncClient.map` returns."""
+"""`AsyncMap`, the async iterator that `AsyncClient.map` returns."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from types import TracebackType
@@ -11,9 +11,10 @@ X = TypeVar("X")
 
 
 class AsyncMap(AsyncIterator[X], Generic[X]):
-    """Async iterator over the values of a `map`. `async with` cancels its running jobs when the block is left.
+    """Async iterator over the values of a `map`. With `async with`, the running jobs are cancelled when the block is
+    left.
 
-    Without `async with`, the jobs of a loop that is left early are cancelled when the client is closed.
+    Without `async with`, leaving the loop early does not cancel the running jobs until the client is closed.
 
     Example:
         async with client.map("generate", inputs) as values:
@@ -32,7 +33,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
         return await self._reader.next()
 
     async def aclose(self) -> None:
-        """Stop iterating: close the connection and cancel the running jobs."""
+        """Stop iterating. Closes the connection and cancels the running jobs."""
         await self._reader.aclose()
 
     async def __aenter__(self) -> Self:
@@ -45,7 +46,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
 
 
 class _MapReader(Generic[X]):
-    """Passes inputs to a `MapWork` and takes values from it."""
+    """Passes the caller's inputs to a `MapWork` and takes the values from the `MapWork`."""
 
     def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._work = work
@@ -86,8 +87,8 @@ class _MapReader(Generic[X]):
         except (StopIteration, StopAsyncIteration):
             self._work.end()
         except BaseException:
-            # A generator that raised or was cancelled is exhausted. Another `next` on it would look like the normal
-            # end of the inputs and lose the remaining ones.
+            # A generator that raised an error or was cancelled has ended. Another `next` on this generator would look
+            # like the normal end of the inputs, and the remaining inputs would be lost.
             self._inputs_failed = True
             await self.aclose()
             raise

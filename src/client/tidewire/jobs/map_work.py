@@ -1,7 +1,8 @@
-"""The scheduling of `map`: submits inputs in batch jobs and collects the values in the order of the inputs.
+"""Implementation of `map`, which submits inputs in batch jobs and collects the values in the order of the inputs.
 
-Jobs run on the server whether or not anyone reads them, so the client needs no background tasks between two requests
-for a value. Up to `concurrency` jobs run at the same time, and the client reads the first of them.
+Jobs run on the server even if no client reads them, so the client needs no background tasks while the caller processes
+a value. Up to `concurrency` jobs run at the same time, and the client reads the first of them. This table shows the
+situations and the action of the client in each of them:
 
   situation                                   | action
   --------------------------------------------+----------------------------------------------------------------------
@@ -11,11 +12,11 @@ for a value. Up to `concurrency` jobs run at the same time, and the client reads
   `_poll_interval` seconds have passed        | check the other jobs, and read those that have ended before the server
                                               |   deletes them
   the server refuses an input (422)           | record it as failed and submit the other inputs of its job
-  the loop is left early                      | `aclose` of the map or of the client cancels the running jobs, except
-                                              |   if the user passed an `idempotency_key`: then another map can reuse
-                                              |   them
-  a connection breaks                         | retry the submit with its idempotency key, which is derived from the
-                                              |   body: no input runs twice
+  the loop is left early                      | `aclose` of the map or of the client cancels the running jobs, unless
+                                              |   the user passed an `idempotency_key`; another `map` with this key can
+                                              |   reuse the jobs
+  a connection breaks                         | send the request again with its idempotency key, which is derived from
+                                              |   the body, so that no input runs twice
 """
 
 import re
@@ -38,22 +39,22 @@ from tidewire.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.types import ResultType
 
 CONCURRENCY: Final = 4
-"""Default number of jobs running at the same time."""
+"""Default of the maximum number of jobs that run at the same time."""
 BATCH_SIZE: Final = 256
 """Default number of inputs in one job, if the server allows that many.
 
 At most `concurrency` × `batch_size` inputs are consumed ahead of the yielded values."""
 POLL_INTERVAL: Final = 60.0
-"""Seconds between checks of the jobs that are not being read. A server that keeps ended jobs for less than four times as
-long is polled more often: every quarter of its `state_ttl_s`."""
+"""Interval between two checks of the running jobs that the client is not reading, in seconds. If a quarter of the
+server's `state_ttl_s`, the time for which the server keeps ended jobs, is shorter, the interval is that quarter."""
 MIN_POLL_INTERVAL: Final = 0.25
-"""Shortest interval in seconds between checks of the jobs that are not being read."""
+"""Minimum interval between two checks of the running jobs that the client is not reading, in seconds."""
 
 CANCEL_TIMEOUT: Final = 2.0
-"""Seconds that cancelling all jobs of a `map` may take in total."""
+"""Time limit for cancelling all jobs of a `map`, in seconds."""
 
 _BODY_OVERHEAD: Final = 1024
-"""Bytes reserved in a request body for member names, brackets and options."""
+"""Number of bytes in a request body that are reserved for everything except the inputs."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
 
 T = TypeVar("T")
@@ -86,12 +87,12 @@ class MapProgress:
 
 @dataclass(slots=True)
 class _Part:
-    """The inputs of one job and their outcomes. Inputs are numbered over the whole map."""
+    """The inputs of one job and their outcomes. The number of an input is its index among all inputs of the `map`."""
 
     first: int
     """Number of the first input."""
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """JSON of each input, by the input's number. Inputs that the server refused are removed."""
+    """The inputs as JSON, by number. Inputs that the server refused are removed."""
     size: int = 0
     """Total size of the inputs in bytes."""
     outcomes: dict[int, Any] = field(default_factory=dict)
@@ -116,23 +117,24 @@ class _Part:
 
 
 class BatchStarter(Protocol):
-    """The part of `JobStarter` that `map` uses."""
+    """Interface of `JobStarter`, as far as `map` uses it."""
 
     running: set[AsyncBatchJob[Any]]
-    """Jobs of `map` calls that were neither read to their end nor cancelled. Closing the client cancels them."""
+    """Jobs that calls of `map` have submitted, and that were neither read to their end nor cancelled. Closing the
+    client cancels these jobs."""
 
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
         """Return the endpoint's name, the server's limits and the endpoint's description."""
 
     async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Submit a request body under an idempotency key."""
+        """Submit a batch job with an idempotency key. The request body is already serialized."""
 
 
 class MapWork(Generic[T]):
-    """The state of one `map`, shared by the async and the blocking client.
+    """State of one `map`. The async and the blocking client share this class.
 
     The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
-    from `take` while `ready()` is true. The table in the module's docstring lists what `fill` does.
+    from `take` while `ready()` is true. The module's docstring contains a table of the actions of `fill`.
 
     Attributes:
         finished: Whether all values were delivered or the map failed.
@@ -185,7 +187,8 @@ class MapWork(Generic[T]):
         """The inputs of the next job to submit."""
         self._full = False
         self._next: tuple[int, bytes] | None = None
-        """Number and JSON of an input that did not fit into the next job, and starts the one after it."""
+        """Number and JSON of an input that did not fit into the next job. It becomes the first input of the job after
+        that."""
         self._under_way: deque[_Part] = deque()
         self._values: deque[Any] = deque()
 
@@ -193,7 +196,7 @@ class MapWork(Generic[T]):
 
     @property
     def accepts_input(self) -> bool:
-        """Whether the next call should be `feed` or `end`."""
+        """Whether the caller should call `feed` with the next input, or `end` if there are no more inputs."""
         return (
             self._endpoint_name is not None
             and not self._exhausted
@@ -202,7 +205,7 @@ class MapWork(Generic[T]):
         )
 
     def feed(self, value: Any) -> None:
-        """Add one input. An input that is not valid JSON becomes a failed item."""
+        """Add one input. An input that cannot be sent as valid JSON is not sent, and counts as a failed item."""
         number, self._taken = self._taken, self._taken + 1
         try:
             content = encoded(self._merged(jsonable(value, f"/inputs/{number}")))
@@ -264,8 +267,9 @@ class MapWork(Generic[T]):
         self._failed += failed
 
     def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
-        """Create the failure of an item whose input was refused."""
-        # The server's message counts the inputs within one job. Replace its index by the number over all inputs.
+        """Create the error of an item whose input was refused."""
+        # The server's message contains the index of the input within its job. Replace it by the index among all inputs
+        # of the `map`.
         why = _OF_INPUT.sub(r"the input\2", error.what, count=1)
         what = f"input {number} was refused: {why}"
         refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
@@ -283,7 +287,7 @@ class MapWork(Generic[T]):
 
         Raises:
             ConcurrentReadError: The map was closed.
-            TidewireError: The server refused a submit, or a job could not be read.
+            TidewireError: The server refused to start a job, or the client could not read a job.
         """
         if self.closed:
             raise ConcurrentReadError("this map was closed and cannot continue", advice="Call map() again.")
@@ -345,7 +349,9 @@ class MapWork(Generic[T]):
         )
 
     def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
-        """Remove the input that the server refused from a job's inputs. Returns False if the error names no input."""
+        """Remove the input that the server refused from the inputs of a job. Returns False if the error does not name
+        an input.
+        """
         place = _OF_INPUT.match(error.pointer or "")
         if place is not None and int(place[1]) < len(part.inputs):
             number = [*part.inputs][int(place[1])]
@@ -357,7 +363,7 @@ class MapWork(Generic[T]):
         part.outcomes[number] = self._refused(number, error)
         self._count(failed=True)
         if not self._return_exceptions:
-            # The caller's loop will raise at this input, so later inputs need not run.
+            # The caller's loop will raise the error of this input, so the client need not submit the later inputs.
             self._exhausted = True
             self._next = None
             part.inputs = {other: content for other, content in part.inputs.items() if other < number}
@@ -375,7 +381,7 @@ class MapWork(Generic[T]):
                     numbers,
                     await (self._read_and_poll_others(reading, others) if others else anext(reading)),
                 )
-                # Read all items of the block, which are available without waiting.
+                # Take the remaining items of this block too, because they are available without waiting.
                 while reading.block.at < len(reading.block.items):
                     self._record(part, numbers, await anext(reading))
         self._deliver(part)
@@ -395,7 +401,7 @@ class MapWork(Generic[T]):
     async def _read_and_poll_others(
         self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_Part]
     ) -> tuple[int, Any]:
-        """Read an item of the first job, and poll the other jobs at the same time."""
+        """Read an item of the first job, and request the status of the other jobs at the same time."""
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._poll_others, others)
@@ -412,7 +418,8 @@ class MapWork(Generic[T]):
         while True:
             await self._sleep(self._poll_interval)
             for job in [other.job for other in others if other.job is not None]:
-                # Ignore errors here. They are raised when the job is read in its turn.
+                # Ignore errors of this request. If they persist, they are raised when this job is the first job and is
+                # read.
                 with suppress(TidewireError):
                     if not job.ended and (await job.read()).done is not None:
                         await job.wait()
@@ -421,7 +428,7 @@ class MapWork(Generic[T]):
 
     @property
     def under_way(self) -> bool:
-        """Whether there are submitted jobs that were not read to their end."""
+        """Whether there is a submitted job that was not read to its end."""
         return bool(self._under_way)
 
     async def aclose(self) -> None:
@@ -441,7 +448,7 @@ async def cancel_all(
 
     Args:
         running: The running jobs. Cancelled jobs are removed from the set.
-        jobs: The jobs to cancel, if not all of `running`.
+        jobs: The jobs to cancel. None: all running jobs.
     """
     with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
         for job in [*(running if jobs is None else jobs)]:
@@ -458,5 +465,5 @@ def total_of(inputs: Any) -> int | None:
 
 
 def _tail(members: dict[str, Any]) -> bytes:
-    """Serialize further members of a JSON object, with its closing brace."""
+    """Serialize the last members of a JSON object, followed by the closing brace of the object."""
     return b"," + encoded(members)[1:] if members else b"}"

@@ -1,9 +1,9 @@
-"""`JobStream`: reads a job's event stream, detects silent connections and reconnects.
+"""`JobStream`, which reads a job's event stream, detects connections without traffic and reconnects.
 
-The protocol's logic is in `tidewire.protocol.follower`, which decides what each event and each broken connection means.
-This module does the I/O and the waiting. It reads only while a caller waits, so a slow caller exerts backpressure on
-the server, and no background task exists. When a wait is cancelled, the connection stays open for the next read, and
-the caller must close it if there is none.
+The module `tidewire.protocol.follower` contains the logic of the protocol and decides how the client reacts to each
+event and each broken connection. This module does the I/O and the waiting. It has no background task and reads only
+while a caller waits, so a slow caller exerts backpressure on the server. When a wait is cancelled, the connection stays
+open for the next read. The caller must close the connection if there is no next read.
 """
 
 import logging
@@ -48,19 +48,21 @@ from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 
 LEAST_EVENT_BYTES: Final = 2**20
-"""Lower bound in bytes of the maximum event size, which is otherwise `max_state_bytes`. [TW-FRM-078]"""
+"""Smallest value of the limit for the size of an event, in bytes. The limit is `max_state_bytes` if that is larger.
+[TW-FRM-078]"""
 
 log: Final = logging.getLogger("tidewire")
 
 
 class JobStream:
-    """The event stream of one job, over any number of connections. Only one task at a time may read it.
+    """The event stream of one job, which may extend over several connections. Only one task at a time may read the
+    stream.
 
     Attributes:
-        follower: Protocol state of the job: document, cursor, retries.
+        follower: State of the protocol for this job: the document, the cursor and the number of retries.
         events_url: URL of the event stream.
         job_url: URL of the job.
-        received: Number of bytes read, over all connections.
+        received: Number of bytes that were read on all connections together.
     """
 
     def __init__(
@@ -78,31 +80,33 @@ class JobStream:
         self._oversized: str | None = None
         self._pending: Reconnect | Fatal | None = None
         self._waited_for_hello = self._silence = 0.0
-        """Seconds spent waiting on this connection for its `hello` event, and since its last byte."""
+        """Time in seconds that reads on this connection have waited for the `hello` event, and time that they have
+        waited since the last byte."""
         self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
         self._stream_url: str | None = None
-        """URL of the last event stream's response, which resolves relative links in its events."""
+        """URL of the last response with an event stream. Relative links in the events are resolved against this URL."""
         self._last_fault: TidewireError | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether `done` was applied."""
+        """Whether the client has received and applied the event `done`, which ends the job."""
         return self.follower.done is not None
 
     async def next_outcomes(self, limit: int) -> list[Applied | Notice]:
-        """Wait for events and return their outcomes: changes of the job's state, and notices such as queue positions.
+        """Wait for events and return their outcomes, which are changes of the job's state, or notices such as queue
+        positions.
 
-        Reconnects as often as necessary and allowed.
+        If a connection breaks, this method reconnects as often as the retry policy allows.
 
         Args:
             limit: Maximum number of outcomes to return.
 
         Raises:
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         try:
             while True:
-                # Do not await between applying events and returning: a cancellation would lose the outcomes.
+                # Do not await between applying events and returning, because a cancellation would lose the outcomes.
                 outcomes = self._apply_events(limit)
                 if outcomes:
                     return outcomes
@@ -110,8 +114,8 @@ class JobStream:
                     case Applied() | Notice():
                         return [outcome]
                     case Reconnect():
-                        # Keep the pending reconnect while waiting: a caller that cancels the wait and calls again
-                        # must wait again, or quick retries would flood the server.
+                        # Keep the pending reconnect while waiting. If a caller cancels the wait and calls again, the
+                        # new call must wait too. Otherwise quick calls would flood the server with requests.
                         self._pending = outcome
                         await self._reconnect(outcome)
                         self._pending = None
@@ -127,7 +131,9 @@ class JobStream:
             raise
 
     def _apply_events(self, limit: int) -> list[Applied | Notice]:
-        """Apply received events and return their outcomes. An event that ends the connection sets `_pending`."""
+        """Apply received events and return their outcomes. An event that requires the client to reconnect or to stop
+        sets `_pending`.
+        """
         outcomes: list[Applied | Notice] = []
         events, follower = self._events, self.follower
         # Ignore events after the job's end and after an event that ends the connection.
@@ -142,7 +148,9 @@ class JobStream:
         return outcomes
 
     async def adopt_response(self, connection: Connection) -> None:
-        """Continue with the event stream in the response to a submit. If it is not usable, the next read opens another."""
+        """Continue with the event stream that the server sent in response to a request to submit the job. If this
+        stream is not usable, the next read opens another stream.
+        """
         self._session.contacted = True
         if not _is_stream(connection):
             await connection.aclose()
@@ -151,7 +159,7 @@ class JobStream:
         self._connect(connection, "", connection.url)
 
     async def aclose(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if a connection is open."""
         connection, self._connection = self._connection, None
         self._events.clear()
         self._oversized = None
@@ -159,7 +167,7 @@ class JobStream:
             await connection.aclose()
 
     def close_soon(self) -> None:
-        """Schedule the closing of the connection without awaiting it, for finalizers and other threads."""
+        """Close the connection soon, without awaiting the close. Finalizers and other threads use this method."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close_soon()
@@ -167,7 +175,9 @@ class JobStream:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     async def _next(self) -> Outcome | None:
-        """Open a connection or read from it. Returns an outcome if one results without an event."""
+        """Open a connection, or read from the open connection. Returns an outcome if the step has produced an outcome
+        that was not caused by an event, for example because the connection broke.
+        """
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
             return self.follower.oversized(why)
@@ -179,7 +189,7 @@ class JobStream:
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
         greeted = follower.greeted
-        # The silence timeout counts only time spent in reads, including cancelled reads: otherwise a caller that
+        # The silence timeout counts the time spent in reads, and includes cancelled reads. Otherwise a caller that
         # polls with short timeouts would never notice a dead connection.
         allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._session.timing.hello_timeout
         limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
@@ -248,7 +258,7 @@ class JobStream:
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
-        """Request the event stream from the current cursor and handle the response as the request policy decides."""
+        """Request the event stream after the current cursor, and handle the response as the request policy decides."""
         follower, policy = self.follower, self._policy
         follower.connected()
         policy.begin()
@@ -288,9 +298,10 @@ class JobStream:
             url = self._session.redirected(response)
 
     def _next_url(self) -> str:
-        """Return the stream's URL from the last `hello` event, if it is on the server's origin.
+        """Return the URL of the event stream for the next request. If the last `hello` event contains a URL with the
+        server's origin, the next request uses this URL.
 
-        Credentials must not leave the server's origin.
+        A URL with another origin is ignored, because the client must not send its credentials to another origin.
         """
         link = self.follower.events_url
         if link is not None and self._stream_url is not None:
@@ -345,7 +356,7 @@ class JobStream:
                 raise refused
 
     async def read_job(self) -> JobResource:
-        """Request the job."""
+        """Request the job, including its state, with GET."""
         job_id = self.follower.job_id
         response = await self._session.request("GET", self.job_url, self._options, job_id=job_id)
         job = self._session.read(JobResource, response, what="job", job_id=job_id)
@@ -379,7 +390,8 @@ class JobStream:
             case FatalKind.TOO_LARGE:
                 return StateTooLargeError(fatal.why, where=where)
             case FatalKind.EXHAUSTED:
-                # Reset the retry counters: a caller that tries again after this error gets all attempts again.
+                # Reset the retry counters, so that a caller that tries again after this error has all attempts
+                # available.
                 self.follower.backoff.progress()
                 return _exhausted(fatal.why, self._last_fault, where)
             case _:

@@ -1,4 +1,4 @@
-"""`SingleJobReader`: reads a job with one input."""
+"""`SingleJobReader`, which reads the event stream of a job with one input."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SingleJobReader(JobReader, Generic[T]):
-    """Reads the only item of a job: its updates, text, tokens and result."""
+    """Reads the updates, text, tokens and result of a job with one input, and thus with one item."""
 
     def __init__(
         self,
@@ -75,11 +75,13 @@ class SingleJobReader(JobReader, Generic[T]):
         )
 
     def logprobs_outcome(self) -> Logprobs:
-        """Return the token arrays of a job that has ended, or raise its error."""
+        """Return the tokens and log-probabilities of a job that has ended as arrays. If the job failed or was
+        cancelled, raise its error.
+        """
         return logprobs_of(self._final_item().get("value"), self.where)
 
     def outcome(self) -> T:
-        """Return the validated value of a job that has ended, or raise its error."""
+        """Return the validated value of a job that has ended. If the job failed or was cancelled, raise its error."""
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
     def _final_item(self) -> Any:

@@ -1,10 +1,10 @@
-"""Tokens of a generation with their log-probabilities, read from the token columns of a job's value.
+"""Tokens of a generation with their log-probabilities, which are read from the lists of tokens in a job's value.
 
-Each token is yielded once, when the server can no longer retract it: at once if the endpoint has no rollback, otherwise
-when text after the token is stable or the job has ended.
+Each token is yielded once, when the server can no longer retract it. If the endpoint cannot roll back text, a token is
+yielded at once. Otherwise it is yielded when text after the token is stable or the job has ended.
 
-A token's text is decoded from the token's bytes alone, with U+FFFD for incomplete characters, and is meant for display.
-The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
+The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. It is meant
+for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
 import base64
@@ -25,14 +25,14 @@ from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
-ASK = "Request them in the submit: logprobs=True, or top_logprobs=n for the n most probable tokens at each position."
+ASK = "Request them when you submit the job: logprobs=True, or top_logprobs=n for the n most probable tokens."
 
 
 class Alternative(NamedTuple):
     """One of the most probable candidates for a generated token.
 
     Attributes:
-        text: Text decoded from the candidate's bytes alone.
+        text: Text for display, decoded from the bytes of this candidate alone.
         id: Id of the candidate in the vocabulary.
         logprob: Natural logarithm of the candidate's probability; minus infinity for probability 0.
     """
@@ -46,13 +46,13 @@ class Token(NamedTuple):
     """A generated token.
 
     Attributes:
-        text: Text decoded from the token's bytes alone, for display.
+        text: Text for display, decoded from the bytes of this token alone.
         id: Id of the token in the vocabulary.
-        logprob: Natural logarithm of the token's probability; minus infinity for probability 0, None if the submit did
-            not request log-probabilities.
-        rank: 1 plus the number of more probable tokens; None if the submit did not request `ranks`.
-        alternatives: The most probable candidates, most probable first. They need not include the token itself. Empty
-            if the submit did not request `top_logprobs`.
+        logprob: Natural logarithm of the token's probability; minus infinity for probability 0, and None if
+            log-probabilities were not requested.
+        rank: 1 plus the number of more probable tokens; None if `ranks` were not requested.
+        alternatives: The most probable candidates, most probable first. The generated token may be missing from this
+            list. Empty if `top_logprobs` was not requested.
     """
 
     text: str
@@ -63,14 +63,16 @@ class Token(NamedTuple):
 
 
 class Vocabulary(BaseModel):
-    """The bytes of every token id: response of `GET /v1/endpoints/{name}/vocabulary`."""
+    """Vocabulary of an endpoint, which contains the bytes of every token id. The server sends it in response to `GET
+    /v1/endpoints/{name}/vocabulary`.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
     hash: str
     tokens: tuple[bytes, ...]
     special: frozenset[int] = Field(default_factory=frozenset)
-    """Ids of special tokens, which add no text. Their bytes are names for display."""
+    """Ids of special tokens, which do not contribute to the text. Their bytes are names for display."""
 
     @field_validator("tokens", mode="before")
     @classmethod
@@ -84,7 +86,7 @@ class Vocabulary(BaseModel):
         """Decode the text of one token, with U+FFFD for incomplete characters.
 
         Raises:
-            ProtocolError: The vocabulary has no such token.
+            ProtocolError: The vocabulary has no token with this id.
         """
         if not 0 <= token_id < len(self.tokens):
             raise ProtocolError(f"token id {token_id} is not in the vocabulary of {len(self.tokens)} tokens")
@@ -92,13 +94,14 @@ class Vocabulary(BaseModel):
 
 
 class TokenRows:
-    """Projection for `tokens`: yields the tokens of a job's value once they are final.
+    """Projection for `tokens`. Converts a job's updates to tokens, and yields a token when the server can no longer
+    retract it.
 
     Args:
-        text: Decides which updates are final.
-        delivered: Number of tokens that were delivered before.
-        vocabulary: Coroutine function that returns the endpoint's vocabulary, or None if there is none or the job does
-            not need it.
+        text: Projection of the job's text, which decides which updates are final.
+        delivered: Number of tokens that were already delivered to the caller.
+        vocabulary: Coroutine function that returns the endpoint's vocabulary. It returns None if the endpoint has no
+            vocabulary or the job does not need it.
         where: Context for error messages.
     """
 
@@ -137,7 +140,7 @@ class TokenRows:
     def finish(self) -> Iterable[Token]:
         self._text.finish()
         last = self._text.final
-        # For a job that failed, the iterator raises the job's own error next.
+        # Do not raise an error for a job that failed, because the iterator raises the job's own error next.
         if last is not None and last.member("status") == "succeeded" and not _has_tokens(last.position.view):
             raise self._no_tokens()
         return self._new_tokens()
@@ -170,7 +173,8 @@ class TokenRows:
             yield Token(
                 self._token_text(token_id, row["token_text"]),
                 token_id,
-                # A null element means probability 0. A missing column was not requested.
+                # A null in the list of log-probabilities means probability 0. If the whole list is missing, it was not
+                # requested.
                 _nats(row["logprobs"]) if columns["logprobs"] else None,
                 row["ranks"],
                 tuple(
@@ -185,14 +189,14 @@ class TokenRows:
                 raise TypeError(f"{text!r} is not a token text")
             return text
         if self._vocabulary is None:
-            advice = "Request token_text=True in the submit."
+            advice = "Pass token_text=True when you submit the job."
             what = "the texts of this job's tokens are unknown: the endpoint has no vocabulary"
             raise TidewireError(what, where=self._where, advice=advice)
         return self._vocabulary.text(token_id)
 
 
 def invalid_columns(error: Exception, where: Where) -> ProtocolError:
-    """Create the error for token columns that are inconsistent or have elements of the wrong type."""
+    """Create the error for a value whose lists of tokens are inconsistent or have elements of the wrong type."""
     return ProtocolError(f"the token columns of this job are not valid: {error}", where=where)
 
 
@@ -216,7 +220,7 @@ def _nats(logprob: float | None) -> float:
 
 
 def has_token_texts(view: View) -> bool:
-    """Whether a job's value contains the texts of its tokens, so that no vocabulary is needed."""
+    """Whether a job's value contains the texts of its tokens. If it does, the client does not need the vocabulary."""
     value: Any = view.value(_VALUE) if _has_tokens(view) else {}
     return "token_text" in value and ("top_ids" not in value or "top_text" in value)
 
@@ -241,9 +245,10 @@ class Vocabularies:
         self._read: dict[str, Vocabulary] = {}
 
     async def get(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
-        """Return an endpoint's vocabulary, or None if it has none.
+        """Return the vocabulary of an endpoint, or None if the endpoint has no vocabulary.
 
-        A cached vocabulary is revalidated with `If-None-Match`, so the server does not send it again.
+        A cached vocabulary is revalidated with `If-None-Match`, so the server does not send an unchanged vocabulary
+        again.
 
         Raises:
             TidewireError: The server refused the request or could not be reached.

@@ -1,11 +1,11 @@
-"""`UpdateIterator`: the async iterator over a job's updates, text or tokens.
+"""`UpdateIterator`, the async iterator over a job's updates, text or tokens.
 
-A job has one delivered position, from which checkpoints are made. The position advances when the caller receives an
-item, not when its event arrives. An iterator that is left early requeues the updates that it has not delivered, and the
-next iterator starts with them.
+Every job object keeps the position up to which the caller has received items, and a checkpoint contains this position.
+The position advances when the caller receives an item, not when the event arrives from the server. If a loop is left
+early, its iterator returns the undelivered updates to the job, and the next iterator starts with them.
 
-The async client iterates item by item. The blocking client fetches whole blocks of items on its event loop's thread and
-delivers them on the caller's thread; see `tidewire.blocking.read_ahead`.
+The async client iterates item by item. The blocking client fetches whole blocks of items on the thread of its event
+loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes this.
 """
 
 import sys
@@ -32,27 +32,28 @@ class Projection(Protocol[X_co]):
     """Whether the projection needs updates in which no value changed."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
-        """Return the updates that are now delivered completely.
+        """Return the updates that are completely delivered when the caller has received the items that `project` or
+        `finish` has just returned.
 
         Args:
             update: The update that was just passed to `project`; None after `finish`.
         """
 
     async def prepare(self) -> None:
-        """Request information from the server that is needed before the first update."""
+        """Request the information from the server that the projection needs before the first update."""
 
     def project(self, update: Change) -> Iterable[X_co]:
         """Return the items to yield for an update. The projection may hold back a part of the update."""
 
     def finish(self) -> Iterable[X_co]:
-        """Return the items to yield when the job has ended with any status."""
+        """Return the last items to yield, after the job has ended."""
 
     def undelivered(self) -> Iterable[Change]:
-        """Return the parts that the projection holds back, as updates for the next iterator."""
+        """Return the updates that the projection holds back, for the next iterator."""
 
 
 class WholeUpdates(Generic[U]):
-    """Projection that yields an `Update` or `ItemUpdate` for every visible change."""
+    """Projection that yields an `Update` or `ItemUpdate` for every change of a value."""
 
     silent = False
 
@@ -60,7 +61,7 @@ class WholeUpdates(Generic[U]):
         self.show: Callable[[Change], U] = show
 
     async def prepare(self) -> None:
-        """Do nothing: this projection needs no information from the server."""
+        """Do nothing, because this projection needs no information from the server."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
@@ -76,12 +77,12 @@ class WholeUpdates(Generic[U]):
 
 
 class TextDeltas:
-    """Projection for `iter_text_deltas`: yields every change of the text at once."""
+    """Projection for `iter_text_deltas`. Yields every change of the text, without holding text back."""
 
     silent = False
 
     async def prepare(self) -> None:
-        """Do nothing: this projection needs no information from the server."""
+        """Do nothing, because this projection needs no information from the server."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
@@ -98,12 +99,13 @@ class TextDeltas:
 
 
 class UpdateBatch(Generic[X]):
-    """A block of items that were fetched together, with a counter of those already delivered.
+    """A block of items that were fetched together, with the number of items that were already delivered.
 
     Attributes:
         items: The items to yield.
         at: Number of items that the caller has received.
-        received: Number of stream bytes read before the block was built. Set by `ReadAhead`, otherwise 0.
+        received: Number of bytes that had been read from the stream when the block was built. Only `ReadAhead` sets it;
+            otherwise it is 0.
     """
 
     __slots__ = ("_changes", "_covered", "at", "items", "received")
@@ -119,8 +121,8 @@ class UpdateBatch(Generic[X]):
 
         Args:
             items: The items to yield.
-            covered: Changes that are delivered completely before the first item (index 0) and with each item (index 1
-                and up). None if each item delivers exactly one change.
+            covered: Changes that are completely delivered before the first item (element 0), and with each item
+                (elements 1 and up). None if each item delivers exactly one change.
             changes: The change that each item delivers, if `covered` is None.
         """
         self.items: Sequence[X] = items
@@ -130,7 +132,7 @@ class UpdateBatch(Generic[X]):
         self._changes = changes
 
     def position(self) -> Position | None:
-        """Return the position that the delivered items reach; None if they do not advance it."""
+        """Return the position up to which the delivered items extend; None if they complete no change."""
         for at in range(self.at, -1, -1):
             covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
@@ -139,10 +141,10 @@ class UpdateBatch(Generic[X]):
         return None
 
     def undelivered(self, *, entered: bool) -> list[Change]:
-        """Return the updates of this block that are not delivered completely.
+        """Return the updates of this block that are not completely delivered.
 
         Args:
-            entered: Whether delivery of this block has started, which covers the changes before its first item.
+            entered: Whether delivery of this block has started. If so, the changes before its first item are delivered.
         """
         if self._covered is None:
             return [*self._changes[self.at :]]
@@ -150,16 +152,17 @@ class UpdateBatch(Generic[X]):
 
 
 class UpdateIterator(AsyncIterator[X], Generic[X]):
-    """Async iterator over a job's updates, text or tokens. `async with` closes its connection when the block is left.
+    """Async iterator over a job's updates, text or tokens. With `async with`, its connection is closed when the block
+    is left.
 
-    Leaving the iterator early does not end the job; a later iterator continues after the last delivered item. After a
-    cancelled wait, the iterator continues on the same connection, unless another iterator has started in between.
+    Leaving the iterator early does not end the job, and a later iterator continues after the last delivered item. After
+    a cancelled wait, the iterator can continue on the same connection, unless another iterator has started since then.
 
-    The blocking client uses `fetch`, `build_batch` and `acquire` instead of `__anext__`, on two threads.
+    The blocking client does not use `__anext__`. It calls `fetch`, `build_batch` and `acquire`, on two threads.
 
     Attributes:
         block: The block of items that is being delivered.
-        finished: Whether all items were delivered or the iterator failed.
+        finished: Whether the iterator has delivered all items or has failed.
         closed: Whether the iterator has stopped reading the job.
         interrupted: Whether the last wait was cancelled.
     """
@@ -191,8 +194,8 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             at = block.at
             if at < len(block.items):
                 item = block.items[at]
-                # Keep anything that Python can interrupt, such as a call or a loop, out of the next two lines: an
-                # exception between them would deliver the item twice.
+                # The next two lines must not contain anything at which Python can raise a KeyboardInterrupt, such as a
+                # call or a loop. An exception between them would deliver the item twice.
                 block.at = at + 1
                 return item
             if self.finished:
@@ -202,7 +205,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
     # ---- several items at once ---------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        """Wait for the next block or the job's end. Returns at once while items are ready.
+        """Wait for the next block of items or for the job's end. If items are ready, return at once.
 
         Raises:
             TidewireError: The client cannot read the stream to the job's end, or the job failed or was cancelled.
@@ -232,7 +235,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
         Raises:
             ConcurrentReadError: Another iterator is reading the job, or this one was closed.
-            TidewireError: The client cannot read the stream to the job's end.
+            TidewireError: The client could not read the event stream up to the job's end.
         """
         if self.closed:
             raise ConcurrentReadError(
@@ -269,10 +272,10 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             await self._projection.prepare()
 
     def build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
-        """Build the block of items for fetched updates.
+        """Build a block of items from fetched updates.
 
-        At the job's end, `updates` is empty: the first such call returns the items that the projection still held back,
-        the next one returns None.
+        At the job's end, the caller passes no updates. The first such call returns the items that the projection still
+        held back, and the next such call returns None.
         """
         if isinstance(self._projection, WholeUpdates):
             visible = [update for update in updates if update.visible]
@@ -295,7 +298,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         return UpdateBatch(items, covered)
 
     def acquire(self, block: UpdateBatch[X] | None) -> None:
-        """Start delivering the next block. None ends the iteration.
+        """Start delivering the next block of items. Passing None ends the iteration.
 
         Raises:
             TidewireError: All items were delivered and the job failed or was cancelled.
@@ -308,7 +311,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self.block = block
 
     def settle(self) -> None:
-        """Advance the job's delivered position to that of the items that the caller has received."""
+        """Advance the position of the job's checkpoints to the last item that the caller has received."""
         position = self.block.position()
         if position is not None:
             self._job.commit(position)
@@ -316,7 +319,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
     # ---- closing -----------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Stop iterating: requeue undelivered updates for the next iterator and close the connection."""
+        """Stop iterating, return undelivered updates to the job for the next iterator, and close the connection."""
         if not self.closed:
             self.leave()
             await self.release()
@@ -326,14 +329,14 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         await self._job.pause()
 
     def fail(self) -> None:
-        """Close the iterator after an error or in a finalizer. May be called on any thread."""
+        """Close the iterator after an error or in a finalizer. This method may be called on any thread."""
         self.finished = True
         if not self.closed:
             self.leave()
             self._job.pause_soon()
 
     def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
-        """Stop reading the job and requeue the updates that were not delivered.
+        """Stop reading the job, and return the undelivered updates to the job for the next iterator.
 
         Args:
             ahead: Blocks that were built in advance and whose delivery has not started.
@@ -346,7 +349,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self.requeue([*undelivered, *self._projection.undelivered(), *self._after_fault])
         self._after_fault = []
         self.block = UpdateBatch(())
-        # Set this last: from here on another iterator may start, even on another thread.
+        # Set `closed` last, because another iterator may start after that, even on another thread.
         self.closed = True
 
     def requeue(self, updates: Sequence[Change]) -> None:
@@ -354,7 +357,8 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._job.requeue(updates)
 
     def __del__(self) -> None:
-        # `async for` does not close its iterator when the loop is left early. It only drops the reference.
+        # `async for` does not close its iterator when the loop is left early. It only drops its reference to the
+        # iterator.
         if self._prepared and not sys.is_finalizing():
             self.fail()
 
@@ -368,7 +372,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
 
 def _cover(items: Sequence[Any], covered: list[Sequence[Change]], settled: Sequence[Change]) -> None:
-    """Record that the last of the items completes the delivery of the `settled` updates."""
+    """Record that the `settled` updates are completely delivered when the caller has received the last of the items."""
     covered += [()] * (len(items) + 1 - len(covered))
     if settled:
         covered[-1] = (*covered[-1], *settled)

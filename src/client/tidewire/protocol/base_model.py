@@ -10,7 +10,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import VERSION, BaseModel, ConfigDict, Field, model_validator
 
-# Strictness is set per field: a model with `strict=True` would reject JSON objects as values of nested models.
+# Set strictness for each field, because a model with `strict=True` would reject JSON objects as the values of nested
+# models.
 Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -24,7 +25,9 @@ and one of them could then validate as the base class."""
 
 
 class WireModel(BaseModel):
-    """Base class for the JSON objects of the protocol: immutable, ignores unknown members, null means absent."""
+    """Base class for the JSON objects of the protocol. Models are immutable and ignore unknown members, and a member
+    that is null counts as absent.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
 
@@ -39,6 +42,6 @@ class WireModel(BaseModel):
 
 @cache
 def _optional(model: type[BaseModel]) -> frozenset[str]:
-    """Return the JSON names of a model's optional members."""
+    """Return the names of a model's optional members, as they appear in JSON."""
     members = model.model_fields.items()
     return frozenset(field.alias or name for name, field in members if not field.is_required())

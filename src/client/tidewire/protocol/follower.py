@@ -2,8 +2,9 @@
 
 A `Follower` has the job's state (`document`) and the id of the last event that was applied to this state (`cursor`), and
 always updates both together. The caller reads bytes from the network, decodes the events, passes each event to `receive`,
-and carries out the outcome that `receive` returns. The module `cursor` describes event ids, and the module `status_table`
-describes HTTP responses. This table shows the outcome of each event:
+and carries out the outcome that `receive` returns. The module `cursor` describes event ids, and the module
+`status_table` describes the reactions to HTTP responses. A logged event is an event with an id, that is a snapshot, a
+diff or `done`. This table shows the outcome of each event:
 
   event                                                     | outcome
   ----------------------------------------------------------+--------------------------------------------------------
@@ -31,8 +32,8 @@ describes HTTP responses. This table shows the outcome of each event:
   the response is 204: the caller reads the job and         | Applied with `done` if the job has ended, otherwise
     calls `read_job`                                        |   Reconnect(CUT) without a cursor
 
-The outcome is also Fatal after too many failures in a row without progress. The client makes progress when a logged event
-moves the cursor forward. The snapshot at the beginning of a connection does not count as progress.
+The outcome is also Fatal after too many failures in a row without progress. The client makes progress when a logged
+event moves the cursor forward, except if the event is the snapshot at the beginning of a connection.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,13 +89,16 @@ Told = Notice
 """Former names of `Applied` and `Notice`, which existing programs may import."""
 
 MAX_RESYNCS = 3
-"""Maximum number of resyncs, in which the client requests a new snapshot. A further resync ends the stream with an error."""
+"""Maximum number of resyncs. In a resync, the client discards its cursor and requests a new snapshot. A further resync
+ends the stream with an error."""
 RESYNC_HEALED = 256
-"""Number of events applied without a resync after which the count of resyncs is reset to zero."""
+"""Number of events after which the count of resyncs is reset to zero. The events must be applied in a row, without a
+resync between them."""
 SILENT_HEARTBEATS = 2.5
 """Duration of silence after which a connection counts as lost, as a multiple of the heartbeat interval."""
 HELLO_TIMEOUT = 10.0
-"""Timeout for the status line of a response, and then for the event `hello`, in seconds."""
+"""Timeout in seconds for the status line of a response. After the status line, the same timeout applies to the event
+`hello`."""
 DEFAULT_HEARTBEAT = 15.0
 """Heartbeat interval that the client assumes until `hello` has arrived, in seconds."""
 
@@ -105,13 +109,13 @@ class _Connection:
 
     hello: bool = False
     opening: bool = True
-    """Whether no logged event has arrived on this connection yet."""
+    """Whether no event of the job's log has arrived on this connection yet."""
     progress: bool = False
     pings_above: int = 0
     last_id: str = ""
 
 
-# Equivalent to `Applied._make`, but without a call of a Python function for each event.
+# This is equivalent to `Applied._make`, but does not call a Python function for each event.
 _advance_from: Callable[[tuple[Any, ...]], Applied] = partial(tuple.__new__, Applied)
 
 
@@ -123,12 +127,15 @@ class _Broken(Exception):  # noqa: N818 - never leaves this file
 
 @dataclass(slots=True)
 class Follower:
-    """The client's state machine for one job's event stream; see the table at the top of this module."""
+    """The client's state machine for one job's event stream. The table in the module's docstring describes its
+    outcomes.
+    """
 
     backoff: Backoff = field(default_factory=Backoff)
     job_id: str | None = None
     cursor: Cursor | None = None
-    """Id of the last event that was applied to `document`. None if the next request must ask for a snapshot."""
+    """Id of the last event that was applied to `document`. None if the next request for the stream must have no cursor,
+    so that the server sends a snapshot."""
     document: Document | None = None
     done: Done | None = None
     heartbeat: float = DEFAULT_HEARTBEAT
@@ -136,13 +143,13 @@ class Follower:
     events_url: str | None = None
     """URI reference of the event stream, from the last `hello` event."""
     repeats: int = 0
-    """Number of logged events that were ignored because they had already been applied."""
+    """Number of events that were ignored because they had already been applied."""
     resyncs: int = 0
     """Number of resyncs. It is reset to zero after `RESYNC_HEALED` events were applied without a resync."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """Maximum size of the state as JSON, in bytes; see `document.state_size`."""
+    """Maximum size of the state as JSON, in bytes. The module `document.state_size` describes how it is measured."""
     _room: int = 0
-    """Number of bytes that may arrive before the size of the state must be measured again."""
+    """Number of bytes that events may add to the state before the size of the state must be measured again."""
     _healing: int = 0
     _delivered: Cursor | None = None
     _connection: _Connection = field(default_factory=_Connection)
@@ -165,18 +172,18 @@ class Follower:
         return self.document.view()
 
     def connected(self) -> None:
-        """Report that a new connection begins. This resets the state of the connection."""
+        """Report that a new connection was opened. This resets the state that belongs to a connection."""
         self._connection = _Connection(last_id="" if self.cursor is None else str(self.cursor))
 
     @property
     def greeted(self) -> bool:
-        """Whether the event `hello` has arrived on the current connection."""
+        """Whether the event `hello` has already arrived on the current connection."""
         return self._connection.hello
 
     # ---- events and losses -----------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> Outcome:
-        """Process one event, and return its outcome; see the table at the top of this module."""
+        """Process one event and return its outcome. The table in the module's docstring describes the outcomes."""
         here = self._connection
         if event[0] == "message" and event[1][:1] == '"' and here.hello and (grown := self._grown(event)):
             return grown
@@ -204,8 +211,9 @@ class Follower:
 
         Args:
             why: Description of the failure for logs and errors.
-            at_least: Wait for which the server asked with `Retry-After`, in seconds.
-            spent: Time until the client detected the failure, such as a duration of silence, in seconds.
+            at_least: Minimum wait in seconds that the server asked for with `Retry-After`.
+            spent: Time in seconds that the client needed to detect the failure, such as the time that it waited for
+                bytes.
         """
         self.backoff.spent += spent
         return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
@@ -219,9 +227,10 @@ class Follower:
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
-        """Report the job that the caller has requested with GET after the response to a stream request was 204.
+        """Report a job that the caller has requested with GET, because the server answered the request for the stream
+        with the status 204.
 
-        The status 204 means that there are no events after the cursor.
+        The status 204 means that the log has no events after the cursor.
         """
         if job.done is None:
             self.cursor = None
@@ -229,7 +238,8 @@ class Follower:
         return self.adopt(job)
 
     def adopt(self, job: JobResource) -> Outcome:
-        """Replace the state by the state of a job that the caller has requested with GET, as after a snapshot.
+        """Replace the state of this follower by the state of a job that the caller has requested with GET, in the same
+        way as for a snapshot.
 
         If the job has ended, the stream ends.
         """
@@ -263,7 +273,8 @@ class Follower:
             if state.status in ENDED:
                 raise _Broken("the status in a snapshot is final, but only a done event may end a job")
             rewound = snapshot.reason == "rewound"
-            # A snapshot without an `id` line has the id of the previous event. It must not replace the state with that id.
+            # A snapshot without an `id` line has the id of the previous event, according to the rules of SSE. Such a
+            # snapshot must not move the cursor back.
             if rewound and not fresh_id:
                 raise _Broken("a snapshot has the reason rewound, but no new id")
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
@@ -307,10 +318,10 @@ class Follower:
         return self._moved(cursor, document, document.text_changes, visible=changes_value(diff), diff=diff)
 
     def _grown(self, event: Event) -> Applied | None:
-        """Apply a diff that is only a string. This is a fast path for the most frequent event.
+        """Apply a diff that consists only of a string. This is a fast path for the most frequent event.
 
         Returns:
-            None if the event was not applied, and `receive` must take the slow path.
+            None if the event was not applied. `receive` must then process the event in the general way.
         """
         _, data, id_ = event
         document, mine = self.document, self.cursor
@@ -326,7 +337,8 @@ class Follower:
                 return None
             document.apply(text)
         except (ValueError, DiffError, IntegrityError):
-            # The document did not change. The slow path reports the error.
+            # The document did not change. Return None, so that `receive` processes the event in the general way, which
+            # reports the error.
             return None
         self._room -= size
         self._connection.last_id = id_
@@ -386,7 +398,8 @@ class Follower:
             return Fatal(FatalKind.UNSUPPORTED, why)
         if self.job_id is not None and hello.job != self.job_id:
             return Fatal(
-                FatalKind.PROTOCOL, f"requested job {self.job_id}, but the stream is of job {hello.job}"
+                FatalKind.PROTOCOL,
+                f"requested job {self.job_id}, but the server sent the event stream of job {hello.job}",
             )
         self.job_id = hello.job
         self.events_url = hello.events
@@ -421,7 +434,7 @@ class Follower:
             old, new = _values(before), _values(document)
             visible = len(old) != len(new) or not all(map(holds, old, new))
         else:
-            # While the job is queued, the values are the initial values of the items, not output of a function.
+            # While the job is queued, the items have initial values, which are not the output of a function.
             visible = document.value("/status") != "queued" and any(
                 value is not None for value in _values(document)
             )
@@ -462,12 +475,12 @@ class Follower:
         return Ignored(f"{event.type} {event.id} was applied before")
 
     def _fits(self, document: Document, size: int, *, room: int) -> bool:
-        """Whether a document is within the size limit.
+        """Whether the size of a document is within the limit.
 
         Args:
             document: The document, after an event was applied.
             size: Upper bound of the bytes that the event added.
-            room: Number of bytes that could be added before the event without measuring the document.
+            room: Number of bytes that could be added without measuring the document, before the event was applied.
         """
         self._room = room - size
         if self._room < 0:
@@ -529,6 +542,6 @@ def _verify_digest(state: Any, done: Done) -> None:
 
 
 def _values(document: Document) -> list[Any]:
-    """Return the values of all items as nodes of the document's tree, without copying them."""
+    """Return the values of all items without copying them. The values are nodes of the document's tree."""
     items = document.view().node(("items",))
     return [item.get("value") for item in (items if type(items) is list else items.items_at(LATEST))]

@@ -1,6 +1,6 @@
-"""Outcomes that a `Follower` returns for an event. An outcome says what the caller must do next.
+"""Outcomes that a `Follower` returns after it has processed an event. The outcome determines what the caller does next.
 
-The caller only carries out the outcome. All decisions are made by the `Follower`.
+The `Follower` makes all decisions, and its caller only carries out the outcome.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tidewire.protocol.problems import Problem
 
 
 class Cause(Enum):
-    """Reason why the client closes a connection and opens a new connection."""
+    """Reason why the client closes a connection and opens a new one."""
 
     CUT = "cut"
     RESYNC = "resync"
@@ -36,10 +36,11 @@ class FatalKind(Enum):
 
 
 class Applied(NamedTuple):
-    """The follower applied an event.
+    """Outcome of an event that was applied to the job's state.
 
-    `first_seq` is the seq after the previous `Applied` whose `visible` was true. An application that handles only visible
-    changes has thus received all changes from `first_seq` to `cursor.seq` with this outcome.
+    The events of a job are numbered, and the number (`seq`) is a part of the event's id. For an application that
+    handles only the outcomes whose `visible` is true, this outcome covers the events from `first_seq` to `cursor.seq`,
+    which are all events after the previous visible outcome.
     """
 
     first_seq: int
@@ -58,14 +59,14 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The event was a `queue` or `progress` event, which does not change the job's state."""
+    """Outcome of a `queue` or `progress` event, which does not change the job's state."""
 
     message: messages.Queue | messages.Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The event had no effect."""
+    """Outcome of an event that had no effect."""
 
     why: str
 
@@ -85,7 +86,9 @@ class Reconnect:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """End the stream with an error. The application can still read the last state, which is marked as incomplete."""
+    """Stop reading the stream and raise an error. The application can still read the last state, which is marked as
+    incomplete.
+    """
 
     kind: FatalKind
     why: str

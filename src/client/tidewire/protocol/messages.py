@@ -1,7 +1,7 @@
 """Pydantic models of the events of a job's stream, and functions that encode them.
 
-Diffs have no model because they are on the hot path, one per token: `tidewire.protocol.diff` validates them as plain
-JSON.
+Diffs have no model, because there is one diff for each token and a model would be slow. `tidewire.protocol.diff`
+validates diffs as plain JSON.
 """
 
 from typing import Any, Final, Literal, get_args
@@ -27,15 +27,19 @@ ENDED: Final = frozenset({"succeeded", "partially_failed", "failed", "cancelled"
 ITEM_STATUSES: Final = frozenset(get_args(ItemStatus))
 
 LOGGED: Final = frozenset({"snapshot", "message", "done"})
-"""Types of the events that carry an id. `message`, the default event type of SSE, is a diff."""
+"""Types of the events that have an id. Diffs have the type `message`, which is the default event type of SSE."""
 
 
 class MessageError(ValueError):
-    """An event or request body violates the schema of its type. The message names the body, the member and the error."""
+    """An event or a request body violates its schema. The error message names the event or body, the invalid member and
+    the error.
+    """
 
 
 class BatchPlace(WireModel):
-    """How one input was batched with others on the server."""
+    """How the server has batched one input with other inputs. The members are the size of the batch, the index of the
+    input in the batch, and the time that the input waited for the batch.
+    """
 
     size: Positive
     row: Count
@@ -43,14 +47,14 @@ class BatchPlace(WireModel):
 
 
 class Item(WireModel):
-    """One item of a job's state: the status and value for one input."""
+    """One item in a job's state, which has the status and value for one input."""
 
     status: ItemStatus
     value: Any = None
     error: Problem | None = None
     stable: dict[str, Count] = Field(default_factory=dict)
-    """JSON Pointer of a text within `value` → number of its first code points that a diff never truncates within an
-    epoch."""
+    """Lengths of the stable prefixes of texts, by the JSON Pointer of the text within `value`. The length is a number
+    of code points. As long as the job does not restart, no diff truncates a stable prefix."""
     batch: BatchPlace | None = None
 
 
@@ -62,7 +66,7 @@ class Note(WireModel):
 
 
 class State(WireModel):
-    """The whole state of a job: the JSON document that snapshots contain and diffs change."""
+    """The whole state of a job, which is the JSON document that snapshots contain and diffs change."""
 
     status: JobStatus
     items: list[Item] = Field(min_length=1)
@@ -72,7 +76,9 @@ class State(WireModel):
 
 
 class Snapshot(WireModel):
-    """Data of a `snapshot` event. `state` is kept as plain JSON, because building a model for every item is expensive."""
+    """Data of a `snapshot` event. The member `state` is plain JSON, because building a model for every item would be
+    expensive.
+    """
 
     state: dict[str, JsonValue]
     columns: list[str]
@@ -80,19 +86,21 @@ class Snapshot(WireModel):
 
 
 class Done(WireModel):
-    """Data of a `done` event, the only terminal event. It sets the state's `/status`, `/usage` and `/error`."""
+    """Data of a `done` event, which ends the job. The event sets `/status`, `/usage` and `/error` in the job's
+    state.
+    """
 
     status: Literal["succeeded", "partially_failed", "failed", "cancelled"]
     usage: dict[str, Any] = Field(default_factory=dict)
     error: Problem | None = None
     check_: list[Any] = Field(default_factory=list, alias="check")
     digest: str
-    """First 16 hex digits of the SHA-256 hash of the final `items` in their RFC 8785 form."""
+    """First 16 hexadecimal digits of the SHA-256 hash of the final `items`, serialized as RFC 8785 specifies."""
     expires_at: str | None = None
 
 
 class Hello(WireModel):
-    """Data of a `hello` event, the first event of every connection to a job's stream."""
+    """Data of a `hello` event, which is the first event on every connection to a job's stream."""
 
     protocol: str
     job: str
@@ -109,7 +117,7 @@ class Queue(WireModel):
 
 
 class Progress(WireModel):
-    """Data of a `progress` event. `item` is the index of the item in a batch."""
+    """Data of a `progress` event. In a job with many inputs, `item` is the index of the item."""
 
     current: Number | None = None
     total: Number | None = None
@@ -125,7 +133,9 @@ class Ping(WireModel):
 
 
 class Goaway(WireModel):
-    """Data of a `goaway` event: the server closes the connection, and the client should reconnect after `retry_ms`."""
+    """Data of a `goaway` event, with which the server announces that it closes the connection. The client should
+    reconnect after `retry_ms`.
+    """
 
     reason: str
     retry_ms: Count
@@ -139,11 +149,11 @@ EPHEMERAL: Final[dict[str, type[BaseModel]]] = {
     "goaway": Goaway,
     "problem": Problem,
 }
-"""Models of the events without an id, which may be lost."""
+"""Models of the events without an id, by event type. These events may be lost when a client reconnects."""
 
 
 def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
-    """Parse the JSON of an event or body and validate it as a model.
+    """Parse the JSON of an event or body, and validate it against a model.
 
     Args:
         model: One of the models of this package.
@@ -174,7 +184,9 @@ def check_state(state: JsonValue, *, what: str) -> State:
 
 
 def describe(error: ValidationError) -> str:
-    """Summarize a validation error in one line: the first invalid member, its error, and the number of other errors."""
+    """Summarize a validation error in one line, which contains the first invalid member, the error of this member, and
+    the number of other errors.
+    """
     first, *more = error.errors(include_url=False, include_context=False)
     where = "/" + "/".join(str(part) for part in first["loc"]) if first["loc"] else "the whole"
     rest = f" (and {len(more)} more)" if more else ""
@@ -207,22 +219,22 @@ def ephemeral_frame(
     id: str | None = None,  # noqa: A002 - the name that SSE gives the field
     retry_ms: int | None = None,
 ) -> bytes:
-    """Encode an ephemeral event as a server-sent event.
+    """Encode an event that is not in the job's log, such as `ping`, as a server-sent event.
 
     Args:
         event: The event type.
         message: The event's data.
-        id: Id of a fatal `problem` event. All other ephemeral events have none.
+        id: Id of the event. Only a fatal `problem` event has an id.
         retry_ms: Value of the `retry:` field, if the event has one.
     """
     return encode(to_text(message), event=event, id=id, retry_ms=retry_ms)
 
 
 def to_json(message: BaseModel) -> dict[str, Any]:
-    """Convert a model to a JSON object, without members that are None."""
+    """Convert a model to a JSON object. Members that are None are left out."""
     return message.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def to_text(message: BaseModel) -> str:
-    """Serialize a model as compact JSON text, without members that are None."""
+    """Serialize a model as compact JSON text. Members that are None are left out."""
     return message.model_dump_json(by_alias=True, exclude_none=True)

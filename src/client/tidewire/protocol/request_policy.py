@@ -1,8 +1,10 @@
-"""Retry policy of requests: decides the action after each response or fault, with limits that depend on earlier attempts.
+"""Policy for retries and redirects, which decides the action after each response or fault. The decision depends on
+earlier attempts.
 
-Every submit, read and event stream has its own `RequestPolicy`. The class does no I/O and has no clock: the caller
-reports a status or fault, performs the returned action, and sleeps for as long as `wait` says. `status_table` maps
-statuses to actions, and `FAULT_TABLE` maps faults. The policy limits how often an action is repeated:
+Every request and every event stream has its own `RequestPolicy`. The class does no I/O and has no clock. The caller
+reports a status or fault, performs the returned action, and sleeps for the time that `wait` returns. The module
+`status_table` contains the actions for statuses, and `FAULT_TABLE` contains the actions for faults. The policy limits
+how often an action is repeated, as this table shows:
 
   action       | request      | repeated                                         | then
   -------------+--------------+--------------------------------------------------+------------------------------------
@@ -29,9 +31,11 @@ from tidewire.protocol.status_table import MAX_SERVER_FAULTS, Action, RequestKin
 MAX_REDIRECTS: Final = 5
 """Maximum number of redirects that one request follows."""
 FIRST_ATTEMPTS: Final = 3
-"""Maximum number of attempts to reach a server at first contact."""
+"""Maximum number of attempts to reach a server at first contact, that is before a response has proved that the server
+is a Tidewire server."""
 FIRST_WAIT: Final = 0.25
-"""Seconds between the first and second attempt at first contact. The wait doubles before each further attempt."""
+"""Time between the first and the second attempt at first contact, in seconds. It doubles before each further
+attempt."""
 
 
 class RequestFault(Enum):
@@ -46,7 +50,7 @@ class RequestFault(Enum):
 
 
 class FaultRow(NamedTuple):
-    """The actions for one kind of fault, at first contact and later."""
+    """The actions for one kind of fault, at first contact and after first contact."""
 
     first_contact: Action
     later: Action
@@ -55,19 +59,19 @@ class FaultRow(NamedTuple):
 FAULT_TABLE: Final = MappingProxyType(
     {
         RequestFault.NO_CONNECTION: FaultRow(Action.CUT, Action.CUT),
-        # A server that accepts connections but sends nothing usually speaks another protocol.
+        # At first contact, a server that accepts connections but sends nothing usually speaks another protocol.
         RequestFault.TIMEOUT: FaultRow(Action.FATAL, Action.CUT),
-        # After first contact, such a response comes from a proxy in front of the server.
+        # After first contact, a response that no Tidewire server sends comes from a proxy in front of the server.
         RequestFault.NOT_TIDEWIRE: FaultRow(Action.FATAL, Action.CUT),
     }
 )
 
 
 class RequestPolicy:
-    """Decides the actions after the responses and faults of one request or one event stream.
+    """Decides the client's action after each response or fault of one request or one event stream.
 
     Attributes:
-        redirects: Number of redirects in response to the current request.
+        redirects: Number of redirects that the server has sent in response to the current request.
     """
 
     def __init__(self, kind: RequestKind, backoff: Backoff, *, is_get: bool = True) -> None:
@@ -78,15 +82,15 @@ class RequestPolicy:
         self._refreshed = False
         self._server_faults = 0
         self._first_contact = False
-        """Whether the last attempt failed during first contact."""
+        """Whether the last attempt failed at first contact."""
 
     def begin(self) -> None:
-        """Start a new request for the same stream."""
+        """Reset the counts for one request, before a new request for the same stream."""
         self._refreshed = False
         self.redirects = 0
 
     def connected(self) -> None:
-        """Reset the count of server faults after a stream was opened."""
+        """Reset the count of unusable responses, after a stream was opened."""
         self._server_faults = 0
 
     def action(self, status: int, *, has_cursor: bool = False, usable: bool = True) -> Action:
@@ -94,8 +98,8 @@ class RequestPolicy:
 
         Args:
             status: HTTP status of the response.
-            has_cursor: Whether the request for a stream carried a cursor.
-            usable: Whether a successful response has the requested content type. If not, the action is CUT.
+            has_cursor: Whether the request for a stream had a cursor.
+            usable: Whether the body of a successful response has the requested content type. If not, the action is CUT.
         """
         self._first_contact = False
         found = action_for(status, self._kind, has_cursor=has_cursor)
@@ -116,7 +120,7 @@ class RequestPolicy:
                 return found
 
     def fault(self, fault: RequestFault, *, contacted: bool) -> Action:
-        """Decide the action after a fault: CUT or FATAL.
+        """Decide the action after a fault. The action is CUT or FATAL.
 
         Args:
             fault: The fault.
@@ -129,16 +133,17 @@ class RequestPolicy:
         return Action.FATAL if last else FAULT_TABLE[fault].first_contact
 
     def first_wait(self) -> float:
-        """Count a failed attempt at first contact and return the seconds to wait before the next one."""
+        """Count a failed attempt at first contact, and return the time to wait before the next attempt, in seconds."""
         pause = FIRST_WAIT * 2.0**self._backoff.failures
         self._backoff.failures += 1
         return pause
 
     def wait(self, *, at_least: float | None = None) -> float | None:
-        """Count a failed attempt of a submit or read and return the seconds to wait before the next one.
+        """Count a failed attempt of a request that does not open a stream, and return the time to wait before the next
+        attempt.
 
         Args:
-            at_least: Seconds to wait that the server requested, such as by Retry-After.
+            at_least: Minimum wait in seconds that the server asked for, for example with Retry-After.
 
         Returns:
             Seconds to wait, or None if the policy allows no further attempt.

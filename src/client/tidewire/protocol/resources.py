@@ -1,4 +1,4 @@
-"""Pydantic models of HTTP request and response bodies: discovery, endpoints, submits, jobs, cancels, stream tokens."""
+"""Pydantic models of the bodies of HTTP requests and responses, for discovery, endpoints, jobs and stream tokens."""
 
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ API_ROOT = "/v1"
 
 
 class Limits(WireModel):
-    """The limits of a server. Sizes are in bytes; the suffix of a time names its unit."""
+    """The limits of a server. Sizes are in bytes. The name of a time ends with its unit, such as `_s` for seconds."""
 
     max_body_bytes: Positive = 8 * 2**20
     max_inputs: Positive = 1024
@@ -20,29 +20,34 @@ class Limits(WireModel):
     max_state_bytes: Positive = 16 * 2**20
     max_event_bytes: Positive = 2**20
     max_log_bytes: Positive = 8 * 2**20
-    """Maximum size of one job's event log. Beyond it, the server trims the oldest events."""
+    """Maximum size of the event log of one job. When the log is larger, the server deletes the oldest events."""
     max_depth: Positive = 64
     log_ttl_s: Count = 600
-    """Time after a job's end for which its events can be replayed."""
+    """Time for which a job's events can be replayed, counted from the job's end."""
     state_ttl_s: Count = 3600
-    """Time after a job's end for which its state is kept."""
+    """Time for which the server keeps a job's state, counted from the job's end."""
     tombstone_ttl_s: Count = 86_400
-    """Time for which the server answers requests for a purged or expired job with 410."""
+    """Time for which the server remembers a deleted or expired job, and answers requests for the job with the status
+    410."""
     max_retained_jobs: Positive | None = None
-    """Maximum number of ended jobs that are kept. Beyond it, the server deletes the oldest ones early. None: no limit."""
+    """Maximum number of ended jobs that the server keeps. When there are more, the server deletes the oldest ended jobs
+    early. None: no limit."""
     max_tombstones: Positive | None = None
-    """Maximum number of tombstones, and of idempotency keys, that are kept. Beyond it, the server deletes the oldest
-    ones early. None: no limit."""
+    """Maximum number of tombstones that the server keeps, that is of records of deleted or expired jobs. The same limit
+    applies to the number of idempotency keys. When there are more, the server deletes the oldest early. None: no
+    limit."""
 
 
 class Batch(WireModel):
-    """The batch capability of an endpoint: a job may have many inputs."""
+    """Capability of an endpoint to accept jobs with many inputs."""
 
     max_items: Positive
 
 
 class LogprobsCapability(WireModel):
-    """The log-probabilities capability of an endpoint. `max_top` limits the candidates per token."""
+    """Capability of an endpoint to return log-probabilities. `max_top` is the maximum number of candidates for each
+    token.
+    """
 
     max_top: Count
 
@@ -56,21 +61,23 @@ class EndpointCapabilities(WireModel):
     logprobs: LogprobsCapability | None = None
     cancel: Flag = True
     rollback: Flag = False
-    """Whether text may be truncated after it was sent."""
+    """Whether the endpoint may truncate text that the server has already sent."""
 
 
 class EndpointSummary(WireModel):
-    """Entry of an endpoint in the discovery document."""
+    """Entry for one endpoint in the discovery document."""
 
     name: str
     summary: str = ""
     href: str
     defaults: Flag = False
-    """Whether an empty input is valid, so that a submit needs no members."""
+    """Whether an empty input is valid, because all members of the input have defaults."""
 
 
 class EndpointDescription(WireModel):
-    """Description of an endpoint: JSON Schemas (2020-12) of its input and value, examples, capabilities."""
+    """Description of an endpoint, with the JSON Schemas (2020-12) of its input and its value, examples and
+    capabilities.
+    """
 
     name: str
     summary: str = ""
@@ -80,11 +87,12 @@ class EndpointDescription(WireModel):
     examples: list[JsonValue] = Field(default_factory=list)
     capabilities: EndpointCapabilities
     links: dict[str, str] = Field(default_factory=dict)
-    """Links by name: `self`, `jobs` (to submit to), and optional ones such as `vocabulary`."""
+    """Links by name. There are always `self` and `jobs`, the URL to which clients submit jobs. Other links, such as
+    `vocabulary`, are optional."""
 
 
 class Discovery(WireModel):
-    """The discovery document: response of `GET /v1`."""
+    """The discovery document, which the server sends in response to `GET /v1`."""
 
     protocol: str = PROTOCOL
     server: str
@@ -95,26 +103,27 @@ class Discovery(WireModel):
     limits: Limits
     heartbeat_ms: Positive
     min_interval_ms: Count | None = None
-    """Shortest interval between two snapshots of a snapshots-only stream. Requires the capability `snapshots_only`."""
+    """Minimum interval between two snapshots in a stream that contains only snapshots. Only servers with the capability
+    `snapshots_only` have this member."""
     endpoints: list[EndpointSummary]
 
 
 class SubmitBody(BaseModel):
-    """Request body of a submit. It has exactly one of `input` and `inputs`."""
+    """Body of a request that submits a job. It has either `input` or `inputs`, but not both."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
     input: JsonValue = None
     inputs: list[JsonValue] | None = Field(default=None, min_length=1)
     shared: dict[str, JsonValue] = Field(default_factory=dict)
-    """Members added to every input object that does not have them."""
+    """Members that the server adds to every input object that does not already have them."""
     on_disconnect: Literal["continue", "cancel"] = "continue"
     grace_ms: Count = 60_000
     deadline_ms: Positive | None = None
 
 
 class JobLinks(WireModel):
-    """Links of a job: URI references relative to the URL of the response that contains them."""
+    """Links of a job. They are URI references relative to the URL of the response that contains them."""
 
     self: str
     events: str
@@ -122,7 +131,9 @@ class JobLinks(WireModel):
 
 
 class JobResource(WireModel):
-    """Response of `GET /v1/jobs/{id}`. `state`, `columns` and `cursor` are read atomically. Lists omit `state`."""
+    """Body of the response to `GET /v1/jobs/{id}`. The server reads `state`, `columns` and `cursor` atomically. The
+    jobs in a list of jobs have no `state`.
+    """
 
     id: str
     endpoint: str
@@ -131,7 +142,7 @@ class JobResource(WireModel):
     state: dict[str, Any] | None = None
     columns: list[str] = Field(default_factory=list)
     cursor: str
-    """Id of the last event that `state` includes. For an ended job, the id of its `done` event."""
+    """Id of the last event that was applied to `state`. If the job has ended, this is the id of its `done` event."""
     attempt: Positive = 1
     created_at: str
     started_at: str | None = None
@@ -143,7 +154,9 @@ class JobResource(WireModel):
 
 
 class JobList(WireModel):
-    """Response of `GET /v1/jobs`: one page of jobs, newest first. The entries omit `state`."""
+    """Body of the response to `GET /v1/jobs`. It contains one page of the list of jobs, newest first. The listed jobs
+    have no `state`.
+    """
 
     jobs: list[JobResource]
     next: str | None = None
@@ -151,15 +164,15 @@ class JobList(WireModel):
 
 
 class Cancel(WireModel):
-    """Optional request body of a cancel."""
+    """Body of a request to cancel a job. The body is optional."""
 
     items: list[Count] | None = None
     """Indices of the items to cancel. None: all items. An empty list cancels no item."""
 
 
 class StreamToken(WireModel):
-    """Response of `POST /v1/jobs/{id}/stream-token`."""
+    """Body of the response to `POST /v1/jobs/{id}/stream-token`."""
 
     url: str
-    """URI reference of the job's stream with the token, which replaces all other credentials."""
+    """URI reference of the job's stream, including the token. The token replaces all other credentials."""
     expires_at: str

@@ -1,8 +1,10 @@
-"""What the client does with an HTTP status: one table for event streams, reads and submits.
+"""Table of the client's reactions to HTTP statuses, for event streams, requests to submit a job and all other requests.
 
-Rows are statuses, columns are kinds of requests. Where the table has no entry, a 4xx is FATAL (the server has understood
-the request and refused it) and any other status is a CUT (a proxy's 502 says nothing about the job). `request_policy`
-adds the limits that depend on earlier attempts. The table in `docs/reference/client.md` is generated from this one.
+The rows of the table are statuses, and the columns are kinds of requests. If the table has no entry for a status 4xx,
+the action is FATAL, because the server has understood the request and refused it. If it has no entry for another
+status, the action is CUT, because the response may come from a proxy and then says nothing about the job. The module
+`request_policy` adds the limits that depend on earlier attempts. The table in `docs/reference/client.md` is generated
+from this table.
 """
 
 from enum import Enum
@@ -11,40 +13,43 @@ from typing import Final, NamedTuple
 
 
 class Action(Enum):
-    """What the client does after a response with some status."""
+    """Action of the client after a response."""
 
     USE = "use"
-    """Use the body: the request succeeded."""
+    """Use the body of the response, because the request succeeded."""
     READ_JOB = "read_job"
-    """The stream has no more events after this cursor. GET the job: if it has ended, deliver its final state; if not,
-    drop the cursor and continue as after a broken connection."""
+    """The stream has no more events after this cursor. Request the job with GET. If the job has ended, deliver its
+    final state. Otherwise drop the cursor and continue as after a broken connection."""
     RESYNC = "resync"
-    """The server rejected the cursor. Drop it, wait as after a broken connection, and GET the stream without a cursor."""
+    """The server rejected the cursor. Drop the cursor, wait as after a broken connection, and request the stream
+    without a cursor."""
     REFRESH = "refresh"
-    """Refresh the credentials and retry, once per request; then FATAL."""
+    """Refresh the credentials and retry. This is done once for each request; the next time the action is FATAL."""
     WAIT = "wait"
-    """The server is overloaded. Wait for Retry-After, otherwise for the backoff, with jitter, and retry."""
+    """The server is overloaded. Wait for the time in Retry-After and retry. Without that header, wait for the time that
+    the backoff with jitter determines."""
     REDIRECT = "redirect"
-    """GET the new location if it is on the same origin; otherwise FATAL."""
+    """Send the GET request to the new location, if the location has the same origin. Otherwise the action is FATAL."""
     CUT = "cut"
-    """A transient failure, like a broken connection: wait and retry. A stream allows `MAX_SERVER_FAULTS` in a row."""
+    """The failure may be temporary, as for a broken connection. Wait and retry. For a stream, up to `MAX_SERVER_FAULTS`
+    such responses in a row are retried."""
     FATAL = "fatal"
     """Raise the error that the response describes."""
 
 
 class RequestKind(Enum):
-    """Kind of a request, which selects the column of the status table."""
+    """Kind of a request. Each kind has a column in `STATUS_TABLE`."""
 
     STREAM = "stream"
-    """GET of an event stream."""
+    """GET request for an event stream."""
     REQUEST = "request"
-    """Any other request that is safe to repeat: a read or a cancel."""
+    """Any other request that is safe to repeat, such as a request to read or cancel a job."""
     SUBMIT = "submit"
-    """POST of a job."""
+    """POST request that submits a job."""
 
 
 class Row(NamedTuple):
-    """The actions for one status, by kind of request. None: the default for the status."""
+    """The actions for one status, by the kind of the request. None means the default action for the status."""
 
     stream: Action | None
     request: Action | None
@@ -52,7 +57,8 @@ class Row(NamedTuple):
 
 
 MAX_SERVER_FAULTS = 10
-"""Number of consecutive unusable responses to a stream request (5xx, wrong content type or coding) that are retried."""
+"""Maximum number of unusable responses in a row after which a request for a stream is retried. A response is unusable
+if it has a status 5xx or the wrong content type or content coding."""
 
 _USE, _WAIT, _REFRESH, _REDIRECT = Action.USE, Action.WAIT, Action.REFRESH, Action.REDIRECT
 
@@ -70,11 +76,12 @@ STATUS_TABLE: Final = MappingProxyType(
         304: Row(None, _USE, None),
         307: Row(_REDIRECT, _REDIRECT, _REDIRECT),
         308: Row(_REDIRECT, _REDIRECT, _REDIRECT),
-        # FATAL if the stream was requested without a cursor, because then the cursor cannot be the reason.
+        # If the stream was requested without a cursor, `action_for` returns FATAL, because the cursor cannot be the
+        # reason for the error.
         400: Row(Action.RESYNC, None, None),
         401: Row(_REFRESH, _REFRESH, _REFRESH),
         403: Row(_REFRESH, _REFRESH, _REFRESH),
-        # The server is still processing another submit with the same idempotency key.
+        # The server is still processing another request with the same idempotency key.
         409: Row(None, None, _WAIT),
         429: Row(_WAIT, _WAIT, _WAIT),
         503: Row(_WAIT, _WAIT, _WAIT),
@@ -83,12 +90,12 @@ STATUS_TABLE: Final = MappingProxyType(
 
 
 def action_for(status: int, kind: RequestKind, *, has_cursor: bool = False) -> Action:
-    """Look up the action for a response.
+    """Return the client's action for a response.
 
     Args:
         status: The HTTP status code.
         kind: The kind of the request.
-        has_cursor: Whether the request for a stream carried a cursor. Without one, a 400 is fatal.
+        has_cursor: Whether the request for a stream had a cursor. If not, the action for the status 400 is FATAL.
     """
     row = STATUS_TABLE.get(status)
     found: Action | None = None if row is None else getattr(row, kind.value)
@@ -100,14 +107,17 @@ def action_for(status: int, kind: RequestKind, *, has_cursor: bool = False) -> A
 
 
 def is_event_stream(content_type: str | None) -> bool:
-    """Whether a Content-Type is `text/event-stream`. Parameters are ignored: the stream is always UTF-8."""
+    """Whether a Content-Type is `text/event-stream`. Its parameters, such as `charset`, are ignored, because an event
+    stream is always UTF-8.
+    """
     return content_type is not None and content_type.partition(";")[0].strip().lower() == "text/event-stream"
 
 
 def retry_after(value: str | None) -> float | None:
-    """Parse the seconds of a Retry-After header; None if the header is absent, a date or invalid.
+    """Parse the number of seconds in a Retry-After header. Returns None if the header is absent, a date or invalid.
 
-    The number is not capped: a delay that the retry policy does not allow must end the retries. [TW-CLI-046]
+    The number has no upper limit, because a wait that the retry policy does not allow must end the retries.
+    [TW-CLI-046]
     """
     if value is None or not (value.isascii() and value.isdigit()):
         return None
