@@ -82,11 +82,11 @@ def _where_bytes_go(rows: list[dict]) -> str:
     return (
         f"With one event per step, the stream has {row['stream']:,} bytes. Of these, {floor:,} bytes are the text, {seqs:,} bytes "
         f"are sequence numbers, and {frame} × {n:,} bytes are the other characters of the two lines of each event. Together "
-        f"this is {bare / floor:.2f} × the text. A text needs a check every 64 changes, so {checks} events contain a check. "
+        f"this is {bare / floor:.2f} × the size of the text. A text needs a check every 64 changes, so {checks} events contain a check. "
         f"A check makes an event {row['checks'] / checks:.0f} bytes longer, and all checks together are "
-        f"{row['checks'] / floor:.2f} × the text. The target of 4.6 × would leave {left / checks:.0f} bytes for each check, "
+        f"{row['checks'] / floor:.2f} × the size of the text. The target of 4.6 × would leave {left / checks:.0f} bytes for each check, "
         f"which is not enough even for the decimal digits of a CRC. The protocol therefore needs "
-        f"{row['stream'] / floor:.2f} × the text. This overhead is insignificant by default, because servers merge events."
+        f"{row['stream'] / floor:.2f} × the size of the text. This overhead is insignificant by default, because servers merge events."
     )
 
 
@@ -104,9 +104,9 @@ def finding() -> str:
     exact = ", ".join(f"{name} {right}" for name, right in result["exact"].items())
     return (
         "\n\n".join(parts)
-        + f"\n\nThe correctness of the diffs was tested with {result['edits']} small changes, including changes of a type. These numbers "
-        f"of changes were reproduced exactly: {exact}.\n\n"
-        f"The numbers are medians of the CPU time of {result['repetitions']} repetitions, measured with Python {result['python']} on "
+        + f"\n\nThe correctness of the diffs was tested with {result['edits']} small changes, including changes of a type. Each "
+        f"library reproduced this number of the changes exactly: {exact}.\n\n"
+        f"The numbers are median CPU times of {result['repetitions']} repetitions, measured with Python {result['python']} on "
         f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
     )
@@ -420,8 +420,7 @@ def applying() -> str:
             )
         )
     return (
-        "\n\n".join(tables)
-        + f"\n\nThe numbers are medians of the CPU time of {result['repetitions']} repetitions, "
+        "\n\n".join(tables) + f"\n\nThe numbers are median CPU times of {result['repetitions']} repetitions, "
         f"measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 

@@ -99,7 +99,7 @@ class Requirement:
 
 @dataclass
 class Specification:
-    """Requirements, fenced blocks and references of the chapters, and violations of the rules."""
+    """The requirements, fenced blocks and references in the chapters, and the violations of the rules for chapters."""
 
     requirements: list[Requirement] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
@@ -133,7 +133,7 @@ def read(folder: Path = SPEC) -> Specification:
 
 
 def missing_identifiers(names: set[str]) -> list[str]:
-    """Return identifiers below the highest of their area that are neither defined nor withdrawn."""
+    """Return the identifiers that are missing below the highest number of each area, unless they are withdrawn."""
     greatest: dict[str, int] = {}
     for name in names:
         greatest[name[:-3]] = max(greatest.get(name[:-3], 0), int(name[-3:]))
@@ -222,7 +222,7 @@ def _requirement(
         spec.errors.append(f"{where}: {name} is not of this chapter's area")
     if definition["override"]:
         role, _, other = definition["override"].partition("/")
-        # Clients have one profile, except for the optional features of the other profiles.
+        # A requirement for clients is in the profile `client`, unless it belongs to an optional feature.
         own = "client" if role == "client" and profile in {"core", "durable"} else profile
         profile = other or own
     if role not in ROLES or profile not in PROFILES:
@@ -240,7 +240,7 @@ def requirements_json(spec: Specification) -> str:
 
 
 def vanished(spec: Specification, old: str) -> list[str]:
-    """Return identifiers of the old requirements.json that are neither defined nor withdrawn."""
+    """Return the identifiers in the old requirements.json that are neither defined nor withdrawn now."""
     present = {one.id for one in spec.requirements} | spec.withdrawn
     return [entry["id"] for entry in json.loads(old) if entry["id"] not in present]
 
@@ -286,7 +286,7 @@ def covered(spec: Specification, folder: Path = SPEC) -> dict[str, list[str]]:
 
 
 def _required(node: object) -> Iterator[str]:
-    """Yield the identifiers in all members `requirements` of a file, at any depth."""
+    """Yield the identifiers in every `requirements` member of a file, at any depth."""
     if isinstance(node, list):
         for child in node:
             yield from _required(child)
@@ -299,14 +299,14 @@ def _required(node: object) -> Iterator[str]:
 
 
 def reasons(text: str, heading: str) -> dict[str, str]:
-    """Map identifiers to the second column of the table under a heading of README.md."""
+    """Map each identifier in the table under a heading of README.md to its reason, the second column."""
     section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = (line.strip("| ").split(" | ", 1) for line in section.splitlines() if line.startswith("| TW-"))
     return {name: why for names, why in rows for name in identifiers(names)}
 
 
 def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
-    """Return the text of coverage.md, and the requirements with neither test data nor an entry in README.md."""
+    """Return the text of coverage.md, and the requirements that have neither test data nor an entry in README.md."""
     found = covered(spec)
     for name, test in reasons(text, WATCHED_HEADING).items():
         found.setdefault(name, []).append(test)

@@ -1,9 +1,9 @@
 """Demonstration: generate text with log-probabilities although the connection to the server breaks three times.
 
 The program starts the reference server with the default model. A proxy between the server and the client cuts three
-connections in the middle of an event. At the end, the program compares the received text with the text that the server
-stores. It also reads the counters of the server, in order to verify that the text was generated only once and that the
-client resumed from a cursor.
+connections, each in the middle of an event. At the end, the program compares the received text with the text that the
+server stores. It also reads the server's counters to verify that the text was generated only once and that the client
+resumed from a cursor.
 """
 
 import contextlib
@@ -96,14 +96,14 @@ def color(probability: float) -> str:
 
 
 def counter(metrics: str, name: str, **labels: str) -> int:
-    """Return the sum of a counter over all rows of `/metrics` that have these labels, or 0 if no row has them."""
+    """Return the sum of all values in `/metrics` of a counter with these labels, or 0 if there is no such value."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     rows = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics, re.MULTILINE)
     return int(sum(float(number) for found, number in rows if all(label in found for label in wanted)))
 
 
 def main(*, hints: bool = True) -> None:
-    """Run the demonstration. Exit with code 1 if any data was lost or duplicated, or the text was generated twice."""
+    """Run the demonstration. Exit with code 1 if data was lost or duplicated, or if the text was generated twice."""
     console.print("[bold]Starting the reference server with the default model …[/bold]")
     with reference_server() as url:
         address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
@@ -181,7 +181,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
 
 
 def inside(tail: bytes) -> bool:
-    """Return whether a connection was cut inside an event, given the last bytes that it transmitted."""
+    """Return whether the last bytes of a connection show that it was cut inside an event."""
     return not tail.endswith(b"\n\n")
 
 

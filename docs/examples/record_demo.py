@@ -1,4 +1,4 @@
-"""Run the demonstration and save its output as the SVG picture of the README.
+"""Run the demonstration and save its output as the SVG image for the README.
 
 python docs/examples/record_demo.py docs/demo.svg
 """
@@ -28,7 +28,7 @@ def record(path: Path) -> None:
     )
     demo.main(hints=False)
     svg = demo.console.export_svg(title="make demo", theme=MONOKAI, unique_id="demo")
-    # By default rich refers to a web font. Remove it, because the picture must not load external resources.
+    # By default rich refers to a web font. Remove the reference, because the image must not load external resources.
     svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font-family:[^;]+;", f"font-family: {FONT};", svg)
     path.write_text(re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL))

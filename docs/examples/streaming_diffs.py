@@ -1,9 +1,9 @@
 """Example of two functions that yield their whole value in each step, although the server sends only the changes.
 
-`write` yields a text that is appended to and occasionally replaced. `chat` yields one list of messages that is changed
-in place: its last message grows, and earlier messages change as well. Neither function computes diffs. The script
-serves both functions in a separate process, reads their streams with the client, compares each result with the last
-yielded value, and compares the bytes of the event stream with the bytes of the whole values.
+`write` yields a growing text, whose end is occasionally replaced. `chat` yields one list of messages that is changed in
+place: its last message grows, and earlier messages change as well. Neither function computes diffs. The script serves
+both functions in a separate process and reads their streams with the client. It compares each result with the last
+value that the function yielded, and the size of the event stream with the total size of all yielded values.
 
 The two workloads, a text box and a chatbot in which each step repeats all earlier content, come from Gradio
 (gradio-app/gradio). Before Gradio sent diffs, the cost of its streams was quadratic in the length of the value.
@@ -65,7 +65,7 @@ def chat(n: int = STEPS) -> Iterator[list[dict[str, str]]]:
 
 
 def last_of(name: str, n: int) -> tuple[Any, int]:
-    """Return the last value that a function yields, and the total size of all its values in bytes."""
+    """Return the last value that a function yields, and the total size in bytes of all values that it yields."""
     whole, value = 0, None
     for value in {"write": write, "chat": chat}[name](n):
         whole += len(json.dumps(value))

@@ -482,7 +482,7 @@ def test_documented_sizes_of_example_events_are_right():
     texts = {fence.text for fence in document.fences if fence.language == "sse"}
     row = next(text for text in texts if "[287,9,4,77,51]" in text)
     documented = re.search(
-        r"five candidates, (\d+) bytes", (SPEC / "08-text-generation.md").read_text("utf-8")
+        r"five candidates\. The event takes (\d+) bytes", (SPEC / "08-text-generation.md").read_text("utf-8")
     )
     assert int(documented[1]) == len(row.encode())
     two = next(text for text in texts if text.startswith('id:1-17\ndata:" world"\n\nid:1-18\ndata:"!"'))
