@@ -1,6 +1,6 @@
 """Batch formation (`BatchQueue`, `BatchBuilder`): decide which items form a batch, and when the batch may start.
 
-The module contains only decisions. It has no clock and starts nothing. Callers pass the current time as an argument.
+This module only makes decisions. It reads no clock and starts no batch. Callers pass the current time as an argument.
 
 Waiting items are grouped by their batch key. This table shows when a group is ready to form a batch:
 
@@ -67,7 +67,7 @@ class BatchQueue(Generic[T]):
         return len(self._items)
 
     def add(self, item: T, place: BatchSlot, principal: str, arrived: float) -> None:
-        """Add a waiting item. Items must be added in the order of their times of arrival (`arrived`)."""
+        """Add a waiting item. Items must be added in the order in which they arrived (`arrived`)."""
         waiting = Waiting(place, principal, arrived)
         self._items[item] = waiting
         group = self._groups.setdefault(place.key, _Group())
@@ -112,7 +112,8 @@ class BatchQueue(Generic[T]):
         return BatchBuilder(self, self._bounds, now)
 
     def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
-        """Start choosing late joiners, that is items that join a running batch. They do not wait for `timeout`.
+        """Return a builder that chooses late joiners, that is items that join a running batch. Late joiners need not
+        wait for `timeout`.
 
         Args:
             now: Current time.
@@ -128,7 +129,7 @@ class BatchQueue(Generic[T]):
         return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
-        """Whether a batch with this batch key may start now, without waiting for more items."""
+        """Whether a batch of items with this batch key may start now, without waiting for more items."""
         oldest = next(iter(self._groups[key].items.values()))
         return key in self._full or oldest.arrived + self._bounds.timeout <= now
 

@@ -1,6 +1,6 @@
-"""Apply the mappings that a batched generator yields to the values of its rows.
+"""Update the values of a batch's rows with the mappings that a batched generator yields.
 
-A mapping maps the numbers of rows to values, `Append`, `Last` or exceptions.
+The keys of a mapping are row numbers. Its values are new values for the rows, `Append`, `Last` or exceptions.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ def take(
     """Apply a yielded mapping to the values of the rows.
 
     Returns:
-        The rows that end with this mapping, each with its outcome.
+        The rows that end because of this mapping, each with its outcome.
 
     Raises:
-        InvalidValueError: The yielded object is not a mapping, or contains the number of a row that does not exist.
+        InvalidValueError: The yielded object is not a mapping, or one of its keys is not the number of an existing row.
     """
     if yielded is None:
         return []

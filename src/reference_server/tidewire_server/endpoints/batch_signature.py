@@ -152,7 +152,8 @@ def _value_type(annotation: Any) -> Any:
 
 
 def _appends(annotation: Any) -> bool:
-    """Whether the function yields only `Append` and `Last[Append]` according to its annotation, and no whole values."""
+    """Whether the function, according to its annotation, yields only `Append` and `Last[Append]` and never a whole
+    value."""
     if get_origin(annotation) in {Union, types.UnionType}:
         return all(_appends(each) or _is_control_type(each) for each in get_args(annotation))
     if get_origin(annotation) is Last:
@@ -161,7 +162,7 @@ def _appends(annotation: Any) -> bool:
 
 
 def _is_control_type(annotation: Any) -> bool:
-    """Whether the annotation is not the type of a value.
+    """Whether the annotation controls a row or reports an error, instead of being the type of a value.
 
     This is the case for exception classes, and for `Append` and `Last` without a type argument.
     """

@@ -1,6 +1,7 @@
 """Schemas of an endpoint's input and value.
 
-They are derived from the signature of the endpoint's function, and convert between JSON and Python objects.
+The schemas are derived from the signature of the endpoint's function. They also convert between JSON and Python
+objects.
 """
 
 import collections.abc
@@ -90,7 +91,8 @@ class InputShape:
             raise refused_input(error, value, pointer, known) from None
 
     def as_given(self, value: BaseModel) -> Any:
-        """Convert an input to the argument of functions such as `validate` and `cost` in the endpoint's options.
+        """Convert an input to the argument that is passed to functions in the endpoint's options, such as `validate`
+        and `cost`.
 
         If the endpoint's function takes a pydantic model, the result is this model. Otherwise the result is an object that
         has the function's parameters as attributes.
@@ -107,7 +109,8 @@ class InputShape:
         return arguments
 
     def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:
-        """Build the keyword arguments for a batched call: one list of inputs, or one list for each member of the input."""
+        """Build the keyword arguments for a batched call. They contain one list of inputs, or one list for each member
+        of the input."""
         arguments: dict[str, Any]
         if self.whole is not None:
             arguments = {self.whole: list(values)}
@@ -132,7 +135,8 @@ class InputShape:
 
     @functools.cached_property
     def _fields(self) -> dict[str, str]:
-        """Field name in the pydantic model for each parameter. Cached, because computing `model_fields` is slow."""
+        """Name of the pydantic model's field for each parameter. The names are cached, because computing `model_fields`
+        is slow."""
         return {(field.alias or name): name for name, field in self.model.model_fields.items()}
 
     def _members(self, value: BaseModel) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def _check_strictly(value: JsonValue) -> None:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters and annotations of an endpoint's function. The schemas of the endpoint are created from them."""
+    """Parameters and annotations of an endpoint's function, from which the endpoint's schemas are created."""
 
     members: dict[str, tuple[Any, Any]]
     """Annotation and default of each parameter that is a member of the input. A required member has the default `...`."""
@@ -245,7 +249,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def _without_none(annotation: Any) -> Any:
     """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Other annotations are unchanged.
 
-    An annotation with None allows users to call the function directly, without a server.
+    Users write such an annotation so that they can also call the function directly, without a server.
     """
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
@@ -313,7 +317,8 @@ def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:
-    """Return the names of attributes and globals in the code of a function, including its nested functions."""
+    """Return the names of the attributes and globals that the code of a function uses, including the code of nested
+    functions."""
     pending = [getattr(_annotated(function), "__code__", None)]
     names: set[str] = set()
     while pending:
@@ -325,7 +330,7 @@ def names_in(function: Callable[..., Any]) -> set[str]:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the annotations. For an object that can be called, this is its `__call__` method."""
+    """Return the function that has the annotations. If the object is not a function, this is its `__call__` method."""
     if isinstance(function, types.FunctionType | types.MethodType):
         body: Callable[..., Any] = inspect.unwrap(function)
         return body

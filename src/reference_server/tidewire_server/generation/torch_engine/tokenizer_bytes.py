@@ -55,7 +55,7 @@ def _decoders(decoder: dict[str, Any] | None) -> set[str]:
 def _byte_level_alphabet() -> dict[str, int]:
     """Return a table that maps the characters of the byte-level BPE alphabet to bytes.
 
-    The bytes of printable Latin-1 characters are represented by these characters. All other bytes are represented by the
+    The byte of a printable Latin-1 character is represented by that character. All other bytes are represented by the
     characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
