@@ -48,7 +48,7 @@ def has_token(request: Request) -> bool:
 
 
 def choice(request: Request, name: str, default: str, other: str) -> str:
-    """Return a query parameter whose value must be `default` or `other`. If it is absent, return `default`.
+    """Return a query parameter whose value must be `default` or `other`. If the parameter is absent, return `default`.
 
     Raises:
         ProblemError: The parameter has another value.

@@ -1,8 +1,8 @@
 """Stream tokens, which are short-lived credentials in the URL of one job's event stream.
 
 Browsers need them because `EventSource` cannot send an Authorization header. The server does not store tokens. A token
-consists of its expiry time and an HMAC over that time and the job's id. It gives access to a single stream, and every
-server process with the same secret accepts it.
+consists of its expiry time and an HMAC over that time and the job's id. A token gives access to a single stream, and
+every server process with the same secret accepts the token.
 """
 
 import base64
@@ -73,7 +73,7 @@ _CHALLENGE: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 def _parts(token: str) -> tuple[bytes, bytes]:
     """Split a token into its expiry time and its HMAC.
 
-    For a malformed token, return zero bytes, which match no HMAC.
+    For a malformed token, return an HMAC of zero bytes, which matches no real HMAC.
     """
     try:
         content = base64.b64decode(f"{token}=".encode("ascii"), altchars=b"-_", validate=True)
