@@ -90,7 +90,8 @@ class BatchCall:
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
         """Start the function for some items, and return without waiting for it. The caller must call `run`
-        afterwards."""
+        afterwards.
+        """
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
@@ -128,7 +129,8 @@ class BatchCall:
 
     def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
         """Assign each item to the free row with the lowest number. Skip items that were cancelled since they left the
-        queue."""
+        queue.
+        """
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
         assigned: dict[int, BatchRow] = {}

@@ -1,5 +1,6 @@
 """Types for batched calls: items taken from the queue, rows of a call, and the interface through which a call uses
-jobs."""
+jobs.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ Outcome = JsonValue | Unset | BaseException
 
 class BatchedJob(Protocol):
     """Interface through which a batched call uses a job. The argument `index` is the index of an item within the
-    job."""
+    job.
+    """
 
     @property
     def id(self) -> str:
@@ -24,7 +26,8 @@ class BatchedJob(Protocol):
 
     def waits(self, index: int) -> bool:
         """Whether the item is still waiting for a batch. The result is False if the item was cancelled or its deadline
-        has passed."""
+        has passed.
+        """
 
     def input(self, index: int) -> BaseModel:
         """Return the item's validated input."""

@@ -153,7 +153,8 @@ def _value_type(annotation: Any) -> Any:
 
 def _appends(annotation: Any) -> bool:
     """Whether the function, according to its annotation, yields only `Append` and `Last[Append]` and never a whole
-    value."""
+    value.
+    """
     if get_origin(annotation) in {Union, types.UnionType}:
         return all(_appends(each) or _is_control_type(each) for each in get_args(annotation))
     if get_origin(annotation) is Last:

@@ -81,7 +81,8 @@ class Context:
 
 class RowContext(Context):
     """Context of one row of a batched call. The call can continue after the row has ended, so later reports for the row
-    are ignored."""
+    are ignored.
+    """
 
     def _write(self, action: Callable[[ItemWriter], None]) -> None:
         try:

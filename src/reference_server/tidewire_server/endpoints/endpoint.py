@@ -240,7 +240,8 @@ class Endpoint:
 
     def _read_padding(self) -> BaseModel | None:
         """Return the input with which batches are padded, or None if batches are padded by repeating their last
-        input."""
+        input.
+        """
         batching = self.batching
         if batching is None:
             return None
@@ -266,7 +267,8 @@ class Endpoint:
 
     def _check_value_options(self, options: Options) -> None:
         """Validate `columns`, `validate`, `initial` and `links`, so that errors appear at registration instead of at
-        the first request."""
+        the first request.
+        """
         here = f"endpoint {self.name!r}"
         columns = options.columns
         if isinstance(columns, str):
@@ -331,7 +333,8 @@ class Endpoint:
 
     def columns(self, value: BaseModel) -> list[str]:
         """Return the JSON Pointers of the item's columns, that is of the texts and arrays to which each row of output
-        appends. The pointers are relative to the item's value."""
+        appends. The pointers are relative to the item's value.
+        """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text else []
         else:

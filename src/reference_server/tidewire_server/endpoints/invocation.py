@@ -113,7 +113,8 @@ async def _drain(
     values: AsyncIterator[Any], endpoint: Endpoint, writer: ItemWriter, journal: LogWriter
 ) -> Any:
     """Write all values that an async generator yields. Return `_NOTHING` if the generator yields no value, otherwise
-    None."""
+    None.
+    """
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
     first = True

@@ -110,7 +110,8 @@ class InputShape:
 
     def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:
         """Build the keyword arguments for a batched call. They contain one list of inputs, or one list for each member
-        of the input."""
+        of the input.
+        """
         arguments: dict[str, Any]
         if self.whole is not None:
             arguments = {self.whole: list(values)}
@@ -136,7 +137,8 @@ class InputShape:
     @functools.cached_property
     def _fields(self) -> dict[str, str]:
         """Name of the pydantic model's field for each parameter. The names are cached, because computing `model_fields`
-        is slow."""
+        is slow.
+        """
         return {(field.alias or name): name for name, field in self.model.model_fields.items()}
 
     def _members(self, value: BaseModel) -> dict[str, Any]:
@@ -318,7 +320,8 @@ def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def names_in(function: Callable[..., Any]) -> set[str]:
     """Return the names of the attributes and globals that the code of a function uses, including the code of nested
-    functions."""
+    functions.
+    """
     pending = [getattr(_annotated(function), "__code__", None)]
     names: set[str] = set()
     while pending:

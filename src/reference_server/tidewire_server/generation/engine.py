@@ -68,7 +68,8 @@ class EngineCapabilities:
 @dataclass
 class Delta:
     """A block of generated tokens. Each list has one element per token, or is empty if the request did not ask for
-    it."""
+    it.
+    """
 
     text: list[str] = field(default_factory=list)
     """Text that each token adds. A token adds an empty string if a character is still incomplete, or if the text may be the

@@ -30,7 +30,8 @@ EXAMPLES: list[dict[str, Any]] = [
 
 def columns_of(request: Generate) -> list[str]:
     """Return the JSON Pointers of the lists (columns) that the request asks for. Each list gets one element per
-    token."""
+    token.
+    """
     return [f"/{name}" for name in request.columns]
 
 

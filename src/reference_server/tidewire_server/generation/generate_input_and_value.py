@@ -177,7 +177,8 @@ class Generate(BaseModel):
     @property
     def columns(self) -> list[str]:
         """Names of the columns that the request asks for. A column is a member of the value that grows with each
-        token."""
+        token.
+        """
         wanted = {
             "text": True,
             "token_ids": self.logprobs or self.top_logprobs > 0 or self.ranks or self.token_text,

@@ -1,5 +1,6 @@
 """Handlers of the discovery requests, which return the server's capabilities and limits, and the schemas of its
-endpoints."""
+endpoints.
+"""
 
 from collections.abc import Callable, Mapping
 

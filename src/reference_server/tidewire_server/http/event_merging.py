@@ -36,7 +36,8 @@ _MAX_PATHS: Final = 1024
 
 class EventMerger:
     """Merges the logged events that follow a reader's cursor. Call `add` for each chunk of events, and then `frames`
-    once."""
+    once.
+    """
 
     def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:
         """Create a merger for the events after the reader's cursor.

@@ -1,5 +1,6 @@
 """Problem responses in the form of an event stream. Browsers need them, because `EventSource` hides the HTTP status of
-a response from the page."""
+a response from the page.
+"""
 
 from starlette.responses import Response
 

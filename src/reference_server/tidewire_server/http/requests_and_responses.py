@@ -30,7 +30,8 @@ def json_response(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """Create a JSON response. The response has the header `Cache-Control: no-store`, unless `headers` contains another
-    value for it."""
+    value for it.
+    """
     content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
     return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
 
@@ -69,7 +70,8 @@ def header(request: Request, name: bytes) -> str:
 
 def root_of(request: Request) -> str:
     """Return the path of the API root, as it appears in the URLs that clients use. The path includes the path prefix of
-    a proxy."""
+    a proxy.
+    """
     prefix: str = request.scope.get("root_path", "")
     return prefix.rstrip("/") + API_ROOT
 

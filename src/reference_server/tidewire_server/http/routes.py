@@ -169,9 +169,7 @@ class TidewireApp:
                 if (stream := scope.pop(STREAM, None)) is not None:
                     await stream(send)
             finally:
-                del scope[
-                    "tidewire.http.response"
-                ]  # Break the reference cycle between the connection and the scope.
+                del scope["tidewire.http.response"]  # break the reference cycle between connection and scope
         else:
             await send({"type": "websocket.close", "code": 1000})
 

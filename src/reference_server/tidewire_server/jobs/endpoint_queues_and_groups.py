@@ -22,7 +22,8 @@ from tidewire_server.store.interfaces import QueueEntry
 @dataclass(slots=True, eq=False)
 class ConcurrencyGroup:
     """Endpoints that share a concurrency limit. An endpoint without a `concurrency_group` is the only endpoint in its
-    group."""
+    group.
+    """
 
     limit: float
     endpoint_queues: "list[EndpointQueue]" = field(default_factory=list)
@@ -80,7 +81,8 @@ class EndpointQueue:
     @property
     def max_items(self) -> float:
         """Maximum number of items in one job. If the endpoint has no other items, all items of such a job can run or
-        wait."""
+        wait.
+        """
         return self.calls * self.max_rows_per_call + self.max_queue_size
 
 

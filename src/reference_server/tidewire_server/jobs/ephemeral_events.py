@@ -13,7 +13,8 @@ _QUEUE_KEY = "queue"
 
 def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
     """Publish a job's queue position. If `message` is None, withdraw the published position. Call this function on the
-    event loop."""
+    event loop.
+    """
     log.set_ephemeral_event(
         _QUEUE_KEY, None if message is None else messages.ephemeral_frame("queue", message)
     )

@@ -127,7 +127,8 @@ class Job:
     @property
     def raised(self) -> BaseException | None:
         """Exception that an item's function raised, or None. If several items failed, this is the exception of the
-        first failed item."""
+        first failed item.
+        """
         return next((item.raised for item in self._items if item.raised is not None), None)
 
     # ---- running -----------------------------------------------------------------------------------------------
@@ -301,7 +302,8 @@ class Job:
 
     async def fail(self, error: Problem, *, status: str | None = None) -> None:
         """Fail all unfinished items, or only the items with a certain status. If no unfinished item remains, end the
-        job."""
+        job.
+        """
         for index, item in enumerate(self._items):
             if item.status not in ENDED and status in {None, item.status}:
                 await self._end_item(index, "failed", error)
@@ -324,7 +326,8 @@ class Job:
 
     def set_deadline(self, seconds: float) -> None:
         """Set the job's deadline, as a number of seconds after the job was submitted. Items that are unfinished at the
-        deadline fail."""
+        deadline fail.
+        """
         expired = problem(
             "deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted"
         )
@@ -355,7 +358,8 @@ class Job:
 
     def cancel_soon(self) -> None:
         """Start a background task that cancels all items. This method can be called from a callback of the event
-        loop."""
+        loop.
+        """
         self._in_background(self.cancel())
 
     async def abandon(self) -> None:

@@ -210,7 +210,8 @@ class JobService:
         size: int,
     ) -> Job:
         """Create the `Job` object for a job's record. The argument `document` is the current state of the job, and
-        `size` the size of the state in bytes."""
+        `size` the size of the state in bytes.
+        """
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
         log_writer = LogWriter(
@@ -298,7 +299,8 @@ class JobService:
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished
-        before."""
+        before.
+        """
         job = self._live.get(record.id)
         if job is None:
             return False

@@ -119,7 +119,8 @@ def _truncate_detail(found: Problem) -> Problem:
 
 def status_of(items: Sequence[str]) -> JobStatus:
     """Return the status of a job whose items have all ended. The argument `items` contains the statuses of the
-    items."""
+    items.
+    """
     succeeded = items.count("succeeded")
     if succeeded:
         return "succeeded" if succeeded == len(items) else "partially_failed"

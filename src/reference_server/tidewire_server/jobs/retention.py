@@ -49,7 +49,8 @@ class JobCleanup:
 
     async def ended(self, record: JobRecord) -> None:
         """Store the record of a job that has ended. If the store fails, the cleanup task tries again in its next
-        sweep."""
+        sweep.
+        """
         try:
             await self._jobs.save(record)
         except StoreError:  # the sweep retries and logs the error

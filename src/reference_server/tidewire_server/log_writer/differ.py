@@ -55,7 +55,8 @@ _MISSING: Final = object()
 
 class NotPlainError(StrictJsonError):
     """A value contains a Python type that is not plain JSON, such as a tuple or a model. The value must be converted
-    first."""
+    first.
+    """
 
 
 class ShadowCopy:

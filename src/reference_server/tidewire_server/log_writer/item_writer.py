@@ -252,7 +252,8 @@ class ItemWriter:
 
     def _invalid(self, value: Any, error: ValueError) -> InvalidValueError:
         """Make the error for a value that the document rejected. The paths in the error are relative to the value, not
-        to the state."""
+        to the state.
+        """
         if isinstance(error, InvalidValueError):
             return error
         # The error names the path of an op, and this path may not exist in the value. Check the value itself to find a
@@ -303,7 +304,8 @@ class ItemWriter:
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
         """Convert a row to separate appends. This is needed for a job with several items, because the state of such a
-        job has no columns."""
+        job has no columns.
+        """
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
@@ -346,8 +348,7 @@ class ItemWriter:
             raise self.failure
 
     def _check_rollback(self, path: str, value: Any = None) -> None:
-        """Raise an error if a change would retract text, but the endpoint does not declare the capability
-        `rollback`."""
+        """Raise an error if a change would retract text of a column, although the endpoint does not declare `rollback`."""
         if self._rollback:
             return
         for column in self._columns:

@@ -140,7 +140,7 @@ def epoch_block(
         DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
     """
     document = Document(state, columns)
-    # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of this log. If the new
+    # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of that log. If the new
     # attempt used the same epoch, the readers would mistake the new events for the lost events. A random increment of
     # the epoch makes that unlikely.
     cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
@@ -471,7 +471,8 @@ class LogWriter:
 
     def _open(self, state: OpenEvent, size: int) -> bool:
         """Make sure that an event of this kind is open and can grow by `size` bytes. Return False if even a new event
-        is too small."""
+        is too small.
+        """
         if self._state is not state or size > self._budget:
             self._close()
             budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
@@ -590,7 +591,8 @@ class LogWriter:
 
     def _log_text(self, encoded: bytes, grown: Iterable[str]) -> None:
         """Queue an append for a job that has a single column, which is a text. If no text check is due, the diff
-        consists only of the appended string."""
+        consists only of the appended string.
+        """
         due = note_growth(self._unchecked, grown)
         self._closed.append(shape(b'[["r",%b]]' % encoded, self._checks(due)) if due else encoded)
 
@@ -676,7 +678,8 @@ class LogWriter:
 
     def commit_now(self, now: float) -> tuple[int, int]:
         """See `Writer.commit_now`. If the log is in memory, this method writes to the log directly, without starting a
-        task."""
+        task.
+        """
         self.waits_until = None
         if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
@@ -773,7 +776,8 @@ class LogWriter:
 
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
-        ended."""
+        ended.
+        """
         with self._lock:
             self._ended = True
             self._close()

@@ -84,7 +84,8 @@ def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
 
 def _append(path: str, elements: list[Any], limit: int, room: int, start: int) -> Iterator[Op]:
     """Make ops that append elements to an array, several elements per op. An element that is too large for one op is
-    set in parts."""
+    set in parts.
+    """
     group: list[Any] = []
     filled = 0
     for index, element in enumerate(elements, start):

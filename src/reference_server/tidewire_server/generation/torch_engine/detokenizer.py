@@ -30,7 +30,8 @@ class TextStream:
 
     def feed(self, token_id: int) -> str:
         """Add a token, and return the text that later tokens can no longer change. If a stop string is complete, set
-        `stopped`."""
+        `stopped`.
+        """
         if token_id in self._vocabulary.special:
             return ""
         text = self._decoder.decode(self._vocabulary.bytes_of(token_id))

@@ -181,7 +181,8 @@ class TorchEngine:
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
         """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are
-        merged."""
+        merged.
+        """
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
         job = Request(
@@ -380,7 +381,8 @@ class TorchEngine:
 
 def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
     """Deliver results to their readers. Schedule only one callback for each event loop, instead of one for each
-    token."""
+    token.
+    """
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Request, Delta | EngineError]]] = defaultdict(
         list
     )

@@ -62,7 +62,8 @@ class Prefill(Generic[S]):
 @dataclass(frozen=True)
 class StepPlan(Generic[S]):
     """Plan of one forward pass: the requests for which the pass decodes one token, and the prompt chunks that it
-    processes."""
+    processes.
+    """
 
     decode: list[S]
     prefill: list[Prefill[S]]

@@ -1,5 +1,6 @@
 """Compute log-probabilities, ranks and the n most probable tokens. They are computed before temperature and filters are
-applied."""
+applied.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ class BackpressuredSender:
 
     async def abort(self) -> None:
         """Abort the connection because the response is incomplete, and wait until the ASGI server has detected the
-        abort."""
+        abort.
+        """
         self._connection.abort()
         if self._listener is not None:
             await asyncio.wait([self._listener], timeout=_ABORT_SECONDS)

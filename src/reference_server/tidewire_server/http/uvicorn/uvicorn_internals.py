@@ -121,7 +121,8 @@ class UvicornConnection:
 
     def abort(self) -> None:
         """Close the connection and discard its buffers. A normal close would wait until the client has read the
-        buffered data."""
+        buffered data.
+        """
         if self._transport is not None:
             drop(self._transport)
 
@@ -171,7 +172,8 @@ class UvicornConnection:
 
 def drop(transport: Any) -> None:
     """Abort a connection and discard its buffers, including the kernel's buffer, whose content would otherwise be
-    retransmitted."""
+    retransmitted.
+    """
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):  # the socket is already closed

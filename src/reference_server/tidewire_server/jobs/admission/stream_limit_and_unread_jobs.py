@@ -90,7 +90,8 @@ class StreamReaders:
 
     def pause(self) -> None:
         """Stop all timers because the server shuts down. During the shutdown, the server itself disconnects the
-        readers."""
+        readers.
+        """
         self._paused = True
         for watched in self._watched.values():
             self._stop_timer(watched)
