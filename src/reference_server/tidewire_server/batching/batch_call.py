@@ -9,8 +9,9 @@ Each item is a *row* of the call. The kind of function decides how the call runs
   def             | in a worker thread  | it must check `ctx.cancelled`           | when the call returns
   generator       | in a worker thread  | it is closed between two yields         | at `Last`, or when the call returns
 
-A row that is cancelled or exceeds its deadline ends at once, and its later results are dropped. When the function has
-ended, the worker is released for the next batch, even if the ends of the rows are not written to the log yet.
+If a row is cancelled or exceeds its deadline, the row ends at once, and the function's later results for it are
+dropped. When the function has ended, the worker is released for the next batch, even if the log does not show yet that
+the rows have ended.
 """
 
 import asyncio

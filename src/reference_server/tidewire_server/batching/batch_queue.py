@@ -10,8 +10,8 @@ Waiting items are grouped by their batch key. This table shows when a group is r
                  |   or its oldest item has waited `timeout`               |
   not ready      | otherwise                                              | the group waits for more items
 
-The scheduler's queue, which is fair among principals, determines the order of the items. It offers them in this order to
-a `BatchBuilder`, which accepts or skips each item:
+The scheduler's queue, which is fair among principals, determines the order of the items. The scheduler offers the items
+in this order to a `BatchBuilder`, which accepts or skips each item:
 
   offered item                     | decision of the builder
   ---------------------------------+----------------------------------------------------------------
@@ -23,7 +23,8 @@ a `BatchBuilder`, which accepts or skips each item:
   late joiner of a running batch   | same rules; but if the oldest item has another key that is ready, skipped
 
 The builder accepts the first item of a batch without checking its cost, because the server has already rejected requests
-with an input whose cost exceeds `max_cost`. The time of every operation is independent of the number of waiting items.
+with an input whose cost exceeds `max_cost`. The duration of every operation is independent of the number of waiting
+items.
 """
 
 import math
@@ -164,7 +165,7 @@ class BatchBuilder(Generic[T]):
         return max(0, self._bounds.max_size - self.rows)
 
     def __call__(self, item: T) -> bool:
-        """Add an item to the batch if it fits. Returns whether the item was added."""
+        """Add an item to the batch if it fits. Return whether the item was added."""
         waiting = self._queue.find(item)
         if waiting is None or self.rows >= self._bounds.max_size or waiting.principal in self._closed:
             return False

@@ -138,7 +138,7 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
 
 
 def _value_type(annotation: Any) -> Any:
-    """Return the type of one value, that is the annotation without exception classes, `Append` and `Last`."""
+    """Return the type of one value. This is the annotation without exception classes, `Append` and `Last`."""
     if get_origin(annotation) in {Append, Last}:
         return _value_type(get_args(annotation)[0])
     if annotation in {Append, Last}:

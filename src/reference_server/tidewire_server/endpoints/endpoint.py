@@ -312,7 +312,7 @@ class Endpoint:
         return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
 
     def _may_retract(self) -> bool:
-        """Return the default of the capability `rollback`, that is whether the function may retract text.
+        """Return whether the function may retract text. This is the default of the capability `rollback`.
 
         A generator that yields whole values may replace earlier text. A function that writes to a `Stream` only
         appends, unless its code mentions `truncate`. If the function of an endpoint without `rollback` retracts text,
@@ -332,7 +332,7 @@ class Endpoint:
         return self.value.to_json(found)  # type: ignore[no-any-return]
 
     def columns(self, value: BaseModel) -> list[str]:
-        """Return the JSON Pointers of the item's columns, that is of the texts and arrays to which each row of output
+        """Return the JSON Pointers of the item's columns. Columns are the texts and arrays to which each row of output
         appends. The pointers are relative to the item's value.
         """
         if self._columns is None:

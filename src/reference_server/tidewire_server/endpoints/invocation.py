@@ -8,7 +8,7 @@
   generator                   | in a worker thread; it is closed between two values
 
 Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end.
-Until then, it occupies its concurrency slot, so that the concurrency limit of the endpoint is never exceeded.
+Until then, the function occupies a concurrency slot, so that the endpoint's concurrency limit is never exceeded.
 """
 
 import asyncio

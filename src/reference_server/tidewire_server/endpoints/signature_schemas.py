@@ -160,7 +160,7 @@ class ValueShape:
     """Initial value of an item if the endpoint streams: an empty text, array or object, or None for other types."""
 
     def to_json(self, value: Any) -> Any:
-        """Convert a value to plain JSON types, that is dicts, lists, strings, numbers, booleans and None.
+        """Convert a value to plain JSON types: dicts, lists, strings, numbers, booleans and None.
 
         Raises:
             InvalidValueError: The value cannot be represented as JSON.

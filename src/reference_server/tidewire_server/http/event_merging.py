@@ -4,11 +4,11 @@ The rules come from section 5.5 of the specification:
 
 - Only diffs of the same epoch are merged. Snapshots and `done` are sent unchanged. A diff before such an event is not
   merged with a diff after it.
-- The merged diff has the id of the last event that it replaces. Its member `on` is the seq of the event before the
-  first event that it replaces.
+- The merged diff has the id of the last event that it replaces. The member `on` of the merged diff is the sequence
+  number of the event before the first replaced event.
 - If one of the replaced events contains a check of a text, the merged diff contains a check of the same text in the
-  resulting state. It is computed from the original check and the text that was appended afterwards. If that is not
-  possible, the next event starts a new merged diff.
+  resulting state. The new check is computed from the original check and the text that was appended afterwards. If the
+  new check cannot be computed, the next event starts a new merged diff.
 - The merged diff is never larger than `max_event_bytes`, and never larger than the events that it replaces.
 
   op    | how it is merged with the earlier ops

@@ -14,9 +14,9 @@ contains a single larger event. The data that the server sends depends on the sp
     smaller, or that some were trimmed          |
   accepts no byte for `stall_timeout`           | nothing; the server closes the connection
 
-The server never closes a stream only because its reader is slow [TW-DIF-068]. It prepares a chunk only when there is
-space in the send buffer, so a slow reader costs no more than a fast reader. A reader that has sent the cursor `0-0`
-gets every event as it was logged [TW-RES-017].
+The server never closes a stream only because the reader is slow [TW-DIF-068]. The server prepares a chunk only when
+there is space in the send buffer, so a slow reader costs no more than a fast reader. A reader that has sent the cursor
+`0-0` gets every event as it was logged [TW-RES-017].
 """
 
 import asyncio

@@ -13,7 +13,7 @@ MAX_KEY: Final = 255
 
 
 def parse_cursor(sent: str | None) -> Cursor | None:
-    """Parse the cursor that a reader sent. Returns None if the reader sent no cursor.
+    """Parse the cursor that a reader sent. Return None if the reader sent no cursor.
 
     Raises:
         ProblemError: The text is not a cursor.

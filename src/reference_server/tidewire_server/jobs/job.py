@@ -18,8 +18,8 @@ The table shows how the status of an item changes:
   ended      | any                                   | unchanged
 
 The job ends after its last item has ended. Its status is succeeded if all items succeeded, and partially_failed if some
-items succeeded. If none succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
-cancelled while it ends normally, the event that is logged first decides.
+items succeeded. If no item succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
+cancelled at the moment at which it ends normally, the event that is logged first decides its status.
 """
 
 import asyncio

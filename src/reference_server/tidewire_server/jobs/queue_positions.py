@@ -51,7 +51,7 @@ class QueuePositions:
         return position
 
     def changes(self, waiting: Iterator[QueueEntry], size: int) -> list[tuple[str, int]]:
-        """Return the jobs for which a new position must be published now, each with its position.
+        """Return the jobs for which a new position must be published now, together with their positions.
 
         Args:
             waiting: Waiting items, in the order in which they will run.

@@ -15,8 +15,8 @@ has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
-attempt, a new epoch with the reason `rewound` is started if an item had started, or if the log may have lost its last
-events [TW-RES-035] [TW-RES-039].
+attempt, the log stays in its epoch, unless an item had started or the log may have lost its last events. In these two
+cases, a new epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
 """
 
 import sys

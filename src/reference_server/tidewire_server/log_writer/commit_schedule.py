@@ -3,7 +3,7 @@
 A separate callback, timer or task for each job would cost more than writing the job's event.
 
 A *round* commits all jobs that are due. When the server is overloaded and rounds take long, the server waits longer
-between two events of one stream. It then merges more appends into one event, so that all jobs together cost less:
+between two events of one stream. More appends are then merged into one event, so that all jobs together cost less:
 
   duration of a round           | time between two events of one stream
   ------------------------------+-------------------------------------------------------

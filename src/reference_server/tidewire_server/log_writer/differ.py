@@ -1,7 +1,7 @@
 """Computation of diffs between the whole values that a generator yields.
 
-A generator may mutate one object and yield it repeatedly, so the differ must keep a copy of the previous value.
-`ShadowCopy` copies arrays and objects, and shares strings, numbers and other immutable values. Each step therefore
+A generator may mutate one object and yield it repeatedly, so the differ must keep a copy of the previous value
+(`ShadowCopy`). The copy shares strings, numbers and other immutable values with the yielded object. Each step therefore
 copies and writes only the changed parts.
 
 If a value contains a long array, such as the history of a training run, comparing all elements at every yield would be
@@ -24,8 +24,8 @@ table shows when a change is found:
 
 Full comparisons therefore take at most 2 % of the time. If a function yields every 20 ms, every step finds all changes in
 arrays of up to about 10,000 elements. If a function yields in a tight loop, changes in the middle of a long array are
-found later. An element is always copied completely, in its state at the time of the comparison. If an array became
-shorter, or if all of its last 3 elements changed, the step compares the whole array.
+found later. An element is always copied completely, with the content that it has at the time of the comparison. If an
+array became shorter, or if all of its last 3 elements changed, the step compares the whole array.
 """
 
 import time

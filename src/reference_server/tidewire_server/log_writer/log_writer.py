@@ -19,8 +19,9 @@ its states and the effect of each kind of change:
            |                      |                          | close and begin ROWS     | separate event
 
   A commit, reading the value, and the end of an item or of the job close the event. After a commit or a read, a new
-  APPENDS event opens at once for the texts that grew, since the next append most often continues one of them. Without
-  merging (`merge_window` is 0) the state is always NONE, and each append or row is a separate event.
+  APPENDS event opens at once for the texts that grew, because the next append usually continues one of these texts. If
+  `merge_window` is 0, appends are not merged. The state is then always NONE, and each append or row is a separate
+  event.
 
 When the writer closes an event, it applies the event's pieces of text and its rows to the document, encodes the event as
 JSON, and adds the text checks that are due (see `text_check_schedule`). Elements of arrays were applied when they arrived.
@@ -97,7 +98,7 @@ _AROUND_STATE: Final = 48
 
 
 class OpenEvent(Enum):
-    """States of the event that collects changes before a commit; see the table at the top of this module."""
+    """States of the event that collects changes before a commit. The table at the top of this module describes them."""
 
     NONE = "none"
     APPENDS = "appends"
@@ -155,7 +156,7 @@ def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], rea
 
 
 class LogWriter:
-    """The only writer of a job's log; see the docstring of this module."""
+    """The only writer of a job's log. The docstring of this module describes how it works."""
 
     __slots__ = (
         "_append_at_once",
@@ -281,7 +282,7 @@ class LogWriter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Paths of the columns, that is of the texts and arrays in the state to which rows and string diffs append."""
+        """Paths of the columns. Columns are the texts and arrays in the state to which rows and string diffs append."""
         return self._columns
 
     @property
@@ -403,7 +404,7 @@ class LogWriter:
         return True
 
     def row(self, members: Sequence[Any]) -> None:
-        """Append a row, that is append one string or element to each column of the job.
+        """Append a row: one string or element for each column of the job.
 
         Raises:
             DiffError: The number of members differs from the number of columns, or a member has the wrong type.
@@ -601,7 +602,9 @@ class LogWriter:
         self._closed.append(shape(b"[%b]" % b",".join(ops), self._checks(due)))
 
     def take(self) -> list[bytes]:
-        """Remove and return the diffs that wait for a commit, each as JSON. The caller must hold the lock."""
+        """Remove and return the diffs that wait for a commit. Each diff is encoded as JSON. The caller must hold the
+        lock.
+        """
         texts = self._texts
         self._close()
         taken, self._closed, self.backlog = self._closed, [], 0

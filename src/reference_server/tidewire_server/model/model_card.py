@@ -55,9 +55,7 @@ differs, so that the weights differ. Their quality is the same.
 
 
 def write(record: dict[str, Any]) -> str:
-    """Return the text of the model card. The argument is the training record, that is the content of
-    `training.json`.
-    """
+    """Return the text of the model card. The argument is the training record, which is the content of `training.json`."""
     model, settings, corpus, result = record["model"], record["settings"], record["corpus"], record["result"]
     return CARD.format(
         millions=f"{model['parameters'] / 1e6:.1f}",

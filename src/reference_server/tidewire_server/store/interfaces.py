@@ -7,10 +7,10 @@ in a service shared by several servers. Every implementation follows these rules
   another writer has appended events in the meantime. Two concurrent writers therefore cannot both succeed.
 - `append` returns when the events are as durable as the store's `durability` attribute promises. Readers do not see the
   events earlier.
-- An append also stores the changes to the job's record. Both are stored atomically.
+- An append stores the events together with the changes to the job's record, in one atomic step.
 - The `done` event is never trimmed. The state of a job is kept longer than its other events.
-- A reader is only an offset into the log, so a slow or abandoned reader costs no memory beyond that offset.
-- After a job has ended, it uses only as much memory as the implementation documents.
+- For a reader, only an offset into the log is stored, so a slow or abandoned reader uses no other memory.
+- After a job has ended, the job uses only as much memory as the documentation of the implementation says.
 """
 
 from bisect import bisect_right

@@ -8,7 +8,7 @@ from tidewire_server.generation.engine import Delta, EngineError
 
 
 class DeltaQueue:
-    """Queue of one request's token blocks. The queue merges all blocks that the reader has not taken yet into one block.
+    """Queue of the token blocks of one request. All blocks that the reader has not taken yet are merged into one block.
 
     The methods are not thread-safe. Call them on the reader's event loop.
     """

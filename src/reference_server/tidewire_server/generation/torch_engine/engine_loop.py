@@ -48,7 +48,9 @@ SPARE_TOKENS = 8
 
 @dataclass(eq=False, kw_only=True)
 class Request(RunningSequence):
-    """A request in the engine, with its detokenizer and the queue from which its reader takes the generated tokens."""
+    """A request in the engine, together with its detokenizer, and with the queue from which the reader takes the
+    generated tokens.
+    """
 
     input: Generate
     text: TextStream
@@ -113,8 +115,8 @@ class TorchEngine:
             | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
         )
-        # If the tokenizer has no normalizer, each token covers at least one byte. The size of a prompt in bytes is then an
-        # upper bound of its number of tokens, so most prompts can be accepted without tokenizing them.
+        # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
+        # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
         self._wake = threading.Condition()
         # The lock of `_wake` protects the scheduler and the attributes below.
@@ -169,7 +171,8 @@ class TorchEngine:
     async def check(self, request: Generate) -> None:
         """Validate a request; see `Engine.check`.
 
-        The prompt is tokenized only if its size in bytes does not already show that it fits into the context.
+        If the size of the prompt in bytes already shows that the prompt fits into the context, the prompt is not
+        tokenized.
 
         Raises:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.

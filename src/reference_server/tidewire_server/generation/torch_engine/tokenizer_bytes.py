@@ -18,7 +18,8 @@ class UnsupportedTokenizerError(Exception):
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """Read the vocabulary of a tokenizer. The result has at least `size` ids; unused ids have empty bytes.
+    """Read the vocabulary of a tokenizer. The result contains at least `size` ids. Ids that the tokenizer does not use
+    have empty bytes.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.

@@ -3,7 +3,7 @@
 The operations are:
 
 - Check whether the body of the request has arrived, and whether the client is slow to read the response.
-- Distinguish a slow client from a stalled one. Abort the connection of a stalled client and discard its buffers.
+- Distinguish a slow client from a stalled client. Abort the connection of a stalled client and discard its buffers.
 - Detect that a client has disconnected, even if the client had sent another request on the connection while it received
   a stream.
 - Send a body of unknown length to an HTTP/1.0 client, which does not support chunked encoding.

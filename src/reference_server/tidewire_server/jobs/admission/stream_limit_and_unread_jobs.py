@@ -1,4 +1,6 @@
-"""Limit on the open streams of each principal, and cancellation of jobs that no client reads any more."""
+"""Limit on the number of open streams of each principal, and cancellation of jobs whose stream no client reads any
+more.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -68,7 +70,7 @@ class StreamReaders:
         self._start_timer(watched)
 
     def attach(self, job: str) -> Callable[[], None]:
-        """Register a reader of a job. Returns a function that must be called when the reader disconnects."""
+        """Register a reader of a job. Return a function that must be called when the reader disconnects."""
         watched = self._watched.get(job)
         if watched is None:
             return _ignore_disconnect

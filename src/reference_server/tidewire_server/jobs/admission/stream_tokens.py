@@ -39,7 +39,9 @@ class StreamTokens:
         self._clock = clock
 
     def make(self, job: str) -> tuple[str, float]:
-        """Create a token for a job's stream. Returns the token, and its expiry time in seconds since the Unix epoch."""
+        """Create a token for a job's stream. Return the token and its expiry time. The time is in seconds since the
+        Unix epoch.
+        """
         expires_at = int(self._clock() + self._ttl)
         expiry = _EXPIRY.pack(expires_at)
         return base64.urlsafe_b64encode(expiry + self._mac(expiry, job)).decode().rstrip("="), expires_at
