@@ -314,7 +314,8 @@ def _returns(body: Callable[..., Any]) -> Any:
 
 
 def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside of `functools.partial` objects, because these objects have no name and no docstring."""
+    """Return the function inside of `functools.partial` objects. The objects themselves have no name and no
+    docstring."""
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 

@@ -353,7 +353,7 @@ class _MergedDiff:
         if proof is None:
             return
         if len(proof) > 1:
-            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path..
+            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path.
         else:
             self._checks[path] = [proof[0] - n]
 

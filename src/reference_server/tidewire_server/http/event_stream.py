@@ -326,8 +326,8 @@ class EventStream:
         Return None if events after the cursor were trimmed.
         """
         at = await self._log.state()
-        # Merging needs the columns of the cursor's epoch, which are unknown if the log's newest event is in a later
-        # epoch.
+        # Merging needs the columns of the epoch to which the cursor belongs. They are unknown if the newest event of
+        # the log is in a later epoch.
         if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
         merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)

@@ -48,8 +48,8 @@ def score(logits: torch.Tensor, chosen: torch.Tensor, n: int) -> Scores:
 def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     """Return the ids of the n highest logits per row, [B, n], ordered by descending logit, then by ascending id.
 
-    This function replaces `torch.topk`, which does not define which of several equal logits it selects, or in which
-    order, so that its results differ between devices.
+    The ids that `torch.topk` returns are not used. It does not define which of several equal logits it selects, or in
+    which order, so the ids would differ between devices.
     """
     size = logits.shape[-1]
     if n == 0:
