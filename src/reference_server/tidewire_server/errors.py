@@ -70,7 +70,8 @@ class ItemError(Exception):
             found = Problem(
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
-        # The registry says whether a registered code is retryable [TW-ERR-004]. For custom codes, `members` says so.
+        # For a registered code, the registry defines whether the error is retryable [TW-ERR-004]. For a custom code,
+        # `members` does.
         custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
         overrides = {name: self.members[name] for name in custom if name in self.members}
         return Problem(**(self.members | to_json(found) | overrides))

@@ -45,7 +45,7 @@ _TURN: Final = 0.0005
 
 
 class BatchCall:
-    """One call of a batched function, with the items (rows) that the call processes.
+    """One call of a batched function. It processes several items, which are the rows of the call.
 
     The methods run on the event loop, with one exception: if the function is a synchronous generator, its worker thread
     writes the yielded values to the rows.

@@ -38,12 +38,12 @@ class Batching:
 
     @property
     def depends_on_inputs(self) -> bool:
-        """Whether batching depends on the inputs, because the endpoint has a `key` or a `cost` function."""
+        """Whether batching depends on the inputs, that is whether the endpoint has a `key` or a `cost` function."""
         return self.key is not None or self.cost is not None
 
     @property
     def has_fixed_sizes(self) -> bool:
-        """Whether batches are padded to one of several fixed sizes, because the endpoint has the option `sizes`."""
+        """Whether batches are padded to fixed sizes, that is whether the endpoint has the option `sizes`."""
         return bool(self.sizes)
 
     def padded(self, rows: int) -> int:

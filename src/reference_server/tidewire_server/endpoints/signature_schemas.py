@@ -61,7 +61,7 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True)
 class InputShape:
-    """Input schema of an endpoint. Validates inputs, and converts them to arguments of the endpoint's function."""
+    """Input schema of an endpoint. It validates inputs, and converts them to arguments of the endpoint's function."""
 
     model: type[BaseModel]
     whole: str | None
@@ -147,7 +147,9 @@ class InputShape:
 
 @dataclass(frozen=True)
 class ValueShape:
-    """Value schema of an endpoint. Converts the values of the endpoint's function to JSON, and validates them."""
+    """Value schema of an endpoint. It converts the values that the endpoint's function produces to JSON, and validates
+    them.
+    """
 
     adapter: TypeAdapter[Any]
     rows: TypeAdapter[list[Any]]
@@ -272,7 +274,7 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
 
 
 def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
-    """Create the schema of an input from a signature, and the schema of a value from its annotation.
+    """Create the input schema from a signature, and the value schema from the annotation of the value.
 
     Raises:
         TypeError: An annotation has no JSON Schema.
@@ -315,7 +317,8 @@ def _returns(body: Callable[..., Any]) -> Any:
 
 def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function inside of `functools.partial` objects. The objects themselves have no name and no
-    docstring."""
+    docstring.
+    """
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 

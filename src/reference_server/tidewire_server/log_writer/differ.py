@@ -246,8 +246,8 @@ class ShadowCopy:
         kept: dict[str, Any] = {}
         for name, member in new.items():
             known = old.get(name, _MISSING)
-            # If `known is member`, the member is immutable. The copy never shares arrays or objects with the yielded
-            # value, because the function may still mutate them.
+            # If `known is member`, the member is immutable. The copy shares no arrays or objects with the yielded
+            # value, because the function may still mutate these.
             if known is member:
                 kept[name] = member
             elif known is _MISSING:

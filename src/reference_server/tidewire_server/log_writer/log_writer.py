@@ -327,9 +327,9 @@ class LogWriter:
         """Append a piece to a text, if the open event already contains an append to this text.
 
         This is the fast path of `append` for consecutive tokens. A call of `Stream.append` must take at most 0.5 µs of
-        CPU time, including the time for merging. It takes 0.40 µs with this method, 2.5 µs if each piece goes through
-        `append`, and 1.1 µs if this method applied each piece separately (bench/finding.py, Python 3.11, two cores
-        under load).
+        CPU time, including the time for merging. It takes 0.40 µs with this method. It would take 2.5 µs if each piece
+        went through `append`, and 1.1 µs if this method applied each piece separately (bench/finding.py, Python 3.11,
+        two cores under load).
 
         Returns:
             False if the caller must use `append`, because the open event does not contain the text, or because the
@@ -373,8 +373,8 @@ class LogWriter:
         """Append a row to an open event that collects rows, if possible. The caller must hold the lock.
 
         This is the fast path of `row`. A call of `Stream.row` with three columns must take at most 1.6 µs of CPU time.
-        It takes 1.3 µs because the rows of an event are applied together, and 3.8 µs if each row is applied separately
-        (bench/finding.py, measured as in `append_text`).
+        The rows of an event are applied together, so that a call takes 1.3 µs. If each row were applied separately, it
+        would take 3.8 µs (bench/finding.py, measured as in `append_text`).
 
         Args:
             members: One string or element for each column.

@@ -1,9 +1,10 @@
 """Configuration of `tidewire serve`, merged from flags, environment variables and a TOML file by pydantic-settings.
 
 A value is taken from a flag, the environment, the file, the server's code or the default, in this order of precedence.
-A setting has the same name everywhere. For example, it is `max_queue_size` in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in
-the environment, and `--max-queue-size` on the command line. An error about an unknown name or an invalid value contains
-the flag, the environment variable or the line of the file that the name or value comes from.
+A setting has the same name everywhere. For example, the maximum queue size is `max_queue_size` in the file,
+`TIDEWIRE_MAX_QUEUE_SIZE` in the environment, and `--max-queue-size` on the command line. An error about an unknown name
+or an invalid value contains the flag, the environment variable or the line of the file that the name or value comes
+from.
 
 Import this module only if the command will serve, because importing pydantic-settings takes 0.15 s of CPU time.
 """

@@ -29,7 +29,7 @@ class DeltaQueue:
         self._ready.set()
 
     async def take(self) -> Delta:
-        """Wait for tokens and return all tokens since the last call as one block.
+        """Wait for tokens. Return all tokens that were added since the last call as one block.
 
         Raises:
             EngineError: The request failed. This error is raised after all tokens that were generated before the failure

@@ -82,7 +82,7 @@ class StepPlan(Generic[S]):
 
 
 class StepScheduler(Generic[S]):
-    """Scheduler for continuous batching. Keeps the waiting and running requests, and assigns slots to them.
+    """Scheduler for continuous batching. It keeps the waiting and running requests, and assigns slots to them.
 
     Args:
         slots: Maximum number of requests that run at the same time.
