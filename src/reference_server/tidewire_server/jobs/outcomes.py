@@ -1,4 +1,6 @@
-"""Outcomes of items and jobs. Converts exceptions to problems, and computes the status, error and usage of a job."""
+"""Outcomes of items and jobs: conversion of exceptions to problems, and computation of the status, error and usage of a
+job.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
