@@ -3,9 +3,9 @@
     endpoint ──► principals in the order of their turns ──► each principal's entries, first in, first out
 
 Each time an item of a principal is taken, the principal moves to the end of the turn order. If a principal without
-waiting items submits a job, it joins the turn order at the end. Even ten thousand waiting items of one principal
-therefore do not delay the first item of another principal. An item that is skipped because it does not fit keeps its
-position.
+waiting items submits a job, that principal joins the turn order at the end. Even ten thousand waiting items of one
+principal therefore do not delay the first item of another principal. An item that is skipped because it does not fit
+keeps its position.
 """
 
 from collections import OrderedDict, deque
