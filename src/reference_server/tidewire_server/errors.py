@@ -14,7 +14,7 @@ It is also the prefix of codes that are not registered, contain no dot, and are 
 
 
 class ProblemError(Exception):
-    """Error to which the server responds with a problem document.
+    """Error for which the server sends a problem document as the response.
 
     Attributes:
         problem: Body of the response.
@@ -47,7 +47,7 @@ class ItemError(Exception):
     """Exception that a function raises to fail the current item with a message for the client.
 
     Args:
-        message: Text for the client. The client does not receive the exception's traceback or cause.
+        message: Error message for the client. The client does not receive the exception's traceback or cause.
         code: Registered error code such as `"input_too_long"`, absolute URI, or name that contains a dot. Any other
             name gets a prefix, so that `"empty"` becomes `item_refused.empty`.
         members: Additional members of the problem, such as a limit. With a custom code, `retryable` can also be
@@ -61,7 +61,7 @@ class ItemError(Exception):
         self.members = members
 
     def problem(self) -> Problem:
-        """Return the problem details that become the item's member `error`."""
+        """Return the problem details of this error. They become the member `error` of the item."""
         if self.code in REGISTRY:
             found = problem(self.code, self.message)
         else:
@@ -70,7 +70,8 @@ class ItemError(Exception):
             found = Problem(
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
-        # The registry says whether a registered code is retryable [TW-ERR-004]. For custom codes, `members` says so.
+        # For a registered code, the registry defines whether the error is retryable [TW-ERR-004]. For a custom code,
+        # `members` does.
         custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
         overrides = {name: self.members[name] for name in custom if name in self.members}
         return Problem(**(self.members | to_json(found) | overrides))

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a server, which are read by `GET /metrics`. Process metrics are not included."""
+"""Prometheus metrics of a server, which `GET /metrics` returns. Process metrics are not included."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 class Metrics:
     """Prometheus metrics of one server.
 
-    Counters on hot paths are plain integers, which are added to the Prometheus counters when the metrics are
+    On hot paths, events are counted in plain integers. These are added to the Prometheus counters when the metrics are
     read.
     """
 
@@ -22,7 +22,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
         """Number of bytes of event streams that were sent but are not yet added to `streamed_bytes`."""
-        self._events = self._bytes = 0  # logged, but not yet added to their counters
+        self._events = self._bytes = 0  # logged, but not yet added to the Prometheus counters
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs accepted and stored.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item has started.", "endpoint")
@@ -55,7 +55,9 @@ class Metrics:
             self.stream_requests.labels(cursor)
 
     def measure(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """Register a gauge with one value for each endpoint. `read` returns the values when the metrics are read."""
+        """Register a gauge with one value for each endpoint. When the metrics are read, the function `read` is called
+        to get the values.
+        """
         self.registry.register(_PerEndpoint(f"tidewire_{name}", help_text, read))
 
     def add(self, counter: Counter, amount: int, *labels: str) -> None:

@@ -1,4 +1,4 @@
-"""Authentication with bearer tokens, each of which belongs to a principal.
+"""Authentication with bearer tokens. Each token belongs to a principal.
 
 A principal has access only to its own jobs. A request for another principal's job gets the same response as a request
 for an unknown job. If the server has no tokens, all clients are the same anonymous principal.
@@ -52,8 +52,8 @@ class TokenPrincipals:
             return ANONYMOUS
         scheme, _, token = (authorization or "").partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
-        # Compare with all tokens, each in constant time. Otherwise the response time would reveal information about the
-        # tokens.
+        # Compare the received token with all accepted tokens, each in constant time. Otherwise the response time would
+        # reveal information about the accepted tokens.
         found = [name for known, name in self._principals.items() if hmac.compare_digest(known, digest)]
         if scheme.lower() != "bearer" or not found:
             detail = "send 'Authorization: Bearer TOKEN' with a token that this server accepts"

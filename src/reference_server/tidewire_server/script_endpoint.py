@@ -155,7 +155,8 @@ _NAMES: Final = (
 
 
 def _tag(name: str) -> Tag:
-    # In the location of a validation error, the prefix distinguishes the tag from the name of a member.
+    # The tags have this prefix so that a tag in the location of a validation error cannot be mistaken for the name of a
+    # member.
     return Tag(f"step {name}")
 
 

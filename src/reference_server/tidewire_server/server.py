@@ -215,7 +215,7 @@ class Server:
         return self._app
 
     def configure(self, **options: Any) -> None:
-        """Change settings. Must be called before the server is first used.
+        """Change settings. This method must be called before the server is first used.
 
         Raises:
             pydantic.ValidationError: A setting is unknown or out of bounds.
@@ -302,7 +302,7 @@ class Server:
         Example: `with server.running() as url: …`
 
         Yields:
-            URL of the server. By default, the server uses a free port of the loopback interface.
+            The URL of the server. By default, the server uses a free port of the loopback interface.
 
         Raises:
             OSError: The address cannot be bound.
@@ -366,7 +366,7 @@ class Server:
 
 
 def _has_running_loop() -> bool:
-    """Return whether an event loop is running in this thread. A blocking call would stop the event loop."""
+    """Return whether an event loop is running in this thread. If so, a blocking call would stop the event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

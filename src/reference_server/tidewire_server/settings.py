@@ -211,7 +211,7 @@ class Settings(BaseModel):
         return Limits(**own, **ttls)
 
     def replace(self, **changes: Any) -> "Settings":
-        """Return a validated copy of the settings with some values changed.
+        """Return a validated copy of the settings in which some values are changed.
 
         Raises:
             pydantic.ValidationError: A name is unknown, or a value is out of bounds.
@@ -220,7 +220,7 @@ class Settings(BaseModel):
 
 
 class Launch(BaseModel):
-    """Settings of the `tidewire serve` process, in addition to those of its server."""
+    """Settings of the `tidewire serve` process, in addition to the settings of its server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -3,5 +3,5 @@
 - `batch_queue` decides which waiting items form a batch, and when the batch may start.
 - `batch_call` runs one batch.
 - `batch_results` splits the list that a batched function returns into one result for each row.
-- `generator_yields` applies the values that a batched generator yields to the values of its rows.
+- `generator_yields` updates the values of the rows with the objects that a batched generator yields.
 """

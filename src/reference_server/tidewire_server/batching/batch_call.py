@@ -9,8 +9,9 @@ Each item is a *row* of the call. The kind of function decides how the call runs
   def             | in a worker thread  | it must check `ctx.cancelled`           | when the call returns
   generator       | in a worker thread  | it is closed between two yields         | at `Last`, or when the call returns
 
-A row that is cancelled or exceeds its deadline ends at once, and its later results are dropped. When the function has
-ended, the worker is released for the next batch, even if the ends of the rows are not written to the log yet.
+If a row is cancelled or exceeds its deadline, the row ends at once, and the function's later results for it are
+dropped. When the function has ended, the worker is released for the next batch, even if the log does not show yet that
+the rows have ended.
 """
 
 import asyncio
@@ -44,10 +45,10 @@ _TURN: Final = 0.0005
 
 
 class BatchCall:
-    """One call of a batched function, and its rows.
+    """One call of a batched function. It processes several items, which are the rows of the call.
 
-    Its methods run on the event loop. If the function is a synchronous generator, however, its worker thread writes the
-    yielded values to the rows.
+    The methods run on the event loop, with one exception: if the function is a synchronous generator, its worker thread
+    writes the yielded values to the rows.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class BatchCall:
         may_join: Callable[[], bool],
         free: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Create a call without rows.
+        """Create a call that has no rows yet.
 
         Args:
             endpoint: The batched endpoint whose function is called.
-            join: Function that takes late joiners, which are items for a running batch, from the queue. Its arguments
-                are the number of running rows and their total cost.
+            join: Function that takes late joiners from the queue, that is items that join the running batch. Its
+                arguments are the number of running rows and their total cost.
             may_join: Function that returns whether `join` could return items. It may be called from any thread.
             free: Function that releases the worker. It is called when the endpoint's function has ended.
         """
@@ -89,7 +90,9 @@ class BatchCall:
         return sum(not row.over for row in self._rows.values())
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
-        """Start the function for some items. This method does not wait. The caller must call `run` afterwards."""
+        """Start the function for some items, and return without waiting for it. The caller must call `run`
+        afterwards.
+        """
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
@@ -101,8 +104,8 @@ class BatchCall:
             self._work = self._loop.create_future()
             self._work.set_exception(error)
         if not self._endpoint.is_generator:
-            # Mark the rows as running only after the function was started, so that the function starts earlier. This is
-            # safe, because a function that is not a generator has no results before it returns.
+            # Start the function first, and mark the rows as running afterwards, so that the function starts earlier.
+            # This is safe, because a function that is not a generator has no results before it returns.
             self._begin(rows)
 
     async def run(self) -> None:
@@ -126,7 +129,9 @@ class BatchCall:
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
-        """Assign each item to the free row with the lowest number. Items that were cancelled meanwhile are skipped."""
+        """Assign each item to the free row with the lowest number. Skip items that were cancelled since they left the
+        queue.
+        """
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
         assigned: dict[int, BatchRow] = {}
@@ -151,7 +156,7 @@ class BatchCall:
                 self._end_soon([(row, error)])
 
     def _leave(self, row: BatchRow) -> None:
-        """Mark a row as over because its item was cancelled. If no other row is running, stop the function."""
+        """Mark a row as ended because its item was cancelled. If no other row is running, stop the function."""
         row.over = True
         self._stop_if_empty()
 
@@ -174,7 +179,7 @@ class BatchCall:
     # ---- functions ---------------------------------------------------------------------------------------------
 
     def _launch(self, rows: list[BatchRow]) -> asyncio.Future[Any]:
-        """Start the function for some rows and for the padding, and return a future for its result."""
+        """Start the function for some rows and the padding inputs, and return a future for the function's result."""
         endpoint, batching = self._endpoint, self._batching
         values = [row.value for row in rows]
         padding = batching.padded(len(values)) - len(values)
@@ -212,7 +217,7 @@ class BatchCall:
                 if waiting:
                     await self._attempt(waiting, self._launch(waiting))
             return
-        if len(rows) == len(self._rows):  # during a bisect, the function may still have to run for other rows
+        if len(rows) == len(self._rows):  # after a bisect, other rows may still need the function
             await self._free()
         if error is not None:
             await self._fail(alive, error)
@@ -221,14 +226,15 @@ class BatchCall:
         for row, outcome in zip(rows, outcomes, strict=True):
             if not row.over:
                 await self._end(row, outcome)
-                # If many rows ended without a pause, the start and the end of other batches would be delayed.
+                # Ending many rows takes long. Let other tasks run in between, so that other batches start and end on
+                # time.
                 if self._loop.time() >= turn_ends:
                     await asyncio.sleep(0)
                     turn_ends = self._loop.time() + _TURN
 
     def _may_bisect(self, rows: list[BatchRow], error: Exception) -> bool:
-        # Do not bisect after an InvalidValueError. It means that the function returned invalid results for the whole batch,
-        # so the cause is not a single input.
+        # Do not bisect after an InvalidValueError. This error means that the function returned invalid results for the
+        # whole batch, so the cause is not a single input.
         return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
 
     async def _result(self, work: asyncio.Future[Any]) -> Any:
@@ -312,7 +318,7 @@ class BatchCall:
                 await asyncio.sleep(0)
 
     def _drive(self, arguments: dict[str, Any], known: int) -> None:
-        """Run a synchronous generator and apply the values that it yields. Called in a worker thread."""
+        """Run a synchronous generator and apply the values that it yields. This method runs in a worker thread."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
         _check_generator(isinstance(generator, Generator), generator)
         with closing(generator):
@@ -376,7 +382,7 @@ def _check_generator(is_one: bool, returned: Any) -> None:
 
 
 async def _replacing_exits(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """Await a call. If it raises an exception that would end the server, such as SystemExit, raise an ordinary error."""
+    """Await a call. Replace an exception that would end the server, such as SystemExit, by an ordinary error."""
     try:
         return await begin(*args)
     except (Exception, asyncio.CancelledError):

@@ -1,6 +1,6 @@
 """Batch formation (`BatchQueue`, `BatchBuilder`): decide which items form a batch, and when the batch may start.
 
-The module contains only decisions. It has no clock and starts nothing. Callers pass the current time as an argument.
+This module only makes decisions. It reads no clock and starts no batch. Callers pass the current time as an argument.
 
 Waiting items are grouped by their batch key. This table shows when a group is ready to form a batch:
 
@@ -10,8 +10,8 @@ Waiting items are grouped by their batch key. This table shows when a group is r
                  |   or its oldest item has waited `timeout`               |
   not ready      | otherwise                                              | the group waits for more items
 
-The scheduler's queue, which is fair among principals, determines the order of the items. It offers them in this order to
-a `BatchBuilder`, which accepts or skips each item:
+The scheduler's queue, which is fair among principals, determines the order of the items. The scheduler offers the items
+in this order to a `BatchBuilder`, which accepts or skips each item:
 
   offered item                     | decision of the builder
   ---------------------------------+----------------------------------------------------------------
@@ -23,7 +23,8 @@ a `BatchBuilder`, which accepts or skips each item:
   late joiner of a running batch   | same rules; but if the oldest item has another key that is ready, skipped
 
 The builder accepts the first item of a batch without checking its cost, because the server has already rejected requests
-with an input whose cost exceeds `max_cost`. The time of every operation is independent of the number of waiting items.
+with an input whose cost exceeds `max_cost`. The duration of every operation is independent of the number of waiting
+items.
 """
 
 import math
@@ -67,7 +68,7 @@ class BatchQueue(Generic[T]):
         return len(self._items)
 
     def add(self, item: T, place: BatchSlot, principal: str, arrived: float) -> None:
-        """Add a waiting item. Items must be added in the order of their times of arrival (`arrived`)."""
+        """Add a waiting item. Items must be added in the order in which they arrived (`arrived`)."""
         waiting = Waiting(place, principal, arrived)
         self._items[item] = waiting
         group = self._groups.setdefault(place.key, _Group())
@@ -112,7 +113,8 @@ class BatchQueue(Generic[T]):
         return BatchBuilder(self, self._bounds, now)
 
     def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
-        """Start choosing late joiners, that is items that join a running batch. They do not wait for `timeout`.
+        """Return a builder that chooses late joiners, that is items that join a running batch. Late joiners need not
+        wait for `timeout`.
 
         Args:
             now: Current time.
@@ -128,7 +130,7 @@ class BatchQueue(Generic[T]):
         return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
-        """Whether a batch with this batch key may start now, without waiting for more items."""
+        """Whether a batch of items with this batch key may start now, without waiting for more items."""
         oldest = next(iter(self._groups[key].items.values()))
         return key in self._full or oldest.arrived + self._bounds.timeout <= now
 
@@ -163,7 +165,7 @@ class BatchBuilder(Generic[T]):
         return max(0, self._bounds.max_size - self.rows)
 
     def __call__(self, item: T) -> bool:
-        """Add an item to the batch if it fits. Returns whether the item was added."""
+        """Add an item to the batch if it fits. Return whether the item was added."""
         waiting = self._queue.find(item)
         if waiting is None or self.rows >= self._bounds.max_size or waiting.principal in self._closed:
             return False

@@ -12,7 +12,8 @@ def by_row(returned: Any, rows: int, padding: int, columns: int | None) -> list[
         returned: Return value of the function. It is a list of values or, if `columns` is not None, one list per output.
         rows: Number of inputs, without padding.
         padding: Number of padding inputs at the end of the batch.
-        columns: Number of outputs if each output has a separate list, or None for one list of whole values.
+        columns: Number of outputs, if the function returns one list per output. None if it returns one list of whole
+            values.
 
     Returns:
         The result of each row: a value, or an exception if the function returned an exception for this row.
@@ -50,7 +51,8 @@ def _sized(returned: Any, rows: int, padding: int, what: str) -> list[Any]:
 
 
 def _listed(returned: Any) -> list[Any]:
-    # Reject strings and mappings, although they are iterable. If their length matched, `list` would split them into items.
+    # Reject strings and mappings, although they are iterable. If the length of such a value matched, `list` would split
+    # it into items.
     if isinstance(returned, str | bytes | dict | set | frozenset) or not hasattr(returned, "__len__"):
         raise InvalidValueError(f"a batched function must return a list, not {type(returned).__name__}")
     return list(returned)

@@ -1,4 +1,6 @@
-"""Types for batched calls: items from the queue, the rows of a call, and the interface of the jobs they belong to."""
+"""Types for batched calls: items taken from the queue, rows of a call, and the interface through which a call uses
+jobs.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +16,18 @@ Outcome = JsonValue | Unset | BaseException
 
 
 class BatchedJob(Protocol):
-    """The methods of a job that a batched call uses. Their argument `index` is the index of an item within the job."""
+    """Interface through which a batched call uses a job. The argument `index` is the index of an item within the
+    job.
+    """
 
     @property
     def id(self) -> str:
         """Id of the job, for log messages."""
 
     def waits(self, index: int) -> bool:
-        """Whether the item still waits for a batch. False if the item was cancelled or its deadline has passed."""
+        """Whether the item is still waiting for a batch. The result is False if the item was cancelled or its deadline
+        has passed.
+        """
 
     def input(self, index: int) -> BaseModel:
         """Return the item's validated input."""
@@ -34,7 +40,7 @@ class BatchedJob(Protocol):
 
         Args:
             index: Index of the item.
-            batch: Size of the batch, row number and waiting time, for the item's state.
+            batch: Size of the batch, row number and waiting time. They become part of the item's state.
             leave: Function to call if the item is cancelled.
         """
 
@@ -61,7 +67,7 @@ class QueuedItem:
 
 @dataclass(slots=True, eq=False)
 class BatchRow:
-    """A row of a batched call, that is one of the items that the call processes."""
+    """One of the items that a batched call processes (a row of the batch)."""
 
     job: BatchedJob
     index: int

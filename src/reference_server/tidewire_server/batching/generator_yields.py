@@ -1,6 +1,6 @@
-"""Apply the mappings that a batched generator yields to the values of its rows.
+"""Update the values of a batch's rows with the mappings that a batched generator yields.
 
-A mapping maps the numbers of rows to values, `Append`, `Last` or exceptions.
+The keys of a mapping are row numbers. Its values are new values for the rows, `Append`, `Last` or exceptions.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from tidewire_server.errors import InvalidValueError, StreamClosedError
 def take(
     yielded: Any, rows: Mapping[int, BatchRow], known: int, endpoint: Endpoint
 ) -> list[tuple[BatchRow, Outcome]]:
-    """Apply a yielded mapping to the values of the rows.
+    """Update the values of the rows with a yielded mapping.
 
     Returns:
-        The rows that end with this mapping, each with its outcome.
+        The rows that end because of this mapping, each with its outcome.
 
     Raises:
-        InvalidValueError: The yielded object is not a mapping, or contains the number of a row that does not exist.
+        InvalidValueError: The yielded object is not a mapping, or one of its keys is not the number of an existing row.
     """
     if yielded is None:
         return []
@@ -56,7 +56,7 @@ def take(
 
 
 def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
-    """Apply the object that was yielded for one row. Returns whether the row ends."""
+    """Update the value of one row with the object that was yielded for the row. Return whether the row ends."""
     if isinstance(step, BaseException):
         raise step if isinstance(step, Exception) else exit_replacement(step)
     if isinstance(step, Last):
@@ -72,7 +72,7 @@ def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
 
 
 def final(row: BatchRow, endpoint: Endpoint) -> Outcome:
-    """Validate the current value of a row that ends, and return the row's outcome."""
+    """Validate the final value of a row, and return the row's outcome."""
     try:
         endpoint.value.check(row.writer.value)
     except InvalidValueError as error:

@@ -1,1 +1,3 @@
-"""Endpoints, which are Python functions with schemas derived from their signatures, and the code that calls them."""
+"""Endpoints and the code that calls them. An endpoint is a Python function with schemas that are derived from its
+signature.
+"""

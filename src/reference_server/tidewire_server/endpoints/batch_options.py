@@ -15,7 +15,7 @@ MAX_BATCH_TIMEOUT: Final = 3600.0
 
 
 class BatchSlot(NamedTuple):
-    """Properties of an item that decide with which other items it can share a batch."""
+    """Batch key and cost of an item. They decide which other items can be in the same batch."""
 
     key: Hashable = None
     """Batch key of the item. Only items with equal batch keys share a batch."""
@@ -38,20 +38,20 @@ class Batching:
 
     @property
     def depends_on_inputs(self) -> bool:
-        """Whether the endpoint has a `key` or a `cost` function, so that batching depends on the inputs."""
+        """Whether batching depends on the inputs, that is whether the endpoint has a `key` or a `cost` function."""
         return self.key is not None or self.cost is not None
 
     @property
     def has_fixed_sizes(self) -> bool:
-        """Whether the endpoint has the option `sizes`, so that batches are padded to one of these sizes."""
+        """Whether batches are padded to fixed sizes, that is whether the endpoint has the option `sizes`."""
         return bool(self.sizes)
 
     def padded(self, rows: int) -> int:
-        """Return the size of a batch with this number of rows after padding, that is the smallest of `sizes` that fits."""
+        """Return the size to which a batch with this number of rows is padded: the smallest of `sizes` that fits."""
         return next((size for size in self.sizes if size >= rows), rows)
 
     def place(self, value: Any) -> BatchSlot:
-        """Compute the key and the cost of one input.
+        """Compute the batch key and the cost of one input.
 
         Raises:
             ValueError: The cost is negative or not finite, or the key is not hashable.

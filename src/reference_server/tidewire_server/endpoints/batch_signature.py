@@ -138,7 +138,7 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
 
 
 def _value_type(annotation: Any) -> Any:
-    """Return the type of one value, that is the annotation without exception classes, `Append` and `Last`."""
+    """Return the type of one value. This is the annotation without exception classes, `Append` and `Last`."""
     if get_origin(annotation) in {Append, Last}:
         return _value_type(get_args(annotation)[0])
     if annotation in {Append, Last}:
@@ -152,7 +152,9 @@ def _value_type(annotation: Any) -> Any:
 
 
 def _appends(annotation: Any) -> bool:
-    """Whether the function yields only `Append` and `Last[Append]` according to its annotation, and no whole values."""
+    """Whether the function, according to its annotation, yields only `Append` and `Last[Append]` and never a whole
+    value.
+    """
     if get_origin(annotation) in {Union, types.UnionType}:
         return all(_appends(each) or _is_control_type(each) for each in get_args(annotation))
     if get_origin(annotation) is Last:
@@ -161,7 +163,7 @@ def _appends(annotation: Any) -> bool:
 
 
 def _is_control_type(annotation: Any) -> bool:
-    """Whether the annotation is not the type of a value.
+    """Whether the annotation controls a row or reports an error, instead of being the type of a value.
 
     This is the case for exception classes, and for `Append` and `Last` without a type argument.
     """

@@ -1,4 +1,4 @@
-"""The context of a call (`Context`), with which an endpoint's function reports progress, notes and usage."""
+"""The context of a call (`Context`), through which an endpoint's function reports progress, notes and usage."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,11 +9,12 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 
 
 class Context:
-    """Context of the current call of an endpoint function, for cancellation, progress, notes and usage.
+    """Context of the current call of an endpoint function. The function uses it to report progress, notes and usage,
+    and to check for cancellation.
 
-    The server passes a context to a function that has a parameter annotated `Context`. In a batched function, the context
-    belongs to the whole call, and `rows` contains one context for each input. Progress and notes that the function reports
-    through the context of the call apply to every row.
+    If a function has a parameter annotated with `Context`, the server passes a context as this argument. In a batched
+    function, the context belongs to the whole call, and `rows` contains one context for each input. Progress and notes
+    that the function reports through the context of the call apply to every row.
     """
 
     def __init__(self, writer: ItemWriter | None = None, rows: Mapping[int, "Context"] | None = None) -> None:
@@ -79,7 +80,9 @@ class Context:
 
 
 class RowContext(Context):
-    """Context of one row of a batched call. Reports after the row has ended are ignored, because the call continues."""
+    """Context of one row of a batched call. The call can continue after the row has ended, so later reports for the row
+    are ignored.
+    """
 
     def _write(self, action: Callable[[ItemWriter], None]) -> None:
         try:

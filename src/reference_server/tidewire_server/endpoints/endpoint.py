@@ -239,7 +239,9 @@ class Endpoint:
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
 
     def _read_padding(self) -> BaseModel | None:
-        """Return the input with which batches are padded, or None if the last input of each batch is repeated."""
+        """Return the input with which batches are padded, or None if batches are padded by repeating their last
+        input.
+        """
         batching = self.batching
         if batching is None:
             return None
@@ -264,7 +266,9 @@ class Endpoint:
             raise ValueError(f"endpoint {self.name!r}: pad is not a valid input: {reason}") from None
 
     def _check_value_options(self, options: Options) -> None:
-        """Validate `columns`, `validate`, `initial` and `links` at registration instead of at the first request."""
+        """Validate `columns`, `validate`, `initial` and `links`, so that errors appear at registration instead of at
+        the first request.
+        """
         here = f"endpoint {self.name!r}"
         columns = options.columns
         if isinstance(columns, str):
@@ -308,11 +312,11 @@ class Endpoint:
         return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
 
     def _may_retract(self) -> bool:
-        """Return the default of the capability `rollback`, that is whether the function may retract text.
+        """Return whether the function may retract text. This is the default of the capability `rollback`.
 
-        A generator that yields whole values may replace earlier text. A function with a `Stream` only appends, unless its
-        code mentions `truncate`. If the function of an endpoint without `rollback` retracts text, the server raises an
-        error in the function.
+        A generator that yields whole values may replace earlier text. A function that writes to a `Stream` only
+        appends, unless its code mentions `truncate`. If the function of an endpoint without `rollback` retracts text,
+        the server raises an error in the function.
         """
         if self._only_appends:
             return False
@@ -328,7 +332,9 @@ class Endpoint:
         return self.value.to_json(found)  # type: ignore[no-any-return]
 
     def columns(self, value: BaseModel) -> list[str]:
-        """Return the JSON Pointers of the item's columns, relative to the item's value."""
+        """Return the JSON Pointers of the item's columns. Columns are the texts and arrays to which each row of output
+        appends. The pointers are relative to the item's value.
+        """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text else []
         else:
@@ -428,7 +434,8 @@ class Endpoint:
             content = link() if callable(link) else link
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            # If the content is an object with the member `hash`, use the hash as the version. Clients compare the two.
+            # If the content is an object with the member `hash`, use the hash as the version, because clients compare
+            # the two.
             named = content.get("hash") if isinstance(content, dict) else None
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)

@@ -23,7 +23,7 @@ def refused_input(
 ) -> ProblemError:
     """Convert a validation error to an `invalid_input` problem.
 
-    If an input has several errors, the message describes the most helpful one, and gives the number of the others.
+    If an input has several errors, the message describes the most helpful one, and says how many others there are.
 
     Args:
         error: The error that pydantic raised.

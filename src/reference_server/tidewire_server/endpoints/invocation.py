@@ -8,7 +8,7 @@
   generator                   | in a worker thread; it is closed between two values
 
 Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end.
-Until then, it occupies its concurrency slot, so that the concurrency limit of the endpoint is never exceeded.
+Until then, the function occupies a concurrency slot, so that the endpoint's concurrency limit is never exceeded.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ async def run(
     """Call an endpoint's function for one item, and write its results to the item's value.
 
     Returns:
-        `UNSET` if the endpoint streams. Otherwise the item's value, which the caller writes when it ends the item.
+        `UNSET` if the endpoint streams. Otherwise the item's value, which the caller must write when it ends the item.
 
     Raises:
         InvalidValueError: The function produced a value that is not JSON, or that does not match its schema.
@@ -112,7 +112,9 @@ def _refuse_unstarted(returned: Any) -> None:
 async def _drain(
     values: AsyncIterator[Any], endpoint: Endpoint, writer: ItemWriter, journal: LogWriter
 ) -> Any:
-    """Write all values that an async generator yields. Returns `_NOTHING` if it yields no value, otherwise None."""
+    """Write all values that an async generator yields. Return `_NOTHING` if the generator yields no value, otherwise
+    None.
+    """
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
     first = True
@@ -143,8 +145,8 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     with _closing(called):
         try:
             for value in called:
-                # Write the value even if the item was cancelled. The function may have changed the object that it yielded
-                # before, and the item's value may already contain a part of this change.
+                # Write the value even if the item was cancelled. The function may have changed an object after it had
+                # yielded this object, and the item's value may already contain a part of the change.
                 take_whole(value, endpoint, writer, first=first)
                 first = False
                 if writer.cancelled:
@@ -156,10 +158,10 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
 
 
 def keep_what_was_yielded(writer: ItemWriter) -> None:
-    """Write the part of the last yielded value that is not written yet, before the item ends (TW-JOB-057).
+    """Before the item ends, write the part of the last yielded value that was not written yet (TW-JOB-057).
 
-    The function must not change the value during this call. Call it in the thread of the function, or on the event loop if
-    the function runs on the event loop.
+    The endpoint's function must not change the value during this call. Therefore call this method where the endpoint's
+    function runs: in its thread, or on the event loop.
     """
     with contextlib.suppress(ValueError, StateTooLargeError, StreamClosedError):
         writer.catch_up()
@@ -173,8 +175,8 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
         StateTooLargeError: The job's state would exceed its limit.
         StreamClosedError: The item has ended.
     """
-    # Validate large values only at the first and the last yield. If each of n growing values were validated, the total
-    # time would be quadratic in n.
+    # Validate large values only at the first and the last yield. If the value grows and every one of n yields were
+    # validated, the total time would be quadratic in n.
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))

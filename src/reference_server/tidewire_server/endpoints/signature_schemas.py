@@ -1,6 +1,7 @@
 """Schemas of an endpoint's input and value.
 
-They are derived from the signature of the endpoint's function, and convert between JSON and Python objects.
+The schemas are derived from the signature of the endpoint's function. They also convert between JSON and Python
+objects.
 """
 
 import collections.abc
@@ -60,7 +61,7 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True)
 class InputShape:
-    """Input schema of an endpoint. Validates inputs, and converts them to arguments of the endpoint's function."""
+    """Input schema of an endpoint. It validates inputs, and converts them to arguments of the endpoint's function."""
 
     model: type[BaseModel]
     whole: str | None
@@ -90,7 +91,8 @@ class InputShape:
             raise refused_input(error, value, pointer, known) from None
 
     def as_given(self, value: BaseModel) -> Any:
-        """Convert an input to the argument of functions such as `validate` and `cost` in the endpoint's options.
+        """Convert an input to the argument that is passed to functions in the endpoint's options, such as `validate`
+        and `cost`.
 
         If the endpoint's function takes a pydantic model, the result is this model. Otherwise the result is an object that
         has the function's parameters as attributes.
@@ -107,7 +109,9 @@ class InputShape:
         return arguments
 
     def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:
-        """Build the keyword arguments for a batched call: one list of inputs, or one list for each member of the input."""
+        """Build the keyword arguments for a batched call. They contain one list of inputs, or one list for each member
+        of the input.
+        """
         arguments: dict[str, Any]
         if self.whole is not None:
             arguments = {self.whole: list(values)}
@@ -132,7 +136,9 @@ class InputShape:
 
     @functools.cached_property
     def _fields(self) -> dict[str, str]:
-        """Field name in the pydantic model for each parameter. Cached, because computing `model_fields` is slow."""
+        """Name of the pydantic model's field for each parameter. The names are cached, because computing `model_fields`
+        is slow.
+        """
         return {(field.alias or name): name for name, field in self.model.model_fields.items()}
 
     def _members(self, value: BaseModel) -> dict[str, Any]:
@@ -141,7 +147,9 @@ class InputShape:
 
 @dataclass(frozen=True)
 class ValueShape:
-    """Value schema of an endpoint. Converts the values of the endpoint's function to JSON, and validates them."""
+    """Value schema of an endpoint. It converts the values that the endpoint's function produces to JSON, and validates
+    them.
+    """
 
     adapter: TypeAdapter[Any]
     rows: TypeAdapter[list[Any]]
@@ -154,7 +162,7 @@ class ValueShape:
     """Initial value of an item if the endpoint streams: an empty text, array or object, or None for other types."""
 
     def to_json(self, value: Any) -> Any:
-        """Convert a value to plain JSON types, that is dicts, lists, strings, numbers, booleans and None.
+        """Convert a value to plain JSON types: dicts, lists, strings, numbers, booleans and None.
 
         Raises:
             InvalidValueError: The value cannot be represented as JSON.
@@ -192,7 +200,7 @@ def _check_strictly(value: JsonValue) -> None:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters and annotations of an endpoint's function. The schemas of the endpoint are created from them."""
+    """Parameters and annotations of an endpoint's function, from which the endpoint's schemas are created."""
 
     members: dict[str, tuple[Any, Any]]
     """Annotation and default of each parameter that is a member of the input. A required member has the default `...`."""
@@ -245,7 +253,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def _without_none(annotation: Any) -> Any:
     """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Other annotations are unchanged.
 
-    An annotation with None allows users to call the function directly, without a server.
+    Users write such an annotation so that they can also call the function directly, without a server.
     """
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
@@ -266,7 +274,7 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
 
 
 def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
-    """Create the schema of an input from a signature, and the schema of a value from its annotation.
+    """Create the input schema from a signature, and the value schema from the annotation of the value.
 
     Raises:
         TypeError: An annotation has no JSON Schema.
@@ -308,12 +316,16 @@ def _returns(body: Callable[..., Any]) -> Any:
 
 
 def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside of `functools.partial` objects, because these objects have no name and no docstring."""
+    """Return the function inside of `functools.partial` objects. The objects themselves have no name and no
+    docstring.
+    """
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:
-    """Return the names of attributes and globals in the code of a function, including its nested functions."""
+    """Return the names of the attributes and globals that the code of a function uses, including the code of nested
+    functions.
+    """
     pending = [getattr(_annotated(function), "__code__", None)]
     names: set[str] = set()
     while pending:
@@ -325,7 +337,7 @@ def names_in(function: Callable[..., Any]) -> set[str]:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the annotations. For an object that can be called, this is its `__call__` method."""
+    """Return the function that has the annotations. If the object is not a function, this is its `__call__` method."""
     if isinstance(function, types.FunctionType | types.MethodType):
         body: Callable[..., Any] = inspect.unwrap(function)
         return body

@@ -18,8 +18,8 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[T]):
-    """Append a string to a row's value if it is a text, or elements if it is an array. The cost does not depend on the
-    current length of the value.
+    """Append to a row's value: a string to a text, or elements to an array. The cost does not depend on the current
+    length of the value.
 
     Example:
         yield {0: Append(" world"), 3: Append("!")}
@@ -33,8 +33,8 @@ class Append(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Last(Generic[T]):
-    """End a row while the other rows of the batch continue. The row ends with the value in `Last`, or after the `Append` in
-    `Last`, or with its current value if `Last` is empty.
+    """End a row while the other rows of the batch continue. The row's final value is the value in `Last`, or the row's
+    value after the `Append` in `Last`. If `Last` is empty, the row keeps its current value.
 
     Example:
         yield {0: Append(" world"), 3: Last(Append("!")), 5: Last()}

@@ -1,7 +1,7 @@
 """Interface between the `generate` endpoint and an inference engine (`Engine`).
 
 If a request has an input member that the engine does not support, the engine rejects the request before it is queued. An
-engine never ignores an input member. It computes only the columns that the request asks for.
+engine never ignores an input member. It computes only the output lists (columns) that the request asks for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class EngineCapabilities:
 
 @dataclass
 class Delta:
-    """A block of generated tokens. Each list is a column with one element per token, or empty if it was not requested."""
+    """A block of generated tokens. Each list has one element per token, or is empty if the request did not ask for
+    it.
+    """
 
     text: list[str] = field(default_factory=list)
     """Text that each token adds. A token adds an empty string if a character is still incomplete, or if the text may be the
@@ -115,7 +117,7 @@ class Engine(Protocol):
 
     @property
     def caps(self) -> EngineCapabilities:
-        """The engine's capabilities, which never change."""
+        """The engine's capabilities. They never change."""
         ...
 
     async def check(self, request: Generate) -> None:

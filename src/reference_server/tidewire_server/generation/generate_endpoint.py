@@ -29,7 +29,9 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def columns_of(request: Generate) -> list[str]:
-    """Return the JSON Pointers of the columns that the request asks for. The value gets one element per token in each."""
+    """Return the JSON Pointers of the lists (columns) that the request asks for. Each list gets one element per
+    token.
+    """
     return [f"/{name}" for name in request.columns]
 
 
@@ -69,7 +71,7 @@ def add_engine(server: Server, engine: Engine) -> None:
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
-            ):  # if the deadline caused the cancellation, the item has already ended
+            ):  # If the deadline caused the cancellation, the item has already ended.
                 stream.set("/finish_reason", "cancelled")
             raise
         except EngineFullError as error:

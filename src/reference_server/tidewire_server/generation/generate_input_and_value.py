@@ -176,7 +176,9 @@ class Generate(BaseModel):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that the request asks for, that is of the value's members that grow with each token."""
+        """Names of the columns that the request asks for. A column is a member of the value that grows with each
+        token.
+        """
         wanted = {
             "text": True,
             "token_ids": self.logprobs or self.top_logprobs > 0 or self.ranks or self.token_text,

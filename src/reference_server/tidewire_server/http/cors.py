@@ -1,4 +1,4 @@
-"""CORS middleware, which lets web pages from other origins read responses (spec/10-browsers.md, section 10.2)."""
+"""CORS middleware, which allows web pages from other origins to read responses (spec/10-browsers.md, section 10.2)."""
 
 from collections.abc import Collection
 from typing import Final

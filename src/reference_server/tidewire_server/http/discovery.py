@@ -1,4 +1,6 @@
-"""Handlers for discovery, which describe the server's capabilities and limits, and the schemas of its endpoints."""
+"""Handlers of the discovery requests, which return the server's capabilities and limits, and the schemas of its
+endpoints.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -80,7 +82,8 @@ class DiscoveryDocuments:
             raise refuse("not_found", f"endpoint {endpoint.name!r} has no resource {name[:80]!r}")
         resource = endpoint.resource(name)
         etag = f'"{resource.version}"'
-        # A URL without the version must not be cached forever, because it stays the same when the resource changes.
+        # Responses for a URL without the version must not be cached forever, because this URL stays the same when the
+        # resource changes.
         caching = _IMMUTABLE if request.query_params.get("v") == resource.version else "no-cache"
         if self._settings.tokens:
             caching = caching.replace("public", "private")

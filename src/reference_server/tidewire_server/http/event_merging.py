@@ -2,13 +2,13 @@
 
 The rules come from section 5.5 of the specification:
 
-- Only diffs of the same epoch are merged. Snapshots and `done` are sent unchanged. Diffs before and after them are not
-  merged with each other.
-- The merged diff has the id of the last event that it replaces. Its member `on` is the seq of the event before the
-  first event that it replaces.
+- Only diffs of the same epoch are merged. Snapshots and `done` are sent unchanged. A diff before such an event is not
+  merged with a diff after it.
+- The merged diff has the id of the last event that it replaces. The member `on` of the merged diff is the sequence
+  number of the event before the first replaced event.
 - If one of the replaced events contains a check of a text, the merged diff contains a check of the same text in the
-  resulting state. It is computed from the original check and the text that was appended afterwards. If that is not
-  possible, the next event starts a new merged diff.
+  resulting state. The new check is computed from the original check and the text that was appended afterwards. If the
+  new check cannot be computed, the next event starts a new merged diff.
 - The merged diff is never larger than `max_event_bytes`, and never larger than the events that it replaces.
 
   op    | how it is merged with the earlier ops
@@ -35,7 +35,9 @@ _MAX_PATHS: Final = 1024
 
 
 class EventMerger:
-    """Merges the events after a reader's cursor. Call `add` for each chunk of events, and then `frames` once."""
+    """Merges the logged events that follow a reader's cursor. Call `add` for each chunk of events, and then `frames`
+    once.
+    """
 
     def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:
         """Create a merger for the events after the reader's cursor.
@@ -56,7 +58,7 @@ class EventMerger:
         self._diff = _MergedDiff(columns)
 
     def add(self, frames: bytes) -> None:
-        """Add the next events. They must be encoded in the way in which this server sends events.
+        """Add the next events. They must have the encoding that this server uses for events.
 
         Raises:
             ValueError: The bytes are not encoded events.
@@ -126,7 +128,7 @@ class EventMerger:
 
 
 class _PathChange:
-    """Combined change of the value at one path. It consists of an optional new value, a truncation and an append."""
+    """Combined change of the value at one path: an optional new value, followed by a truncation and an append."""
 
     __slots__ = ("added", "dropped", "is_set", "kind", "path", "value")
 
@@ -196,7 +198,7 @@ class _MergedDiff:
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:
-        """Return whether a diff can be added, which is the case if all checks can still be computed afterwards."""
+        """Return whether a diff can be added. A diff can be added if all checks can still be computed afterwards."""
         if not self._checks or type(content) is str:
             return True
         ops, renewed = _ops_and_checks(content)
@@ -230,7 +232,7 @@ class _MergedDiff:
             self._checks[path] = proof
 
     def encoded(self, on: int) -> bytes:
-        """Encode the merged diff as JSON. `on` is the seq of the event before it."""
+        """Encode the merged diff as JSON. The argument `on` is the seq of the event before the diff."""
         ops: list[list[Any]] = []
         for op in self._ops:
             if isinstance(op, _PathChange):
@@ -310,7 +312,7 @@ class _MergedDiff:
         return change
 
     def _pin(self, path: str) -> None:
-        """Keep the op of a path unchanged. Later ops for the path are added separately and do not replace it."""
+        """Keep the current op for a path unchanged. Later ops for the path are added as separate ops."""
         for each in (path, *_above(path)):
             self._changes.pop(each, None)
             self._open.discard(each)
@@ -322,7 +324,7 @@ class _MergedDiff:
         return [each for each in self._changes if each.startswith(f"{path}/")]
 
     def _pin_all(self) -> None:
-        """Keep all ops added so far unchanged. Later ops are added separately."""
+        """Keep all ops that were added so far unchanged. Later ops are added as separate ops."""
         self._changes.clear()
         self._open.clear()
         self._above.clear()
@@ -351,7 +353,7 @@ class _MergedDiff:
         if proof is None:
             return
         if len(proof) > 1:
-            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path
+            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path.
         else:
             self._checks[path] = [proof[0] - n]
 
@@ -361,9 +363,9 @@ def _ops_and_checks(content: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _check_after_append(proof: list[int], x: Any) -> list[int]:
-    """Return the numbers of a check after an append.
+    """Return the numbers that a check contains after an append.
 
-    These are a text's length and CRC-32, or only an array's length.
+    For a text, these are its length and CRC-32. For an array, this is only its length.
     """
     if len(proof) == 1:
         return [proof[0] + len(x)]

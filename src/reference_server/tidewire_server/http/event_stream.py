@@ -1,8 +1,8 @@
 """Event stream for one reader, written with raw ASGI messages.
 
-A stream stores only an offset into the log, and never a queue of copied events. It therefore uses a limited amount of
-memory: the kernel's send buffer, and one chunk that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`,
-or contains a single larger event. The data that the server sends depends on the speed of the reader:
+A stream stores only an offset into the log, and never a queue of copied events. Its memory is therefore limited to the
+kernel's send buffer and one chunk of events that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`, or
+contains a single larger event. The data that the server sends depends on the speed of the reader:
 
   the reader                                    | the server sends
   ----------------------------------------------+---------------------------------------------------------------------
@@ -14,9 +14,9 @@ or contains a single larger event. The data that the server sends depends on the
     smaller, or that some were trimmed          |
   accepts no byte for `stall_timeout`           | nothing; the server closes the connection
 
-The server never closes a stream only because its reader is slow [TW-DIF-068]. It prepares a chunk only when there is
-space in the send buffer, so a slow reader costs no more than a fast reader. A reader that has sent the cursor `0-0`
-gets every event as it was logged [TW-RES-017].
+The server never closes a stream only because the reader is slow [TW-DIF-068]. The server prepares a chunk only when
+there is space in the send buffer, so a slow reader costs no more than a fast reader. A reader that has sent the cursor
+`0-0` gets every event as it was logged [TW-RES-017].
 """
 
 import asyncio
@@ -113,7 +113,7 @@ class EventStream:
             service: Job service, which counts the readers of each job and closes the streams at shutdown.
             record: Record of the job.
             log: Log of the job.
-            plan: Event with which the stream starts.
+            plan: First event of the stream.
             release_slot: Function that releases the principal's stream slot. It is called once, when the stream ends.
             events_url: URI reference of the stream, which is sent in the `hello` event.
             headers: Additional response headers.
@@ -149,18 +149,18 @@ class EventStream:
         self._connection: UvicornConnection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Store the stream in the scope. `TidewireApp` runs the stream after the router and the middleware have
+        """Store the stream in the ASGI scope. `TidewireApp` runs the stream after the router and the middleware have
         returned.
 
         The response head passes through the middleware, but the body does not. If the stream ran inside the middleware,
         each send would pass through all wrappers that the middleware adds, and every open stream would keep these
-        wrappers and coroutines in memory.
+        wrappers in memory.
         """
         scope[STREAM] = partial(self._run, scope, receive, send)
 
     async def _run(self, scope: Scope, receive: Receive, send_head: Send, send: Send) -> None:
         try:
-            if scope["method"] == "HEAD":  # a HEAD request gets no body, so it does not count as a reader
+            if scope["method"] == "HEAD":  # A HEAD request gets no body, so it does not count as a reader.
                 await send_head({"type": "http.response.start", "status": 200, "headers": self._headers})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
@@ -260,7 +260,7 @@ class EventStream:
                 chunk = await self._read_merged(cursor)
             else:
                 chunk = await self._log.read(cursor, _CHUNK_BYTES)
-            if chunk is None:  # events were trimmed before they were sent to this slow reader
+            if chunk is None:  # Events were trimmed before they were sent to this slow reader.
                 at = await self._log.state()
                 chunk = LogChunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
             if chunk.frames or ephemeral or self._greeting:
@@ -280,7 +280,7 @@ class EventStream:
     async def _idle(self, cursor: Cursor) -> Cursor:
         """Wait until the task is woken.
 
-        Returns the id of the last event sent, because `_on_log_change` may send events meanwhile.
+        Return the id of the last event that was sent, because `_on_log_change` may send events in the meantime.
         """
         self._idle_at = cursor
         try:
@@ -305,7 +305,7 @@ class EventStream:
     def _send_directly(self, block: Block) -> bool:
         """Send a new block directly if all earlier events were sent and the send buffer is empty.
 
-        Returns whether it was sent.
+        Return whether the block was sent.
         """
         frames, state, done = block
         epoch, seq = state[0]
@@ -320,13 +320,14 @@ class EventStream:
         return True
 
     async def _read_merged(self, cursor: Cursor) -> LogChunk | None:
-        """Read the events after a cursor and merge them, or return a snapshot if it is smaller.
+        """Read the events after a cursor and merge them. If a snapshot is smaller than the merged events, return the
+        snapshot.
 
-        Returns None if events after the cursor were trimmed.
+        Return None if events after the cursor were trimmed.
         """
         at = await self._log.state()
-        # Merging needs the columns of the cursor's epoch, which are unknown if the log's newest event is in a later
-        # epoch.
+        # Merging needs the columns of the epoch to which the cursor belongs. They are unknown if the newest event of
+        # the log is in a later epoch.
         if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
         merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)
@@ -420,9 +421,9 @@ class EventStream:
         return greeting + frames
 
     def _check_heartbeat(self) -> None:
-        """Schedule a ping if no event was sent for a heartbeat interval.
+        """Cause a ping if no event was sent for a heartbeat interval.
 
-        A single timer is used, and events do not reset it.
+        Each stream has a single timer, which is not reset when an event is sent.
         """
         now, due = self._loop.time(), self._sender.sent_at + self._settings.heartbeat
         if now >= due:
@@ -431,7 +432,7 @@ class EventStream:
         self._heartbeat_timer = self._loop.call_at(due, self._check_heartbeat)
 
     async def _wait(self) -> None:
-        """Wait until the task is woken. Sends a ping if nothing was sent for a heartbeat interval."""
+        """Wait until the task is woken. Send a ping if nothing was sent for a heartbeat interval."""
         await self._wake.wait()
         await self._after_wake()
 

@@ -1,4 +1,6 @@
-"""Problem responses in the form of an event stream. In browsers, `EventSource` hides the HTTP status from the page."""
+"""Problem responses in the form of an event stream. Browsers need them, because `EventSource` hides the HTTP status of
+a response from the page.
+"""
 
 from starlette.responses import Response
 

@@ -28,16 +28,16 @@ from tidewire_server.store.interfaces import Extent
 
 
 class ReplayStart(Enum):
-    """Position in the log whose state the first snapshot of a stream shows."""
+    """Position in the log at which the first snapshot of a stream is taken."""
 
     HEAD = "head"
     OLDEST = "oldest"
 
 
 class ReplayPlan(NamedTuple):
-    """First event of a stream, which is a snapshot or the event after a cursor.
+    """First event of a stream: a snapshot, or the event after the reader's cursor.
 
-    No event is sent if both members are None.
+    If both members are None, the stream sends no event.
     """
 
     snapshot: tuple[ReplayStart, SnapshotReason] | None = None

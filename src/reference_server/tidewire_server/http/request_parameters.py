@@ -13,7 +13,7 @@ MAX_KEY: Final = 255
 
 
 def parse_cursor(sent: str | None) -> Cursor | None:
-    """Parse the cursor that a reader sent. Returns None if the reader sent no cursor.
+    """Parse the cursor that a reader sent. Return None if the reader sent no cursor.
 
     Raises:
         ProblemError: The text is not a cursor.
@@ -48,7 +48,7 @@ def has_token(request: Request) -> bool:
 
 
 def choice(request: Request, name: str, default: str, other: str) -> str:
-    """Return a query parameter whose value must be `default` or `other`. If it is absent, return `default`.
+    """Return a query parameter whose value must be `default` or `other`. If the parameter is absent, return `default`.
 
     Raises:
         ProblemError: The parameter has another value.

@@ -29,7 +29,9 @@ _log = logging.getLogger(__name__)
 def json_response(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """Create a JSON response. It has the header `Cache-Control: no-store`, unless `headers` contains another value."""
+    """Create a JSON response. The response has the header `Cache-Control: no-store`, unless `headers` contains another
+    value for it.
+    """
     content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
     return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
 
@@ -37,7 +39,8 @@ def json_response(
 def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
     """Create a problem response.
 
-    If the problem has a `retry_after_ms`, the response has a `Retry-After` in whole seconds.
+    If the problem has the member `retry_after_ms`, the response has a `Retry-After` header with the time in whole
+    seconds.
     """
     wait = (
         {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
@@ -53,8 +56,8 @@ def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -
 def header_lines(request: Request, name: bytes) -> list[str]:
     """Return the values of all header lines with this lowercase name.
 
-    This function reads the ASGI list of headers, because Starlette's mapping is slow for absent headers. The mapping
-    raises and catches an exception for each of them.
+    This function reads the ASGI list of headers, because Starlette's mapping is slow: for each absent header, it raises
+    and catches an exception.
     """
     return [str(value, "latin-1") for key, value in request.scope["headers"] if key == name]
 
@@ -66,13 +69,15 @@ def header(request: Request, name: bytes) -> str:
 
 
 def root_of(request: Request) -> str:
-    """Return the path of the API root in URLs that clients use, including the path prefix of a proxy."""
+    """Return the path of the API root, as it appears in the URLs that clients use. The path includes the path prefix of
+    a proxy.
+    """
     prefix: str = request.scope.get("root_path", "")
     return prefix.rstrip("/") + API_ROOT
 
 
 def accept_names(request: Request, media_type: str) -> bool:
-    """Return whether the `Accept` header names the media type itself, not just a wildcard, with a weight above 0."""
+    """Return whether the `Accept` header contains the media type with a weight above 0. Wildcards do not count."""
     return media_type in _ranges(request)[0]
 
 
@@ -84,8 +89,8 @@ def require_acceptable(request: Request, media_type: str) -> None:
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    # If the media type itself has weight 0, it is not acceptable even if a range includes it (RFC 9110, section
-    # 12.5.1).
+    # If the header lists the media type itself with weight 0, the type is not acceptable, even if a wildcard includes
+    # it (RFC 9110, section 12.5.1).
     if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
         raise refuse(
             "not_acceptable",
@@ -94,8 +99,8 @@ def require_acceptable(request: Request, media_type: str) -> None:
 
 
 def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return two tuples of media ranges from the `Accept` header, first those with a weight above 0, then the
-    others.
+    """Return the media ranges in the `Accept` header as two tuples: the ranges with a weight above 0, and the other
+    ranges.
     """
     return _read_ranges(",".join(header_lines(request, b"accept")))
 
@@ -129,7 +134,7 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
         optional: Whether an empty body without a Content-Type is allowed.
 
     Raises:
-        ProblemError: The body is too large or too slow, or has an unsupported media type or content coding.
+        ProblemError: The body is too large, arrives too slowly, or has an unsupported media type or content coding.
         ClientDisconnect: The connection closed before the body was complete.
     """
     declared = header(request, b"content-length")
@@ -146,7 +151,7 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
     deadline = asyncio.get_running_loop().time() + within
     while more:
         try:
-            # Nearly every body arrives together with its head. In that case, avoid the cost of a timer.
+            # Nearly every body arrives together with the head of its request. In that case, avoid the cost of a timer.
             message = await (
                 request.receive() if connection.body_received() else _received(request.receive, deadline)
             )
@@ -170,13 +175,14 @@ async def _received(receive: Receive, deadline: float) -> Message:
     """Receive the next part of a body.
 
     Raises:
-        TimeoutError: The part has not arrived by the deadline, which is a time of the event loop's clock.
+        TimeoutError: The part has not arrived by the deadline. The deadline is a time of the event loop's clock.
     """
     try:
         async with asyncio.timeout_at(deadline):
             return await receive()
     except TimeoutError:
-        # If the event loop was blocked, the part may have arrived in time without being read. Try once more to read it.
+        # If the event loop was blocked, the part may have arrived in time, but was not read yet. Try once more to read
+        # it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(0):
@@ -209,7 +215,7 @@ def _check_media_type(content_type: str) -> None:
 
 
 def failure(request: Request, error: Exception) -> Problem:
-    """Log an unexpected exception and return the problem to send to the client."""
+    """Log an unexpected exception, and return the problem that the server sends to the client."""
     if isinstance(error, StoreError):
         _log.error("%s", error)
         return problem(

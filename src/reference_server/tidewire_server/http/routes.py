@@ -154,11 +154,11 @@ class TidewireApp:
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
-            if self._service is None:  # the ASGI server does not support the lifespan protocol
+            if self._service is None:  # This ASGI server does not support the lifespan protocol.
                 await self.start()
             _remove_duplicate_prefix(scope)
             scope["app"] = (
-                self  # with an `app`, the router raises exceptions instead of sending 404 and 405 itself
+                self  # If the scope has an `app`, the router raises exceptions instead of sending 404 and 405 itself.
             )
             scope["tidewire.http.response"] = connection = UvicornConnection(
                 send, bounded=self.send_buffers_bounded
@@ -188,7 +188,8 @@ class TidewireApp:
         return self._service is not None
 
     def open_log(self) -> None:
-        """Open the log. Commands call this method before `start` in order to report early that the log is not usable.
+        """Open the log. Commands call this method before `start`, so that they can report early if the log is not
+        usable.
 
         Raises:
             StoreError: The log cannot be opened, or another server is using it.
@@ -197,7 +198,7 @@ class TidewireApp:
             self._store = open_store(self._settings)
 
     async def start(self) -> None:
-        """Start the job service and recover interrupted jobs. Does nothing if the application has already been started.
+        """Start the job service and recover interrupted jobs. If the application has already been started, do nothing.
 
         Raises:
             StoreError: The log cannot be opened or read, or another server is using it.
@@ -243,7 +244,7 @@ class TidewireApp:
     async def close(self) -> None:
         """Stop all jobs and release all resources.
 
-        Calling `start` or sending a request starts the application again.
+        A call of `start` or a request starts the application again.
         """
         service, self._service = self._service, None
         if service is not None:
@@ -472,7 +473,7 @@ class TidewireApp:
     async def _authenticate_by_token(self, request: Request) -> None:
         """Authenticate a request by its stream token.
 
-        The token gives the same access to the stream as the job's principal has.
+        With the token, a client has the same access to the stream as the job's principal.
         """
         job = request.path_params["id"]
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)

@@ -1,4 +1,5 @@
-"""Scheduling data of endpoints. It includes queue limits, statistics, and groups that share a concurrency limit.
+"""Data about endpoints for the scheduler: queue limits, statistics, and groups of endpoints that share a concurrency
+limit.
 
 the endpoint                | concurrency limit
 ----------------------------+---------------------------------------------------------------------------
@@ -20,7 +21,9 @@ from tidewire_server.store.interfaces import QueueEntry
 
 @dataclass(slots=True, eq=False)
 class ConcurrencyGroup:
-    """Endpoints that share a concurrency limit. An endpoint without a `concurrency_group` is alone in a group."""
+    """Endpoints that share a concurrency limit. An endpoint without a `concurrency_group` is the only endpoint in its
+    group.
+    """
 
     limit: float
     endpoint_queues: "list[EndpointQueue]" = field(default_factory=list)
@@ -77,7 +80,9 @@ class EndpointQueue:
 
     @property
     def max_items(self) -> float:
-        """Maximum number of items in one job. All of them can run or wait if the endpoint has no other items."""
+        """Maximum number of items in one job. If the endpoint has no other items, all items of such a job can run or
+        wait.
+        """
         return self.calls * self.max_rows_per_call + self.max_queue_size
 
 

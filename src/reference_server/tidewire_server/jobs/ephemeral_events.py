@@ -12,7 +12,9 @@ _QUEUE_KEY = "queue"
 
 
 def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
-    """Publish a job's queue position, or withdraw it if `message` is None. Must be called on the event loop."""
+    """Publish a job's queue position. If `message` is None, withdraw the published position. Call this function on the
+    event loop.
+    """
     log.set_ephemeral_event(
         _QUEUE_KEY, None if message is None else messages.ephemeral_frame("queue", message)
     )
@@ -21,7 +23,7 @@ def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
 def publish_progress(
     log: Log, loop: asyncio.AbstractEventLoop, item: int, message: messages.Progress
 ) -> None:
-    """Publish the progress of an item. Can be called from any thread."""
+    """Publish the progress of an item. This function can be called from any thread."""
     frame = messages.ephemeral_frame("progress", message)
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -34,7 +36,7 @@ def publish_progress(
 
 
 def forget_progress(log: Log, item: int) -> None:
-    """Withdraw the progress event of an item that has ended. Must be called on the event loop."""
+    """Withdraw the progress event of an item that has ended. Call this function on the event loop."""
     log.set_ephemeral_event(_progress_key(item), None)
 
 

@@ -18,8 +18,8 @@ The table shows how the status of an item changes:
   ended      | any                                   | unchanged
 
 The job ends after its last item has ended. Its status is succeeded if all items succeeded, and partially_failed if some
-items succeeded. If none succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
-cancelled while it ends normally, the event that is logged first decides.
+items succeeded. If no item succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
+cancelled at the moment at which it ends normally, the event that is logged first decides its status.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def _no_op() -> None:
 
 
 class Job:
-    """Job that is committed and has not ended. All methods must be called on one event loop."""
+    """A job that was committed to the log and has not ended. All methods must be called on one event loop."""
 
     def __init__(
         self,
@@ -126,7 +126,9 @@ class Job:
 
     @property
     def raised(self) -> BaseException | None:
-        """Exception that an item's function raised, or None. If several items failed, the exception of the first."""
+        """Exception that an item's function raised, or None. If several items failed, this is the exception of the
+        first failed item.
+        """
         return next((item.raised for item in self._items if item.raised is not None), None)
 
     # ---- running -----------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Job:
 
         Args:
             index: Index of the item.
-            free: Function to call when the item's function has ended, before the end of the item is logged.
+            free: Function that is called when the item's function has ended, and before the end of the item is logged.
         """
         item = self._items[index]
         if item.status != "queued":
@@ -177,7 +179,7 @@ class Job:
         return self._items[index].value
 
     def batch_slot(self, index: int) -> BatchSlot:
-        """Return the key and the cost of an item, which determine the batches that the item fits into."""
+        """Return the batch key and the cost of an item. They determine into which batches the item fits."""
         return self.endpoint.place(self._items[index].value)
 
     def writer(self, index: int) -> ItemWriter:
@@ -212,11 +214,11 @@ class Job:
         self._log_writer.change(ops, ends=True)
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
-        """Run the function of an item. Returns the function's value, or the exception that it raised."""
+        """Run the function of an item. Return the function's value, or the exception that it raised."""
         work = run(self.endpoint, item.value, item.writer, self._log_writer)
         if not self.endpoint.is_async:
-            # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three loop
-            # iterations.
+            # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three iterations
+            # of the event loop.
             try:
                 return await work
             except asyncio.CancelledError:
@@ -247,11 +249,12 @@ class Job:
     async def settle(
         self, index: int, outcome: JsonValue | Unset | BaseException, *, told: bool = False
     ) -> None:
-        """End a running item with the outcome of its function. Does nothing if the item has already ended.
+        """End a running item with the outcome of its function. If the item has already ended, do nothing.
 
         Args:
             index: Index of the item.
-            outcome: Final value as JSON, or an exception. `UNSET` keeps the value that was written so far.
+            outcome: Final value as JSON, or an exception. If it is `UNSET`, the item keeps the value that was written
+                so far.
             told: Whether the exception was already written to the server's log.
         """
         item = self._items[index]
@@ -286,7 +289,7 @@ class Job:
     def restore(self, items: list[Any]) -> list[QueueEntry]:
         """Restore the items of an interrupted job from its stored state.
 
-        Returns the queue entries of the queued items.
+        Return the queue entries of the queued items.
         """
         for item, stored in zip(self._items, items, strict=True):
             item.status = stored["status"]
@@ -298,7 +301,9 @@ class Job:
         return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
 
     async def fail(self, error: Problem, *, status: str | None = None) -> None:
-        """Fail all unfinished items, or only those with the given status. End the job if no unfinished item remains."""
+        """Fail all unfinished items, or only the items with a certain status. If no unfinished item remains, end the
+        job.
+        """
         for index, item in enumerate(self._items):
             if item.status not in ENDED and status in {None, item.status}:
                 await self._end_item(index, "failed", error)
@@ -320,7 +325,9 @@ class Job:
     # ---- ending early ------------------------------------------------------------------------------------------
 
     def set_deadline(self, seconds: float) -> None:
-        """Set the deadline, in seconds after the job was submitted. Items that are unfinished at the deadline fail."""
+        """Set the job's deadline, as a number of seconds after the job was submitted. Items that are unfinished at the
+        deadline fail.
+        """
         expired = problem(
             "deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted"
         )
@@ -350,7 +357,9 @@ class Job:
                     await self._end_item(index, "cancelled")
 
     def cancel_soon(self) -> None:
-        """Start a background task that cancels all items. Can be called from a callback of the event loop."""
+        """Start a background task that cancels all items. This method can be called from a callback of the event
+        loop.
+        """
         self._in_background(self.cancel())
 
     async def abandon(self) -> None:
@@ -443,6 +452,6 @@ class Job:
         self.finished.set()
 
     def announce(self, message: messages.Queue) -> None:
-        """Publish the job's queue position, unless one of its items has already started."""
+        """Publish the job's queue position, unless an item of the job has already started."""
         if self.record.status == "queued":
             publish_queue_position(self._log, message)

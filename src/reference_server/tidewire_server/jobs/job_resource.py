@@ -1,6 +1,6 @@
 """Representation of a job for `GET /v1/jobs/{id}`.
 
-The state, columns and cursor are read at the same point of the log.
+The state, the columns and the cursor in the result belong to the same event of the log.
 """
 
 from datetime import UTC, datetime

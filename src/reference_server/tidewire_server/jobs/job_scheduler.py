@@ -3,9 +3,9 @@
 The scheduler does not poll. It starts an item when the item is submitted, when a slot of the item's group or a worker
 thread becomes free, or when the oldest item of a batch has waited for `batch_timeout`.
 
-If several endpoints of one group wait for a slot, the scheduler chooses the endpoint whose next item belongs to the
-principal that was served longest ago. Among items of one principal, the oldest item runs first. Groups that wait for a
-worker thread take turns.
+If several endpoints of one group wait for a slot, the scheduler looks at the next item of each endpoint, and chooses
+the item whose principal was served longest ago. Among items of one principal, the oldest item runs first. Groups that
+wait for a worker thread take turns.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class JobScheduler:
             settings: Limits and intervals.
             start: Function that runs one item. It must call its second argument when the item's function has ended.
             find: Function that returns the job of an item, or None if the job has ended.
-            on_start: Function that is called before an item runs in a batch. It must return the job of the item.
+            on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job.
         """
         self._queue = queue
@@ -97,7 +97,8 @@ class JobScheduler:
         return self._endpoint_queues[endpoint].max_items
 
     def reserve(self, endpoint: str, items: int) -> Callable[[], None]:
-        """Reserve queue positions for the items of a new job. Two concurrent requests cannot get the same position.
+        """Reserve queue positions for the items of a new job, so that two concurrent requests cannot get the same
+        position.
 
         Returns:
             A function that releases the reservation.
@@ -136,7 +137,7 @@ class JobScheduler:
         await self._start_waiting(endpoint_queue.group)
         endpoint_queue.positions.moved(len(entries))
         waiting, found = self._queue.size(name), self._find(entries[0])
-        # If a job waits only until its batch is complete, it runs next, so it has no queue position.
+        # A job that only waits until its batch is complete will run next, so it has no queue position.
         blocked = waiting >= len(entries) and self._startable(endpoint_queue) <= 0
         if blocked and found is not None and found.waits(entries[0].index):
             position = endpoint_queue.positions.entered(job, len(entries), waiting)
@@ -153,7 +154,7 @@ class JobScheduler:
         self._announce_soon(endpoint_queue)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Stop starting items. Returns the tasks of the functions that are still running."""
+        """Start no more items. Return the tasks of the functions that are still running."""
         for group in self._groups:
             group.limit = 0
             for timer in (group.timer, *(each.timer for each in group.endpoint_queues)):
@@ -164,13 +165,13 @@ class JobScheduler:
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def _startable(self, endpoint_queue: EndpointQueue) -> float:
-        """Return the number of calls of an endpoint that could start now."""
+        """Return how many calls of an endpoint's function could start now."""
         free = endpoint_queue.group.limit - endpoint_queue.group.running
         return free if endpoint_queue.endpoint.is_async else min(free, self._threads)
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
-        if group.running >= group.limit:  # fast path, because a busy server is usually at its limit
+        if group.running >= group.limit:  # Return early, because a busy server is usually at its limit.
             return
         async with self._start_lock:
             while (endpoint_queue := self._next(group)) is not None:
@@ -198,7 +199,7 @@ class JobScheduler:
                 self._start_task(work)
 
     def _next(self, group: ConcurrencyGroup) -> EndpointQueue | None:
-        """Return the endpoint of a group that starts the next call, or None if no call can start now."""
+        """Return the endpoint of a group whose function is called next, or None if no call can start now."""
         startable = [
             each
             for each in group.endpoint_queues
@@ -259,7 +260,7 @@ class JobScheduler:
     def _release_function(
         self, endpoint_queue: EndpointQueue, rows: list[int]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Create a function that releases the slot and the thread of a call that starts now.
+        """Create a function that releases the slot and the worker thread of the call that starts now.
 
         Only the first call of the returned function has an effect.
         """
@@ -341,7 +342,7 @@ class JobScheduler:
         builder: BatchBuilder[QueueEntry],
         batch: list[tuple[QueueEntry, QueuedItem | None]],
     ) -> Coroutine[Any, Any, None]:
-        """Start a call of a batched function. Returns a coroutine that waits until the call has ended."""
+        """Start a call of a batched function. Return a coroutine that waits until the call has ended."""
         rows = [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
@@ -360,8 +361,8 @@ class JobScheduler:
         ]
 
         def may_join() -> bool:
-            # No item may join while another endpoint of the group has waiting items. Otherwise a batch that items keep
-            # joining would never end, and would never release its slot.
+            # While another endpoint of the group has waiting items, no item may join the batch. Otherwise items could
+            # join again and again, and the batch would never end and release its slot.
             return (
                 len(batch_queue) > 0
                 and endpoint_queue.group.limit > 0
@@ -399,7 +400,7 @@ class JobScheduler:
         self._announce(job, QueueMessage(position=position, eta_ms=self._eta(endpoint_queue, position)))
 
     def _eta(self, endpoint_queue: EndpointQueue, position: int) -> int | None:
-        """Estimate when the item at a queue position will start, in milliseconds from now. None if this is unknown.
+        """Estimate in how many milliseconds the item at a queue position will start. Return None if this is unknown.
 
         The estimate uses the average duration of recent calls, and assumes that the endpoints of a group take turns.
         """

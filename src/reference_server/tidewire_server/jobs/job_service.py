@@ -1,6 +1,7 @@
-"""Job service, which submits, finds, cancels and deletes jobs. It owns the store, the scheduler and the cleanup task.
+"""The job service, which submits, finds, cancels and deletes jobs. It owns the store, the scheduler and the cleanup
+task.
 
-The HTTP routes call the service, which itself does not depend on HTTP.
+The HTTP routes call the service. The service itself does not depend on HTTP.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ class ClosableStream(Protocol):
 class Submitted:
     """Job that a request has submitted.
 
-    `replayed` is true if an earlier request with the same idempotency key created it.
+    `replayed` is true if an earlier request with the same idempotency key created the job.
     """
 
     record: JobRecord
@@ -93,7 +94,8 @@ class JobService:
         self._watchdog = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
 
     async def start(self) -> None:
-        """Recover interrupted jobs and start the background tasks. Must have finished before the first request.
+        """Recover interrupted jobs and start the background tasks. This method must have finished before the first
+        request.
 
         Raises:
             StoreError: The store cannot be read or written.
@@ -172,7 +174,8 @@ class JobService:
             ]
             columns = [endpoint.columns(value) for value in values]
             state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
-            # Only jobs with a single item have columns, because diffs that append to the columns do not name an item.
+            # Only jobs with a single item have columns, because a diff that appends to the columns does not say to
+            # which item it belongs.
             column_pointers = [f"/items/0/value{column}" for column in columns[0]] if len(values) == 1 else []
             try:
                 block, document, size = first_block(state, column_pointers)
@@ -206,7 +209,9 @@ class JobService:
         document: Document,
         size: int,
     ) -> Job:
-        """Create the `Job` object for a record. `document` is the current state of the job, and has `size` bytes."""
+        """Create the `Job` object for a job's record. The argument `document` is the current state of the job, and
+        `size` the size of the state in bytes.
+        """
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
         log_writer = LogWriter(
@@ -293,7 +298,9 @@ class JobService:
         return await read_job(record, await self.log(record), root, state=state)
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
-        """Cancel some items of a job, or the whole job if `items` is None. Returns whether the job was unfinished."""
+        """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished
+        before.
+        """
         job = self._live.get(record.id)
         if job is None:
             return False
@@ -306,7 +313,7 @@ class JobService:
         return None if job is None else len(job.queue_entries)
 
     async def purge(self, record: JobRecord) -> None:
-        """Delete a job. If the job is unfinished, it is cancelled first, and its readers still receive `done`."""
+        """Delete a job. An unfinished job is cancelled first, so that its readers still receive `done`."""
         job = self._live.get(record.id)
         if job is not None:
             await job.abandon()
@@ -314,7 +321,7 @@ class JobService:
         self._cleanup.wake()
 
     async def outcome(self, record: JobRecord) -> Job | None:
-        """Wait until a job has ended. Returns the job, or None if it had already ended."""
+        """Wait until a job has ended. Return the job, or None if the job had already ended before the call."""
         job = self._live.get(record.id)
         if job is not None:
             await job.finished.wait()
@@ -323,7 +330,7 @@ class JobService:
     # ---- readers -----------------------------------------------------------------------------------------------
 
     def acquire_slot(self, principal: str) -> Callable[[], None]:
-        """Acquire a stream slot for a principal. Must be called before the response starts.
+        """Acquire a stream slot for a principal. This method must be called before the response starts.
 
         Returns:
             A function that releases the slot.
@@ -338,7 +345,7 @@ class JobService:
     # ---- callbacks --------------------------------------------------------------------------------------------
 
     def _on_start(self, entry: QueueEntry) -> Job | None:
-        """Update the metrics for an item that is about to run. Returns the job of the item."""
+        """Update the metrics for an item that is about to run, and return the job of the item."""
         job = self._live.get(entry.job)
         if job is not None:
             if job.record.started_at is None:
@@ -373,8 +380,8 @@ class JobService:
     async def drain(self, within: float) -> None:
         """Reject new jobs, wait up to `within` seconds for running jobs to end, and close all streams [TW-DEP-004].
 
-        The streams are closed one by one during this time. Their readers therefore do not all reconnect to another
-        server at the same time, and many of them still receive the end of their job.
+        The streams are closed one by one during this time. Therefore the readers do not all reconnect to another server
+        at the same time, and many readers still receive the end of their job.
         """
         self.draining = True
         self.readers.pause()

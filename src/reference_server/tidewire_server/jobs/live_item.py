@@ -1,4 +1,4 @@
-"""Item of an unfinished job, with its input, its writer, and the task and timers of its function."""
+"""An item of an unfinished job, with its input and its writer, and with the task and the timers of its function."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,8 @@ class Item:
     def stop(self) -> None:
         """Cancel the item's function.
 
-        Set the cancel flag, and remove the item from its batch or cancel the function's task.
+        This method sets the cancel flag. It also removes the item from its batch, or cancels the function's task if the
+        item is not in a batch.
         """
         self.writer.cancel()
         if self.leave is not None:

@@ -1,4 +1,6 @@
-"""Outcomes of items and jobs. Converts exceptions to problems, and computes the status, error and usage of a job."""
+"""Outcomes of items and jobs: conversion of exceptions to problems, and computation of the status, error and usage of a
+job.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,7 +27,8 @@ RESERVED_END_BYTES: Final = 256
 
 
 def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: bool) -> Problem:
-    """Convert an exception to the problem that the client receives. Log it if the client cannot fix the cause.
+    """Convert an exception to the problem that the client receives. If the client cannot fix the cause, log the
+    exception.
 
     The client receives the details of an exception only if the exception is meant for clients, such as `ItemError`.
 
@@ -52,7 +55,7 @@ def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: 
 
 
 def _public_problem(raised: BaseException) -> Problem | None:
-    """Convert an exception that is meant for clients to a problem. Returns None for all other exceptions.
+    """Convert an exception that is meant for clients to a problem. Return None for all other exceptions.
 
     Raises:
         ValueError: The `ItemError` contains values that are not strict JSON.
@@ -75,7 +78,8 @@ def too_large(error: StateTooLargeError) -> Problem:
 
 
 def write_failure(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
-    """Log the end of a failed item with its error. If the error does not fit into the state, omit the error's details.
+    """Write the end of a failed item and its error to the log. If the error does not fit into the state, omit the
+    error's details.
 
     Args:
         log_writer: Log writer of the job.
@@ -116,7 +120,9 @@ def _truncate_detail(found: Problem) -> Problem:
 
 
 def status_of(items: Sequence[str]) -> JobStatus:
-    """Return the status of a job whose items have all ended. `items` contains the statuses of the items."""
+    """Return the status of a job whose items have all ended. The argument `items` contains the statuses of the
+    items.
+    """
     succeeded = items.count("succeeded")
     if succeeded:
         return "succeeded" if succeeded == len(items) else "partially_failed"
@@ -126,7 +132,7 @@ def status_of(items: Sequence[str]) -> JobStatus:
 def error_of(errors: Sequence[Problem], items: int) -> Problem:
     """Return the error of a failed job.
 
-    `errors` contains the errors of its items, in the order in which they failed.
+    The argument `errors` contains the errors of the job's items, in the order in which the items failed.
     """
     first, *more = errors
     if not more and items == 1:

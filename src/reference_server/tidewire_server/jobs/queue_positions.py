@@ -26,7 +26,7 @@ MOVED_FRACTION: Final = 0.1
 
 
 class QueuePositions:
-    """Published positions in the queue of one endpoint. Position 1 is that of the item that runs next."""
+    """Published positions in the queue of one endpoint. The item that runs next has position 1."""
 
     def __init__(self) -> None:
         self._published: dict[str, int] = {}
@@ -44,17 +44,17 @@ class QueuePositions:
     def entered(self, job: str, items: int, size: int) -> int:
         """Record and return the position of a new job whose items are all waiting.
 
-        `size` is the length of the queue, including these items.
+        The argument `size` is the length of the queue, including the items of the new job.
         """
         position = max(1, size - items + 1)
         self._published[job] = position
         return position
 
     def changes(self, waiting: Iterator[QueueEntry], size: int) -> list[tuple[str, int]]:
-        """Return the jobs for which a new position must be published now, each with its position.
+        """Return the jobs for which a new position must be published now, together with their positions.
 
         Args:
-            waiting: Waiting items in the order of their turns.
+            waiting: Waiting items, in the order in which they will run.
             size: Number of waiting items.
         """
         all_positions = self._moves >= max(FRONT, size * MOVED_FRACTION)

@@ -15,8 +15,8 @@ has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
-attempt, a new epoch with the reason `rewound` is started if an item had started, or if the log may have lost its last
-events [TW-RES-035] [TW-RES-039].
+attempt, the log stays in its epoch, unless an item had started or the log may have lost its last events. In these two
+cases, a new epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
 """
 
 import sys
@@ -41,7 +41,7 @@ from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedJob:
-    """Request to submit a job, with its validated inputs."""
+    """A request to submit a job, with its validated inputs."""
 
     endpoint: Endpoint
     submission: Submission
@@ -85,10 +85,10 @@ def _missing_function() -> None:
 async def admit_again(
     interrupted: Interrupted, endpoints: Mapping[str, Endpoint]
 ) -> tuple[AdmittedJob, str | None]:
-    """Validate the request that submitted an interrupted job again.
+    """Validate again the request that submitted an interrupted job.
 
     Returns:
-        The request with its inputs, and the reason why the job cannot run any more, or None if the job can run.
+        The request with its inputs. Also the reason why the job cannot run any more, or None if the job can run.
     """
     submission = read_submit(interrupted.submit, max_inputs=sys.maxsize)
     endpoint = endpoints.get(interrupted.record.endpoint)
@@ -152,7 +152,7 @@ def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
         item if item["status"] in ENDED else {"status": "queued", "value": admitted.endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)
     ]
-    # Notes do not contain the item that wrote them. If any item has ended, keep all notes of the job.
+    # A note does not say which item wrote it. If any item has ended, keep all notes of the job.
     notes = state["notes"] if any(item["status"] in ENDED for item in items) else []
     value_columns = admitted.endpoint.columns(admitted.values[0])
     columns = tuple(f"/items/0/value{column}" for column in value_columns) if len(items) == 1 else ()
@@ -161,7 +161,8 @@ def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:
-    """Complete the record of a job that has a logged `done` event. The server stopped before it stored the record.
+    """Complete the record of a job whose `done` event was logged before the server stopped, although the record was not
+    stored yet.
 
     Raises:
         StoreError: The last event of the log is not `done`.

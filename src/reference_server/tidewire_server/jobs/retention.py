@@ -1,4 +1,4 @@
-"""Background task that stores the records of ended jobs, and deletes jobs, events and keys that have expired."""
+"""Background task that stores the records of ended jobs, and deletes expired jobs, events and idempotency keys."""
 
 import asyncio
 import contextlib
@@ -44,11 +44,13 @@ class JobCleanup:
             await asyncio.wait([self._task])
 
     def wake(self) -> None:
-        """Run a sweep soon, because an entry may expire before the next planned sweep."""
+        """Make the task look for expired entries soon, because an entry may expire before the next planned time."""
         self._needed.set()
 
     async def ended(self, record: JobRecord) -> None:
-        """Store the record of a job that has ended. If the store fails, the next sweep tries again."""
+        """Store the record of a job that has ended. If the store fails, the cleanup task tries again in its next
+        sweep.
+        """
         try:
             await self._jobs.save(record)
         except StoreError:  # the sweep retries and logs the error

@@ -1,1 +1,1 @@
-"""The write path of a job: turns the changes that an endpoint's function makes into events in the job's log."""
+"""The write path of a job, which turns the changes that an endpoint's function makes into events in the job's log."""

@@ -1,9 +1,9 @@
 """Group commit: one event-loop callback and one timer for all jobs that have pending changes.
 
-A separate callback, timer or task for each job would cost more than the event that it writes.
+A separate callback, timer or task for each job would cost more than writing the job's event.
 
 A *round* commits all jobs that are due. When the server is overloaded and rounds take long, the server waits longer
-between two events of one stream. It then merges more appends into one event, so that all jobs together cost less:
+between two events of one stream. More appends are then merged into one event, so that all jobs together cost less:
 
   duration of a round           | time between two events of one stream
   ------------------------------+-------------------------------------------------------
@@ -39,7 +39,8 @@ class Writer(Protocol):
         """Commit the pending changes, or start a task that commits them later.
 
         Returns:
-            The number of events and the number of bytes written to the log by this call; zeros if a task was started.
+            The number of events and the number of bytes that this call has written to the log. Both are zero if a task
+            was started.
         """
         ...
 
@@ -53,7 +54,8 @@ class GroupCommit:
         """Create an empty schedule.
 
         Args:
-            logged: Callback after each group of commits, with the total number of events and bytes written.
+            logged: Function that is called after each group of commits, with the total numbers of events and bytes that
+                were written.
             window: Shortest time between two events of one stream, in seconds. With 0, every append is committed at once.
             clock: Clock that measures the duration of rounds, in seconds.
         """
@@ -75,7 +77,7 @@ class GroupCommit:
         """Schedule a commit of one job's changes.
 
         The commit runs after the callbacks that are ready now. If the job's last commit was less than one window ago,
-        it runs at the end of the window.
+        however, the commit runs at the end of this window.
         """
         if not self._due:
             self._loop.call_soon(self._commit)

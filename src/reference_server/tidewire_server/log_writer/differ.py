@@ -1,7 +1,7 @@
-"""Diffs between the whole values that a generator yields.
+"""Computation of diffs between the whole values that a generator yields.
 
-A generator may mutate one object and yield it repeatedly, so the differ must keep a copy of the previous value.
-`ShadowCopy` copies arrays and objects, and shares strings, numbers and other immutable values. Each step therefore
+A generator may mutate one object and yield it repeatedly, so the differ must keep a copy of the previous value
+(`ShadowCopy`). The copy shares strings, numbers and other immutable values with the yielded object. Each step therefore
 copies and writes only the changed parts.
 
 If a value contains a long array, such as the history of a training run, comparing all elements at every yield would be
@@ -24,8 +24,8 @@ table shows when a change is found:
 
 Full comparisons therefore take at most 2 % of the time. If a function yields every 20 ms, every step finds all changes in
 arrays of up to about 10,000 elements. If a function yields in a tight loop, changes in the middle of a long array are
-found later. An element is always copied completely, in its state at the time of the comparison. If an array became
-shorter, or if all of its last 3 elements changed, the step compares the whole array.
+found later. An element is always copied completely, with the content that it has at the time of the comparison. If an
+array became shorter, or if all of its last 3 elements changed, the step compares the whole array.
 """
 
 import time
@@ -54,11 +54,13 @@ _MISSING: Final = object()
 
 
 class NotPlainError(StrictJsonError):
-    """A value contains a Python type that is not plain JSON, such as a tuple or a model, and must be converted first."""
+    """A value contains a Python type that is not plain JSON, such as a tuple or a model. The value must be converted
+    first.
+    """
 
 
 class ShadowCopy:
-    """Keeps a copy of the last value at one path, which does not change when the function mutates the yielded object."""
+    """A copy of the last value at one path. The copy does not change when the function mutates the yielded object."""
 
     def __init__(
         self, value: JsonValue, pointer: str = "", *, clock: Callable[[], float] = time.perf_counter
@@ -114,8 +116,8 @@ class ShadowCopy:
     def catch_up(self) -> list[Op]:
         """Compare the elements that the last step left out, and return the ops for their changes.
 
-        The elements are compared in their current state, because the function may have changed the object since it
-        yielded the object. Arrays and objects whose length has changed since the yield are skipped.
+        The function may have changed the object since it yielded the object. The elements are therefore compared in
+        their current state, and arrays and objects whose length has changed since the yield are skipped.
 
         Raises:
             NotPlainError: See `step`.
@@ -135,7 +137,7 @@ class ShadowCopy:
     # ---- comparing -----------------------------------------------------------------------------------------------
 
     def _walk(self, old: Any, new: Any, path: str, room: int) -> Any:
-        """Add the ops that change `old` to `new`; return a copy of `new` for the next comparison."""
+        """Add the ops that change `old` to `new`, and return a copy of `new` for the next comparison."""
         kind = type(new)
         if kind is dict and type(old) is dict:
             return self._object(old, new, path, _deeper(room))
@@ -192,8 +194,8 @@ class ShadowCopy:
             if len(new) < len(old) and alike == len(new):
                 self._ops.append(["t", path, len(old) - len(new)])
                 return old[: len(new)]
-            # In most cases the array only grew at its end, and at most the former last element changed too. If elements
-            # were inserted or deleted elsewhere, the arrays must be aligned first.
+            # In most cases, the array only grew at its end, and of the old elements at most the last one changed. If
+            # elements were inserted or deleted elsewhere, the arrays must be aligned first.
             if alike < len(old) - 1 or len(new) < len(old):
                 return self._aligned(old, new, path, room)
         kept = [
@@ -244,8 +246,8 @@ class ShadowCopy:
         kept: dict[str, Any] = {}
         for name, member in new.items():
             known = old.get(name, _MISSING)
-            # If `known is member`, the member is immutable. The copy never shares arrays or objects with the yielded
-            # value, because the function may still mutate them.
+            # If `known is member`, the member is immutable. The copy shares no arrays or objects with the yielded
+            # value, because the function may still mutate these.
             if known is member:
                 kept[name] = member
             elif known is _MISSING:

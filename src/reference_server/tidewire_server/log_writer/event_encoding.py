@@ -1,4 +1,4 @@
-"""Encoding of diffs as JSON. Parts that are already encoded are joined, not encoded again."""
+"""Encoding of diffs as JSON. Parts that are already encoded are joined and not encoded again."""
 
 from typing import Any
 
@@ -10,19 +10,20 @@ from tidewire.protocol.diff import DiffError
 
 
 def append_op(path: str, x: bytes) -> bytes:
-    """Encode an append op for a path; `x` is the string or array to append, already encoded as JSON."""
+    """Encode an append op for a path. The argument `x` is the string or array to append, already encoded as JSON."""
     return b'["a",%b,%b]' % (to_json(path), x)
 
 
 def shape(ops: bytes, checks: list[JsonValue]) -> bytes:
-    """Encode the data of an event from its ops, which are already JSON, and from its text checks, if there are any."""
+    """Encode the data of an event. The ops are already encoded as JSON. If there are text checks, they are included."""
     return b'{"ops":%b,"check":%b}' % (ops, to_json(checks)) if checks else ops
 
 
 def to_json(value: Any) -> bytes:
     """Encode a value as compact JSON.
 
-    orjson would encode NaN as null. The document has rejected NaN before a value reaches this function.
+    orjson would encode NaN as null. This does not happen here, because the document rejects NaN before a value reaches
+    this function.
     """
     try:
         return orjson.dumps(value)

@@ -194,18 +194,19 @@ class ItemWriter:
     # ---- for the server ----------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Set the flag `cancelled`, which the function can read through its stream."""
+        """Set the flag `cancelled`. The function can read this flag through its stream."""
         self._cancelled = True
 
     def replace(self, value: Any) -> None:
-        """Replace the item's value, but write only the differences from the previous value to the log.
+        """Replace the item's value. Only the differences from the previous value are written to the log.
 
         Raises:
             InvalidValueError: The value is not JSON.
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
-        # Do not hold the lock during the comparison, which can take long, because the event loop needs the lock to commit.
+        # The comparison can take long. Do not hold the lock during this time, because the event loop needs the lock to
+        # commit.
         self.open_text = None
         shadow, self._shadow = self._shadow or self._new_shadow(), None
         try:
@@ -224,7 +225,8 @@ class ItemWriter:
             raise self._invalid(value, error) from None
 
     def catch_up(self) -> None:
-        """Compare the elements of the last yielded value that `replace` left out, and write those that changed.
+        """Compare the elements of the last yielded value that `replace` did not compare, and write the changed
+        elements.
 
         The elements are compared in their current state, which may differ from their state at the time of the yield.
 
@@ -249,10 +251,13 @@ class ItemWriter:
             raise self._invalid(self._yielded, error) from None
 
     def _invalid(self, value: Any, error: ValueError) -> InvalidValueError:
-        """Make the error for a value that the document rejected. Its paths are relative to the value, not to the state."""
+        """Make the error for a value that the document rejected. The paths in the error are relative to the value, not
+        to the state.
+        """
         if isinstance(error, InvalidValueError):
             return error
-        # The error names the path of an op, which may not exist in the value. Check the value itself for a better path.
+        # The error names the path of an op, and this path may not exist in the value. Check the value itself to find a
+        # better path.
         try:
             strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
         except ValueError as found:
@@ -260,7 +265,7 @@ class ItemWriter:
         return InvalidValueError(said_of_value(error, self._place))
 
     def _stop_comparing(self) -> None:
-        """Drop the copy of the last yielded value, because the function now changes the value in another way.
+        """Drop the copy of the last yielded value, because the function now changes the value by other means.
 
         The next yielded value is compared with the document instead.
         """
@@ -272,7 +277,7 @@ class ItemWriter:
         return ShadowCopy(self.log_writer.value(self._place), self._place)
 
     def close(self) -> dict[str, int | float]:
-        """Reject later writes to this item; return the usage that its function reported."""
+        """Reject later writes to this item, and return the usage that its function reported."""
         with self._lock:
             self._closed = True
             # Close the open event. Otherwise it would still accept tokens for this item, because only the slow path
@@ -298,7 +303,9 @@ class ItemWriter:
             self._write(self.log_writer.append, [(op[1], op[2]) for op in ops])
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
-        """Convert a row to separate appends, for a job with several items. The state of such a job has no columns."""
+        """Convert a row to separate appends. This is needed for a job with several items, because the state of such a
+        job has no columns.
+        """
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
@@ -341,7 +348,7 @@ class ItemWriter:
             raise self.failure
 
     def _check_rollback(self, path: str, value: Any = None) -> None:
-        """Raise an error if a change would retract text of a column, but the endpoint does not declare `rollback`."""
+        """Raise an error if a change would retract text of a column, although the endpoint does not declare `rollback`."""
         if self._rollback:
             return
         for column in self._columns:

@@ -4,8 +4,8 @@
                  (any thread, under `lock`)                          (event loop)
 
 The server commits an event before it sends the event, because readers read only the log. The first append after a pause
-is committed at once, and later appends at most once in each `merge_window`. Any other change is committed at once,
-together with all changes before it.
+is committed at once. Later appends are committed at most once in each `merge_window`. Any other change is committed at
+once, together with all changes before it.
 
 The writer has an *open event*, which collects appends or rows until they are committed as one event. This table shows
 its states and the effect of each kind of change:
@@ -19,8 +19,9 @@ its states and the effect of each kind of change:
            |                      |                          | close and begin ROWS     | separate event
 
   A commit, reading the value, and the end of an item or of the job close the event. After a commit or a read, a new
-  APPENDS event opens at once for the texts that grew, since the next append most often continues one of them. Without
-  merging (`merge_window` is 0) the state is always NONE, and each append or row is a separate event.
+  APPENDS event opens at once for the texts that grew, because the next append usually continues one of these texts. If
+  `merge_window` is 0, appends are not merged. The state is then always NONE, and each append or row is a separate
+  event.
 
 When the writer closes an event, it applies the event's pieces of text and its rows to the document, encodes the event as
 JSON, and adds the text checks that are due (see `text_check_schedule`). Elements of arrays were applied when they arrived.
@@ -97,7 +98,7 @@ _AROUND_STATE: Final = 48
 
 
 class OpenEvent(Enum):
-    """States of the event that collects changes before a commit; see the table at the top of this module."""
+    """States of the event that collects changes before a commit. The table at the top of this module describes them."""
 
     NONE = "none"
     APPENDS = "appends"
@@ -108,7 +109,7 @@ _NONE, _APPENDS, _ROWS = OpenEvent.NONE, OpenEvent.APPENDS, OpenEvent.ROWS
 
 
 def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
-    """Make the first block of a job's log. It contains only a snapshot with the id 1-1.
+    """Make the first block of a job's log. The block contains only a snapshot with the id 1-1.
 
     Returns:
         The block, the document to which the job's changes will be applied, and the size of the snapshot in bytes.
@@ -140,8 +141,9 @@ def epoch_block(
         DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
     """
     document = Document(state, columns)
-    # If the log of an earlier attempt was lost, readers may still hold event ids with its epoch. If this attempt used
-    # the same epoch, they would mistake the new events for the lost ones. A random increment makes that unlikely.
+    # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of that log. If the new
+    # attempt used the same epoch, the readers would mistake the new events for the lost events. A random increment of
+    # the epoch makes that unlikely.
     cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
     frame = snapshot_frame(cursor, state, columns, reason)
     return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
@@ -154,7 +156,7 @@ def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], rea
 
 
 class LogWriter:
-    """The only writer of a job's log; see the docstring of this module."""
+    """The only writer of a job's log. The docstring of this module describes how it works."""
 
     __slots__ = (
         "_append_at_once",
@@ -213,7 +215,7 @@ class LogWriter:
             document: The state after the first block. The writer applies each change to it.
             settings: The server's settings, with the limits of events and states.
             state_bytes: Size of a snapshot of the state, in bytes.
-            reserve: Part of `max_state_bytes` that is reserved for the changes that end an item, in bytes.
+            reserve: Number of bytes of `max_state_bytes` that are reserved for the changes that end an item.
             commits: Schedule of the commits of all jobs of this event loop.
         """
         self._lock = threading.RLock()
@@ -280,7 +282,7 @@ class LogWriter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Paths of the columns, that is of the texts and arrays in the state to which rows and string diffs append."""
+        """Paths of the columns. Columns are the texts and arrays in the state to which rows and string diffs append."""
         return self._columns
 
     @property
@@ -322,15 +324,16 @@ class LogWriter:
     # ---- writing, from any thread ------------------------------------------------------------------------------
 
     def append_text(self, path: str | None, piece: str) -> bool:
-        """Append a piece to a text that the open event already contains, if possible.
+        """Append a piece to a text, if the open event already contains an append to this text.
 
-        This is the fast path of `append` for consecutive tokens. A call of `Stream.append`, including the merging, must
-        take at most 0.5 µs of CPU time. It takes 0.40 µs with this method, 2.5 µs if each piece goes through `append`,
-        and 1.1 µs if this method applied each piece separately (bench/finding.py, Python 3.11, two cores under load).
+        This is the fast path of `append` for consecutive tokens. A call of `Stream.append` must take at most 0.5 µs of
+        CPU time, including the time for merging. It takes 0.40 µs with this method. It would take 2.5 µs if each piece
+        went through `append`, and 1.1 µs if this method applied each piece separately (bench/finding.py, Python 3.11,
+        two cores under load).
 
         Returns:
-            False if the caller must use `append`, because the open event does not contain the text, or the piece
-            exceeds the budget, is not a string, is empty, or is not valid Unicode.
+            False if the caller must use `append`, because the open event does not contain the text, or because the
+            piece exceeds the size budget, is not a string, is empty, or is not valid Unicode.
         """
         with self._lock:
             try:
@@ -352,7 +355,7 @@ class LogWriter:
         """Append to the texts or arrays at several paths in one event.
 
         Args:
-            additions: Pairs of a path and the string or elements to append there.
+            additions: Pairs that consist of a path, and of the string or the elements to append at this path.
 
         Raises:
             DiffError: The value at a path is not a text (for a string) or an array (for elements).
@@ -370,15 +373,15 @@ class LogWriter:
         """Append a row to an open event that collects rows, if possible. The caller must hold the lock.
 
         This is the fast path of `row`. A call of `Stream.row` with three columns must take at most 1.6 µs of CPU time.
-        It takes 1.3 µs because the rows of an event are applied together, and 3.8 µs if each row is applied separately
-        (bench/finding.py, measured as in `append_text`).
+        The rows of an event are applied together, so that a call takes 1.3 µs. If each row were applied separately, it
+        would take 3.8 µs (bench/finding.py, measured as in `append_text`).
 
         Args:
             members: One string or element for each column.
 
         Returns:
-            False if the caller must use `row`, because no event of rows is open, or the row exceeds the budget, does
-            not match the columns, or is not JSON.
+            False if the caller must use `row`, because no event that collects rows is open, or because the row exceeds
+            the size budget, does not match the columns, or is not JSON.
         """
         kinds = self._column_is_text
         if self._state is not _ROWS or kinds is None or len(members) != len(kinds):
@@ -401,7 +404,7 @@ class LogWriter:
         return True
 
     def row(self, members: Sequence[Any]) -> None:
-        """Append a row, that is one string or element to each column of the job.
+        """Append a row: one string or element for each column of the job.
 
         Raises:
             DiffError: The number of members differs from the number of columns, or a member has the wrong type.
@@ -418,7 +421,8 @@ class LogWriter:
 
         Args:
             ops: The ops of the diff.
-            check_below: If set, the event also contains the pending checks of all texts at or below this path.
+            check_below: If this path is set, the event also contains the pending checks of all texts at or below the
+                path.
             ends: Whether the change ends an item. Such a change may use the reserved part of `max_state_bytes`.
 
         Raises:
@@ -438,7 +442,8 @@ class LogWriter:
     def wait_for_room(self) -> None:
         """Block the calling worker thread while too many bytes wait for a commit. The caller must hold the lock.
 
-        The lock is released while the thread waits. Check conditions after this call, because they can change meanwhile.
+        The lock is released while the thread waits. Conditions can change during this time, so the caller must check
+        them after this call.
         """
         # Never wait in the thread of the event loop, because only the event loop can commit the pending changes.
         if self.backlog > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
@@ -466,7 +471,9 @@ class LogWriter:
     # ---- the open event ----------------------------------------------------------------------------------------
 
     def _open(self, state: OpenEvent, size: int) -> bool:
-        """Make sure that an event of this kind is open and can grow by `size` bytes; False if even a new event cannot."""
+        """Make sure that an event of this kind is open and can grow by `size` bytes. Return False if even a new event
+        is too small.
+        """
         if self._state is not state or size > self._budget:
             self._close()
             budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
@@ -498,7 +505,8 @@ class LogWriter:
         """Add strings and elements to the open event.
 
         Returns:
-            False if the additions exceed the budget, or if one of them adds a string to a value that is not a text.
+            False if the additions exceed the size budget, or if one of them adds a string to a value that is not a
+            text.
         """
         size += sum(MAX_ESCAPED_BYTES * len(path) + _AROUND_OP for path, _ in additions)
         if not self._open(_APPENDS, size):
@@ -583,7 +591,9 @@ class LogWriter:
             self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
 
     def _log_text(self, encoded: bytes, grown: Iterable[str]) -> None:
-        """Queue an append to a job's only column, which is a text. If no text check is due, the diff is only a string."""
+        """Queue an append for a job that has a single column, which is a text. If no text check is due, the diff
+        consists only of the appended string.
+        """
         due = note_growth(self._unchecked, grown)
         self._closed.append(shape(b'[["r",%b]]' % encoded, self._checks(due)) if due else encoded)
 
@@ -592,7 +602,9 @@ class LogWriter:
         self._closed.append(shape(b"[%b]" % b",".join(ops), self._checks(due)))
 
     def take(self) -> list[bytes]:
-        """Remove and return the diffs that wait for a commit, each as JSON. The caller must hold the lock."""
+        """Remove and return the diffs that wait for a commit. Each diff is encoded as JSON. The caller must hold the
+        lock.
+        """
         texts = self._texts
         self._close()
         taken, self._closed, self.backlog = self._closed, [], 0
@@ -668,7 +680,9 @@ class LogWriter:
     # ---- the event loop ----------------------------------------------------------------------------------------
 
     def commit_now(self, now: float) -> tuple[int, int]:
-        """See `Writer.commit_now`. If the log is in memory, this method writes to it directly, without a task."""
+        """See `Writer.commit_now`. If the log is in memory, this method writes to the log directly, without starting a
+        task.
+        """
         self.waits_until = None
         if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
@@ -699,7 +713,7 @@ class LogWriter:
             self._commits.soon(self)
 
     def _stop_writing(self, error: HeadMovedError) -> None:
-        """Stop writing because the log rejected a block. Another process writes the log now, or the log was deleted."""
+        """Stop writing because the log rejected a block: another process writes the log now, or the log was deleted."""
         with self._lock:
             self._ended = True
             self._close()
@@ -707,7 +721,8 @@ class LogWriter:
         _log.warning("the log of a job rejected its writer: %s", error)
 
     async def commit(self) -> None:
-        """Write the pending changes to the log. On return, they are as durable as this kind of log guarantees.
+        """Write the pending changes to the log. When this method returns, the changes are as durable as this kind of
+        log guarantees.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.
@@ -720,7 +735,7 @@ class LogWriter:
                 self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
     def _block(self, now: float) -> Block | None:
-        """Make a block of events from the pending changes; return None if there are no changes."""
+        """Make a block of events from the pending changes. Return None if there are no changes."""
         with self._lock:
             self._signalled = self.urgent = False
             diffs = self.take()
@@ -735,14 +750,14 @@ class LogWriter:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + 1, diffs[0])]
         else:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
-        # `_new` is `tuple.__new__`. It is faster because it skips the named tuples' constructors, which are Python code.
+        # `_new` is `tuple.__new__`. It is faster than the constructors of named tuples, because these are Python code.
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
         return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False))
 
     async def _append_block(self, block: Block) -> None:
         """Write a block to the log. If the store fails, retry until the write succeeds or the server stops.
 
-        During the retries, no reader gets the block, and worker threads that write to this job may have to wait.
+        Until the write succeeds, no reader gets the block, and worker threads that write to this job may have to wait.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it, or the server stopped before a retry
@@ -763,7 +778,9 @@ class LogWriter:
                     raise HeadMovedError(f"the server is stopping, and {error}") from None
 
     def stop(self) -> None:
-        """Reject later writes and stop committing. Called if the server stops before the job has ended."""
+        """Reject later writes and stop committing. This method is called if the server stops before the job has
+        ended.
+        """
         with self._lock:
             self._ended = True
             self._close()
@@ -772,13 +789,14 @@ class LogWriter:
         self.waits_until = None
 
     async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
-        """End the log: reject later writes, then write the pending changes and the event `done`.
+        """End the log. Reject later writes, then write the pending changes and the event `done`.
 
         Args:
-            make_done: Function that makes the data of `done` from the digest of the items and the pending checks.
+            make_done: Function that makes the data of the `done` event from the digest of the items and the pending
+                checks.
 
         Returns:
-            The id and the data of `done`.
+            The id and the data of the `done` event.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.

@@ -1,4 +1,4 @@
-"""Split a large op into several ops that each fit in an event and together have the same effect.
+"""Split a large op into several ops. Each of them fits in an event, and together they have the same effect.
 
 For a large text, the first op sets the beginning, and further ops append to it. For a large array or object, the first op
 sets an empty array or object, and further ops fill it.
@@ -30,16 +30,16 @@ def split_text(text: str, limit: int) -> Iterator[str]:
 
 
 def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
-    """Split an op like `split_op`, with regard to the document to which it will be applied.
+    """Split an op as `split_op` does, but take into account the document to which the op will be applied.
 
-    An op that sets an existing text keeps the common prefix of the old and the new text. Call this function before the
-    op is applied.
+    If an op sets an existing text, the ops keep the common prefix of the old and the new text. Call this function
+    before the op is applied.
     """
     if _size(op) <= limit:
         return [op]
     path = str(op[1])
     if op[0] == "s" and type(op[2]) is str and is_text(document, path):
-        # Do not truncate the common prefix, because it may be declared stable (TW-DIF-057).
+        # Do not truncate the common prefix, because the function may have declared it stable (TW-DIF-057).
         old = str(document.value(path))
         kept = common_prefix(old, op[2])
         dropped = [["t", path, len(old) - kept]] if kept < len(old) else []
@@ -83,7 +83,9 @@ def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
 
 
 def _append(path: str, elements: list[Any], limit: int, room: int, start: int) -> Iterator[Op]:
-    """Make ops that append elements to an array in groups. An element that is too large for one op is set in parts."""
+    """Make ops that append elements to an array, several elements per op. An element that is too large for one op is
+    set in parts.
+    """
     group: list[Any] = []
     filled = 0
     for index, element in enumerate(elements, start):

@@ -22,10 +22,10 @@ _LEVELS: Final = ("info", "warning", "error")
 
 
 def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> messages.Progress:
-    """Validate a progress report, and make the progress event of an item.
+    """Validate a progress report of an item, and make the progress event for it.
 
     Raises:
-        ValueError: A number is not finite or an integer is outside ±2^53, or a text is invalid or too long.
+        ValueError: A number is not finite, an integer is outside ±2^53, or a text is invalid or too long.
     """
     return messages.Progress(
         current=_number("current", current),
@@ -37,7 +37,7 @@ def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> mess
 
 
 def note(text: Any, level: Any) -> dict[str, JsonValue]:
-    """Validate a note, and return it in its JSON form in a job's state.
+    """Validate a note, and return it in the JSON form that it has in a job's state.
 
     Raises:
         ValueError: The text is not a string or not valid Unicode, or the level is unknown.

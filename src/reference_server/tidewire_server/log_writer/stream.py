@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """Writer for the value of one item while its function runs. `T` is the type of the value.
+    """Writer for the value of one item while its function runs. The type argument `T` is the type of the value.
 
-    The server passes a stream to a function that has a parameter annotated `Stream[T]`.
+    If a function has a parameter annotated with `Stream[T]`, the server passes a stream as this argument.
     """
 
     __slots__ = ("_writer",)
@@ -63,7 +63,8 @@ class Stream(Generic[T]):
         self._writer.truncate(n_last, at)
 
     def row(self, *members: Any) -> None:
-        """Append to all columns of the endpoint at once, a string to each text and one element to each array.
+        """Append to all columns of the endpoint at once: a string to each column that is a text, and one element to
+        each column that is an array.
 
         Args:
             *members: One argument for each column, in the order of the columns: a string if the column is a text, one
@@ -92,7 +93,7 @@ class Stream(Generic[T]):
         self._writer.set(pointer, value)
 
     def stable(self, n_first: int | None = None, *, at: str | None = None) -> None:
-        """Declare that the beginning of a text is stable, so that it can no longer be retracted.
+        """Declare that the beginning of a text is stable, so that the function can no longer retract it.
 
         Clients deliver a stable prefix as final at once, even if the endpoint declares the capability `rollback`. A
         stable prefix never becomes shorter: a call with a smaller number has no effect, and a `truncate`, a `set` or a
@@ -111,7 +112,7 @@ class Stream(Generic[T]):
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
     ) -> None:
-        """Report the progress of the function. Readers get the latest report; the server may drop earlier reports.
+        """Report the progress of the function. Readers get the latest report, and the server may drop earlier reports.
 
         Raises:
             ValueError: A number is not finite, an integer is outside ±2^53, or a string has more than 1000 characters.
@@ -142,7 +143,9 @@ class Stream(Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the item was cancelled. A function in a worker thread should check this regularly and return if so."""
+        """Whether the item was cancelled. A function in a worker thread should check this property regularly, and
+        return if it is True.
+        """
         return self._writer.cancelled
 
 

@@ -1,9 +1,9 @@
-"""Schedule of text checks (TW-DIF-051, TW-DIF-052).
+"""Schedule of text checks: decide which checks an event must contain (TW-DIF-051, TW-DIF-052).
 
 A check is the length and the CRC-32 of a text. The server sends it with a diff, so that readers can verify their copy of
 the text. A text needs a check if it grew or shrank since its last check. The check is sent with an event that truncates
-the text, with the 64th logged change since the last check, and when the item ends. No check is needed anymore if an op
-sets or deletes the text.
+the text, with the 64th logged change since the last check, and when the item ends. If an op sets or deletes the text,
+no check is needed anymore.
 
 `Unchecked` counts the logged changes of each text since its last check. Each function of this module updates these
 counts for one event.
@@ -22,7 +22,9 @@ Unchecked = dict[str, int]
 
 
 def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
-    """Count one more change for each text that grew in an event; return the texts whose check the event must contain."""
+    """Count one more change for each text that grew in an event, and return the texts whose check the event must
+    contain.
+    """
     due = []
     for path in paths:
         changes = unchecked.get(path, 0) + 1
@@ -35,10 +37,10 @@ def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
 
 
 def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> list[str]:
-    """Count the changes of one event; return the texts whose check the event must contain.
+    """Count the changes of one event, and return the texts whose check the event must contain.
 
     Args:
-        unchecked: The counts; updated in place.
+        unchecked: The counts. They are updated in place.
         ops: The ops of the event.
         document: The document after the event.
     """

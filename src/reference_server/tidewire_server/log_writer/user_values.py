@@ -1,6 +1,7 @@
 """Conversion of the values that functions write to plain JSON types.
 
-NaN and lone surrogates are not rejected here. The document rejects them later, with an error that names their path.
+This module does not reject NaN and lone surrogates. The document rejects them later, with an error that names their
+path.
 """
 
 from functools import lru_cache
@@ -21,7 +22,8 @@ _MAX_MODELS: Final = 256
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain JSON types. It may contain models, dataclasses, tuples, dates, and numpy or torch arrays.
+    """Convert a value to plain JSON types. The value may contain models, dataclasses, tuples, dates, and numpy or torch
+    arrays.
 
     Raises:
         InvalidValueError: The value has no JSON form.
@@ -47,7 +49,7 @@ _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 
 
 def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """Convert a value to plain JSON types with the serializer of one type.
+    """Convert a value to plain JSON types with pydantic's serializer for a certain type.
 
     Raises:
         ValueError: The value has no JSON form.

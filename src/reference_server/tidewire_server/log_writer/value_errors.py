@@ -1,4 +1,6 @@
-"""Messages of errors about a user's value. The paths in these messages are relative to the value, not to the state."""
+"""Error messages about a user's value. The paths in these messages are relative to the value, not to the job's
+state.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -32,7 +34,8 @@ def said_of_value(error: ValueError, place: str = "") -> str:
 
 
 def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
-    """Return the error message for a value that has no JSON form. It names the innermost part that cannot be converted.
+    """Return the error message for a value that has no JSON form. The message names the innermost part that cannot be
+    converted.
 
     Args:
         value: The value.

@@ -4,5 +4,5 @@ from pathlib import Path
 
 
 def default_model() -> Path:
-    """Return the folder of the default model, a Hugging Face checkpoint that is part of this package."""
+    """Return the folder of the default model. The model is a Hugging Face checkpoint that is part of this package."""
     return Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Generate the model card of the default model (`MODEL_CARD.md`) from the record of its training."""
+"""Generate the model card of the default model (`MODEL_CARD.md`) from the model's training record."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ differs, so that the weights differ. Their quality is the same.
 
 
 def write(record: dict[str, Any]) -> str:
-    """Return the text of the model card for a training record, that is for the content of `training.json`."""
+    """Return the text of the model card. The argument is the training record, which is the content of `training.json`."""
     model, settings, corpus, result = record["model"], record["settings"], record["corpus"], record["result"]
     return CARD.format(
         millions=f"{model['parameters'] / 1e6:.1f}",

@@ -1,9 +1,9 @@
 """Train the default model: `python -m tidewire_server.model.recipe --out DIR --steps N`.
 
-The script trains a byte-level BPE tokenizer and a small Llama model on the source code of the Python standard library. It
-uses the files that `corpus.json` lists. The last part of the training uses windows as long as the model's context, so that
-every position is trained. The files of a checkpoint are replaced atomically, so an interrupted run leaves the previous
-checkpoint.
+The script trains a byte-level BPE tokenizer and a small Llama model on source files of the Python standard library. The
+manifest `corpus.json` lists these files. The last part of the training uses windows as long as the model's context, so
+that every position is trained. Each file of a checkpoint is replaced atomically, so that an interrupted run leaves no
+incomplete file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ RECORDED_SIZES = (
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """Train a byte-level BPE tokenizer with `VOCABULARY` entries. It has a token for each byte, so it can encode any text."""
+    """Train a byte-level BPE tokenizer with `VOCABULARY` entries. The tokenizer has a token for each byte, so that it
+    can encode any text.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -91,7 +93,9 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
-    """Encode texts as one sequence of token ids, with an end-of-text token before, between and after the texts."""
+    """Encode texts as one sequence of token ids. The sequence begins with an end-of-text token, and each text is
+    followed by another one.
+    """
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [end]
     for encoding in tokenizer.encode_batch(texts):
@@ -103,7 +107,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
 def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator) -> Iterator[torch.Tensor]:
     """Yield random batches of windows, `[batch, length + 1]`, without end.
 
-    In each pass over the text, the text is cut into windows from a random offset on, and the windows are shuffled.
+    Each pass over the text starts at a random offset, cuts the text into windows, and shuffles the windows.
 
     Raises:
         CorpusError: The text is too short for one batch.
@@ -152,7 +156,9 @@ def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = Non
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Return the learning rate of a step. It increases linearly, then falls along a cosine to a hundredth of its peak."""
+    """Return the learning rate of a step. The rate first increases linearly, and then falls along a cosine to a
+    hundredth of its peak.
+    """
     warm_up = min(WARM_UP_STEPS, max(1, steps // 10))
     if step < warm_up:
         return PEAK_LEARNING_RATE * (step + 1) / warm_up
@@ -172,7 +178,7 @@ def put(out: Path, files: dict[str, bytes]) -> None:
 def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[str, bytes]:
     """Return the contents of the checkpoint's files by name.
 
-    The files are those of the model in bfloat16, the training record and the model card.
+    These are the files of the model in bfloat16, the training record and the model card.
     """
     half = LlamaForCausalLM(LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"}))
     half.bfloat16()
@@ -298,8 +304,8 @@ def train(arguments: argparse.Namespace) -> None:
     model = new_model(tokenizer)
     optimizer = new_optimizer(model)
     record = new_record(arguments, text, model, len(train_ids), len(validation_ids))
-    # Factor from nats per token to bits per byte. End-of-text tokens count as tokens, although the text has no bytes for
-    # them.
+    # Factor from nats per token to bits per byte. End-of-text tokens are counted as tokens, although the text contains
+    # no bytes for them.
     bits_per_nat = (len(validation_ids) - 1) / math.log(2) / record["corpus"]["validation_bytes"]
 
     started = time.monotonic()

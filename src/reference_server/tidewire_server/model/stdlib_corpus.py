@@ -1,8 +1,8 @@
 """Training corpus of the default model. It consists of files of the Python 3.11 standard library.
 
-The manifest `corpus.json` lists the files with their SHA-256. Files that are missing or differ from the manifest are called
-*drift*. The standard library of another patch release of Python, for example, differs in some files. If there is drift, the
-training script lists these files and stops, unless its option `--allow-drift` is set.
+The manifest `corpus.json` lists the files with their SHA-256. Files that are missing or differ from the manifest are
+called *drift*. For example, another patch release of Python has a standard library in which some files differ. If there
+is drift, the training script lists these files and stops, unless its option `--allow-drift` is set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.json")
 
-# The corpus excludes tests, grammars, tables of generated data, and files that depend on the build of Python.
+# The corpus excludes tests, grammars, tables of generated data, and files whose content depends on how Python was
+# built.
 SKIPPED_FOLDERS = frozenset(
     {
         "test",
@@ -93,7 +94,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def write_manifest(folder: Path, python: str, manifest: Path = MANIFEST) -> int:
-    """Write a manifest that lists the files in `folder` with their SHA-256. Returns the number of files."""
+    """Write a manifest that lists the files in `folder` with their SHA-256. Return the number of files."""
     files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in list_files(folder)}
     manifest.write_text(json.dumps({"python": python, "files": files}, indent=0) + "\n", encoding="utf-8")
     return len(files)

@@ -47,7 +47,9 @@ def startup_banner(server: Server, url: str) -> str:
 
 
 def _example_command(server: Server, url: str) -> str:
-    """Return a command with which a user can try an endpoint. It works as it is, unless the server requires a token."""
+    """Return a command with which a user can try an endpoint. Unless the server requires a token, the user can run the
+    command unchanged.
+    """
     for name, endpoint in server.endpoints.items():
         if endpoint.input.defaults:
             return f"tidewire call {url} {name}"
@@ -74,7 +76,7 @@ def _format_limit(limit: int | None) -> str:
 
 
 def _groups(server: Server) -> list[str]:
-    """Return one line of the banner for each concurrency group."""
+    """Return the lines of the banner that describe the concurrency groups, one line for each group."""
     members: dict[str, list[str]] = {}
     for name, endpoint in server.endpoints.items():
         if endpoint.concurrency_group is not None:

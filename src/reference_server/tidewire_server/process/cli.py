@@ -41,7 +41,7 @@ _LAST_GRACE = 1.0
 
 
 class _ServeCommand(typer.core.TyperCommand):
-    """Command with a helpful error for settings that have no flag.
+    """Command that reports a helpful error if an argument names a setting that has no flag.
 
     The error message contains the line that sets the value in the configuration file.
     """
@@ -165,7 +165,7 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
 
 
 def _exit_despite_threads() -> None:
-    """End the process even if a user function has left a thread running.
+    """End the process even if a thread that a user function has started is still running.
 
     Python itself would wait for that thread forever.
     """
@@ -184,7 +184,7 @@ def _exit_despite_threads() -> None:
 
 
 def _load(target: str) -> "Server":
-    """Import the module of a target and return its server."""
+    """Import the module that the target argument names, and return the server in it."""
     from tidewire_server.server import LOADING, Server  # noqa: PLC0415
 
     module_name, _, name = target.rpartition(":")
@@ -224,7 +224,7 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def _default_server(configuration: "Configuration") -> "Server":
-    """Create the server for text generation, which is used if the command has no target."""
+    """Create the server for text generation. It is used if the command line contains no target."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
     model, device = configuration.launch.model, configuration.launch.device
@@ -271,7 +271,7 @@ _METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
 def _flag(name: str, group: str) -> inspect.Parameter:
     """Create the typer parameter for a setting.
 
-    Typer passes the value on as text, and `configure` validates it later.
+    Typer does not convert the value. It passes the text to `configure`, which validates it.
     """
     field = FIELDS[name]
     kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str

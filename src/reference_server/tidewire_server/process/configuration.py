@@ -1,11 +1,12 @@
 """Configuration of `tidewire serve`, merged from flags, environment variables and a TOML file by pydantic-settings.
 
 A value is taken from a flag, the environment, the file, the server's code or the default, in this order of precedence.
-A setting has the same name everywhere. For example, it is `max_queue_size` in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in
-the environment, and `--max-queue-size` on the command line. An error about an unknown name or an invalid value contains
-the flag, the environment variable or the line of the file that the name or value comes from.
+A setting has the same name everywhere. For example, the maximum queue size is `max_queue_size` in the file,
+`TIDEWIRE_MAX_QUEUE_SIZE` in the environment, and `--max-queue-size` on the command line. An error about an unknown name
+or an invalid value contains the flag, the environment variable or the line of the file that the name or value comes
+from.
 
-Import this module only in order to serve, because importing pydantic-settings takes 0.15 s of CPU time.
+Import this module only if the command will serve, because importing pydantic-settings takes 0.15 s of CPU time.
 """
 
 import difflib
@@ -58,14 +59,14 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
 class ConfigurationError(ValueError):
     """The configuration is not valid.
 
-    The message has one line for each error, which says where the value comes from.
+    The message has one line for each error. The line says where the value comes from.
     """
 
 
 class _FromText(BaseModel):
-    """Base class of models whose values may be text.
+    """Base class of models whose field values may be passed as text.
 
-    Parses `none` as None where allowed, and rejects booleans as numbers.
+    If a field allows None, the text `none` is parsed as None. Booleans are not accepted as numbers.
     """
 
     @field_validator("*", mode="before")
@@ -80,7 +81,9 @@ class _FromText(BaseModel):
 
 
 class EndpointSettings(_FromText):
-    """Settings of one endpoint in the table `[endpoints.NAME]` of the file. They override the settings in the code."""
+    """Settings of one endpoint, from the table `[endpoints.NAME]` of the file. They override the settings in the
+    server's code.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -96,7 +99,9 @@ class EndpointSettings(_FromText):
 
 
 class _Environment(EnvSettingsSource):
-    """Settings source for environment variables. If a setting has several values, they are separated by spaces."""
+    """Settings source for environment variables. If a setting is a list, the variable contains the list's values,
+    separated by spaces.
+    """
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         return value.split()
@@ -117,7 +122,8 @@ class Configuration:
         """
 
     def table(self, settings: Settings) -> Iterator[tuple[str, str, str]]:
-        """Iterate over all settings, each as a tuple of its name, its value as text, and where the value was set.
+        """Iterate over all settings. Each setting is a tuple of its name, its value as text, and the place where the
+        value was set.
 
         Args:
             settings: Final settings of the server, in which this configuration overrides the server's code.

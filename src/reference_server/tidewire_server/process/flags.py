@@ -1,7 +1,7 @@
 """Command-line flags of `tidewire serve`, and the formatting of setting names, values and bounds.
 
 Every setting can be set in the environment and in the configuration file. Only the settings in `FLAGS` also have a
-flag. These are the settings that a tutorial, a how-to guide or the startup banner mentions, and `log_level`.
+flag: those that a tutorial, a how-to guide or the startup banner mentions, and `log_level`.
 """
 
 import difflib
@@ -82,7 +82,7 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return an error message for an unknown name. It suggests the most similar known name, if there is one."""
+    """Return an error message for an unknown name. If there is a similar known name, the message suggests it."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 

@@ -1,6 +1,6 @@
-"""Thread pool for `asyncio.to_thread` whose threads do not keep the process from exiting.
+"""Thread pool for `asyncio.to_thread`. Its threads do not keep the process from exiting.
 
-With the default pool, Python waits at exit for all threads, even if a user function needs another hour.
+With asyncio's default pool, Python would wait at exit for all threads, even if a user function needs another hour.
 """
 
 import itertools
@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 class DaemonThreads(ThreadPoolExecutor):
     """Pool of up to `MAX_THREADS` daemon threads.
 
-    It extends `ThreadPoolExecutor` because asyncio accepts only subclasses of that class as its default executor.
+    The class extends `ThreadPoolExecutor`, because asyncio accepts only subclasses of `ThreadPoolExecutor` as its
+    default executor.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._running_threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Schedule a call of a function in the next free thread."""
+        """Schedule a function call, which runs in the next free thread."""
         future: Future[Any] = Future()
         with self._lock:
             self._calls.append((future, lambda: fn(*args, **kwargs)))
@@ -47,7 +48,7 @@ class DaemonThreads(ThreadPoolExecutor):
     def drain(self, within: float) -> None:
         """Discard pending calls, and wait up to `within` seconds for running calls.
 
-        Log a warning if any thread is still running.
+        If any thread is still running after this time, log a warning.
         """
         deadline = time.monotonic() + within
         with self._lock:

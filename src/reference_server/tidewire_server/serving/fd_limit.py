@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = False) -> int:
-    """Return how many connections the process can open. Log a warning if it is fewer than requested.
+    """Return how many connections the process can open. If the number is lower than requested, log a warning.
 
     Args:
         connections: Requested number of connections.
@@ -28,7 +28,7 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-        except (OSError, ValueError):  # the operating system has a lower limit, so keep the current limit
+        except (OSError, ValueError):  # The operating system has a lower limit. Keep the current limit.
             pass
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections

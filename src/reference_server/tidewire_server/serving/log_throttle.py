@@ -1,4 +1,6 @@
-"""Rate limits for log lines that clients can cause, such as uvicorn's warnings and asyncio's errors from `accept`."""
+"""Rate limits for log lines that clients can cause, such as warnings from uvicorn, and errors that asyncio logs if
+`accept` fails.
+"""
 
 import asyncio
 import errno
@@ -23,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogThrottle(logging.Filter):
-    """Logging filter that drops most repetitions of the same warning. Records with another level are not changed."""
+    """Logging filter that drops most repetitions of the same warning. Log records of other levels pass the filter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +48,7 @@ def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
 
     In this situation, asyncio calls `accept` up to `backlog` times per second and logs a traceback for each failure.
     This function installs an exception handler that logs at most one line per minute. asyncio still retries, and
-    accepts connections when a descriptor is free.
+    accepts connections again as soon as a descriptor is free.
     """
     last_logged = -math.inf
 

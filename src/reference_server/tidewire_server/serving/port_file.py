@@ -12,7 +12,7 @@ class PortFileError(Exception):
 
 @contextlib.contextmanager
 def port_file(name: str | os.PathLike[str] | None, port: int) -> Iterator[Callable[[], None]]:
-    """Prepare the port file by writing a temporary file. If this fails, the error is reported before serving starts.
+    """Prepare the port file by writing a temporary file, so that an error is reported before the server starts serving.
 
     Args:
         name: Path of the port file, or None for no file.

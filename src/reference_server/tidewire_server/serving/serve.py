@@ -48,7 +48,7 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
     Args:
         host: Address to bind to.
         port: Port to bind to, or 0 for any free port.
-        free: Text for the error message that says how to request a free port, such as `port=0` or `--port 0`.
+        free: How to request a free port, such as `port=0` or `--port 0`. The error message contains this text.
 
     Raises:
         OSError: The address cannot be bound. `strerror` contains the address, the reason and a hint.
@@ -189,7 +189,7 @@ def in_background(
     try:
         yield url_of(listener, settings.root_path)
     finally:
-        with contextlib.suppress(RuntimeError):  # the server has already stopped and closed its event loop
+        with contextlib.suppress(RuntimeError):  # The server has already stopped and closed its event loop.
             loop.call_soon_threadsafe(runner.end)
         thread.join()
         listener.close()
@@ -211,7 +211,7 @@ def _thread_switch_interval(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _short_gc_pauses() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, and collect new objects more often but in smaller steps.
+    """Exclude existing objects from garbage collection, and collect new objects more often, but in smaller steps.
 
     A full collection would stop all streams while it examines the objects of a loaded model and of thousands of jobs.
     """
@@ -247,7 +247,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn server whose shutdown first ends streams and jobs, and then closes the connections."""
+    """A uvicorn server. When it shuts down, it first ends the streams and jobs, and then closes the connections."""
 
     def __init__(self, app: TidewireApp, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -264,7 +264,7 @@ class UvicornServer(uvicorn.Server):
             self._on_started()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in sockets or ():  # connections inherit the buffer size of the socket that accepts them
+        for listener in sockets or ():  # Connections inherit the buffer size of the socket that accepts them.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             self._tidewire.send_buffers_bounded = True
         logger, throttle = logging.getLogger("uvicorn.error"), LogThrottle()
@@ -276,11 +276,11 @@ class UvicornServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle SIGINT and SIGTERM. uvicorn's own handler would raise the signal again, which changes the exit
-        code.
+        """Handle SIGINT and SIGTERM. uvicorn's own handler would raise the signal again after the shutdown, which would
+        change the exit code.
         """
         if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread receives signals, so here the caller ends the server
+            yield  # Only the main thread receives signals. In other threads, the caller ends the server.
             return
         loop = asyncio.get_running_loop()
         signaled = False
@@ -302,7 +302,7 @@ class UvicornServer(uvicorn.Server):
                 signal.signal(each, handler)
 
     def end(self) -> None:
-        """Start the graceful shutdown. Must be called on the event loop."""
+        """Start the graceful shutdown. This method must be called on the event loop."""
         if self._shutdown_task is None:
             self._shutdown_task = asyncio.get_running_loop().create_task(self._drain_and_exit())
 
@@ -316,7 +316,7 @@ class UvicornServer(uvicorn.Server):
 def _close(loop: asyncio.AbstractEventLoop, pool: DaemonThreads) -> None:
     """Cancel the remaining tasks and close the event loop.
 
-    Tasks that ignore the cancellation are given up after a while.
+    If a task ignores the cancellation, the server waits for it only for a limited time.
     """
     tasks = asyncio.all_tasks(loop)
     for task in tasks:

@@ -1,4 +1,4 @@
 """Storage of jobs, event logs and the queue.
 
-`interfaces` defines the protocols, which are implemented in memory and in SQLite.
+The module `interfaces` defines the storage protocols. There is an implementation in memory and one in SQLite.
 """

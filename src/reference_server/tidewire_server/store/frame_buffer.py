@@ -1,4 +1,6 @@
-"""In-memory buffer of encoded events. It records where each event ends, so that a replay is a single slice of bytes."""
+"""In-memory buffer of encoded events. The buffer records where each event ends, so that a replay is a single slice of
+bytes.
+"""
 
 from array import array
 from bisect import bisect_right
@@ -7,7 +9,9 @@ from itertools import accumulate
 
 
 class FrameBuffer:
-    """Buffer of consecutive encoded events, each identified by its position in the log. The oldest can be trimmed."""
+    """Buffer of consecutive encoded events, each identified by its position in the log. The oldest events can be
+    trimmed.
+    """
 
     __slots__ = ("_buffer", "_cut", "_ends", "base")
 
@@ -31,11 +35,11 @@ class FrameBuffer:
 
     @property
     def written(self) -> int:
-        """Number of bytes that were ever added, including bytes that have been trimmed."""
+        """Total number of bytes added since the buffer was created, including bytes that have been trimmed."""
         return self._cut + len(self._buffer)
 
     def add(self, frames: Sequence[bytes]) -> int:
-        """Append events. Returns the number of bytes that were ever added to the buffer."""
+        """Append events, and return the total number of bytes added since the buffer was created."""
         if len(frames) == 1:  # fast path: most blocks contain one event
             self._buffer += frames[0]
             written = self._cut + len(self._buffer)
@@ -48,7 +52,9 @@ class FrameBuffer:
         return self.written
 
     def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
-        """Append events that are already concatenated. `ends` contains the end offset of each event within `frames`."""
+        """Append events that are already concatenated in `frames`. The argument `ends` contains the offset in `frames`
+        at which each event ends.
+        """
         self._ends.extend(map(self.written.__add__, ends))
         self._buffer += frames
 

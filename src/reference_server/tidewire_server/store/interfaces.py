@@ -3,14 +3,14 @@
 The rest of the server depends only on these protocols. An implementation may keep the data in memory, in a file, or
 in a service shared by several servers. Every implementation follows these rules:
 
-- The head of a log is its last event. `append` receives the head that the writer expects, and fails if another writer
-  has appended events in the meantime. Two concurrent writers therefore cannot both succeed.
-- `append` returns when the events are as durable as the store's `durability` attribute promises. Readers see the
-  events only after that.
-- An append also stores the changes to the job's record. Both are stored atomically.
+- The head of a log is its last event. The caller of `append` passes the head that it expects, and the call fails if
+  another writer has appended events in the meantime. Two concurrent writers therefore cannot both succeed.
+- `append` returns when the events are as durable as the store's `durability` attribute promises. Readers do not see the
+  events earlier.
+- An append stores the events together with the changes to the job's record, in one atomic step.
 - The `done` event is never trimmed. The state of a job is kept longer than its other events.
-- A reader is only an offset into the log, so a slow or abandoned reader costs no memory beyond that offset.
-- After a job has ended, it uses only as much memory as the implementation documents.
+- For a reader, only an offset into the log is stored, so a slow or abandoned reader uses no other memory.
+- After a job has ended, the job uses only as much memory as the documentation of the implementation says.
 """
 
 from bisect import bisect_right
@@ -88,8 +88,10 @@ class Extent(NamedTuple):
     """Column pointers of the newest epoch."""
 
     def id_at(self, seq: int) -> Cursor:
-        """Return the id of the event with this sequence number. Number 0 is the position before the first event."""
-        if len(self.starts) == 1:  # fast path, because almost every log has a single epoch
+        """Return the id of the event with this sequence number. The number 0 means the position before the first
+        event.
+        """
+        if len(self.starts) == 1:  # Return early, because almost every log has a single epoch.
             return Cursor(self.starts[0].epoch, seq)
         found = bisect_right(self.starts, seq, key=attrgetter("seq"))
         return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
@@ -99,7 +101,9 @@ class Extent(NamedTuple):
         return self.starts[0].seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
     def holds_after(self, cursor: Cursor) -> bool:
-        """Return whether the log still stores every event after the cursor. False for a cursor of another log."""
+        """Return whether the log still stores every event after the cursor. If the cursor belongs to another log,
+        return False.
+        """
         return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
 
@@ -109,7 +113,7 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
     Args:
         starts: Value of `Extent.starts` before the append.
         block: Appended block.
-        base: The log's `Extent.base`. Only epochs that ended before it can be forgotten.
+        base: The log's `Extent.base`. Only epochs that ended before this position can be forgotten.
     """
     if starts and starts[-1].epoch == block.last.epoch:
         return starts
@@ -121,7 +125,9 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Consecutive events of a log, encoded as they are sent to clients. A chunk never contains part of an event."""
+    """Consecutive events of a log, in the encoding in which they are sent to clients. A chunk contains only complete
+    events.
+    """
 
     frames: bytes
     last: Cursor
@@ -144,7 +150,7 @@ class LogReader(Protocol):
         """Read the events that follow a cursor.
 
         Args:
-            after: Id of the event after which to start. Must be in the range from `Extent.base` to `Extent.head`.
+            after: Id of the event after which to start. It must be in the range from `Extent.base` to `Extent.head`.
             max_bytes: Maximum size of the returned events. The first event is returned even if it alone is larger.
 
         Returns:
@@ -156,7 +162,8 @@ class LogReader(Protocol):
         ...
 
     async def state(self, *, oldest: bool = False) -> StateAt:
-        """Return the state after the last event of the log, or the oldest available state if `oldest` is true.
+        """Return the state after the last event of the log. If `oldest` is true, return the oldest available state
+        instead.
 
         If the log has ended, the state after the last event is the state just before the `done` event.
 
@@ -166,14 +173,16 @@ class LogReader(Protocol):
         ...
 
     def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
-        """Return the ephemeral events (`queue`, `progress`) newer than version `since`, and the current version.
+        """Return the ephemeral events (`queue`, `progress`) that are newer than the version `since`, and the current
+        version.
 
         Pass 0 as `since` on the first call. On later calls, pass the version that the previous call returned.
         """
         ...
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
-        """Subscribe to the log. `wake` is called on the event loop after every append and every new ephemeral event.
+        """Subscribe to the log. After every append and every new ephemeral event, the function `wake` is called on the
+        event loop.
 
         The argument of `wake` is the appended block, or None for an ephemeral event. A reader that has already sent all
         earlier events can send the block without reading the log.
@@ -202,7 +211,7 @@ class Log(LogReader, Protocol):
         ...
 
     def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
-        """Set the latest ephemeral event of a key and wake the readers. None as `frame` removes the event."""
+        """Set the latest ephemeral event of a key and wake the readers. If `frame` is None, the event is removed."""
         ...
 
 
@@ -254,7 +263,7 @@ class Key:
 
 @dataclass(slots=True)
 class KeyUse:
-    """Request for which an idempotency key was first used."""
+    """The first request that used an idempotency key."""
 
     body: bytes
     """SHA-256 of the request body."""
@@ -292,7 +301,9 @@ class Jobs(Protocol):
         ...
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
-        """Return a job's record, its tombstone if the job was deleted, or None for an unknown id."""
+        """Return the record of a job. If the job was deleted, return its tombstone. If the id is unknown, return
+        None.
+        """
         ...
 
     async def log(self, job: str) -> LogReader | None:
@@ -306,7 +317,7 @@ class Jobs(Protocol):
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         """Return up to `limit` jobs of a principal, newest first.
 
-        If `before` is set, return only jobs older than it.
+        If `before` is set, return only jobs that are older than this job.
         """
         ...
 
@@ -315,18 +326,18 @@ class Jobs(Protocol):
         ...
 
     async def interrupted(self) -> Sequence[str]:
-        """Return the ids of the jobs that the previous server left unfinished and that are not reopened yet.
+        """Return the ids of the jobs that the previous server process left unfinished and that were not reopened yet.
 
         The oldest job comes first.
         """
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Load an interrupted job in order to continue its log. Returns None if the job was deleted meanwhile."""
+        """Load an interrupted job in order to continue its log. Return None if the job was deleted in the meantime."""
         ...
 
     async def delete_job(self, job: str) -> None:
-        """Delete a job and leave a tombstone."""
+        """Delete a job, and store a tombstone for it."""
         ...
 
     async def expire(self, now: float) -> float | None:
@@ -340,7 +351,7 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """Item that waits in the queue until it can run."""
+    """An item that waits in the queue until it can run."""
 
     endpoint: str
     job: str
@@ -351,7 +362,9 @@ class QueueEntry:
 
 
 class Queue(Protocol):
-    """Queue of waiting items. Principals take turns, and each principal's items are taken in the order of arrival."""
+    """Queue of waiting items. Principals take turns, and the items of each principal are taken in the order in which
+    they arrived.
+    """
 
     async def put(self, entries: Sequence[QueueEntry]) -> None:
         """Add items to the queue. Each item waits behind the earlier items of the same principal."""
@@ -360,7 +373,7 @@ class Queue(Protocol):
     async def take(
         self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
     ) -> list[QueueEntry]:
-        """Remove the next items of an endpoint from the queue and return them in the order of their turns.
+        """Remove the next items of an endpoint from the queue, and return them in the order in which they were to run.
 
         Args:
             endpoint: Name of the endpoint.
@@ -371,7 +384,7 @@ class Queue(Protocol):
         ...
 
     async def discard(self, entry: QueueEntry) -> None:
-        """Remove an item from the queue, at any position. Does nothing if the item is not in the queue."""
+        """Remove an item from the queue, at any position. If the item is not in the queue, do nothing."""
         ...
 
     def size(self, endpoint: str) -> int:
@@ -379,9 +392,9 @@ class Queue(Protocol):
         ...
 
     def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
-        """Iterate over the waiting items of an endpoint, in the order of their turns.
+        """Iterate over the waiting items of an endpoint, in the order in which they will run.
 
-        The iterator must not be used after the queue has changed.
+        The caller must not use the iterator after the queue has changed.
         """
         ...
 
@@ -391,7 +404,7 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits on what a store keeps and for how long. Times are in seconds. `Settings` describes each limit."""
+    """Limits on how much a store keeps, and for how long. Times are in seconds. `Settings` describes each limit."""
 
     log_ttl: float
     state_ttl: float

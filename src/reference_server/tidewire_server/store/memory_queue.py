@@ -2,9 +2,10 @@
 
     endpoint ──► principals in the order of their turns ──► each principal's entries, first in, first out
 
-A principal moves to the end of the turn order each time one of its items is taken. A principal without waiting items
-joins at the end when it submits a job. Even ten thousand waiting items of one principal therefore do not delay the
-first item of another principal. An item that is skipped because it does not fit keeps its position.
+Each time an item of a principal is taken, the principal moves to the end of the turn order. If a principal without
+waiting items submits a job, that principal joins the turn order at the end. Even ten thousand waiting items of one
+principal therefore do not delay the first item of another principal. An item that is skipped because it does not fit
+keeps its position.
 """
 
 from collections import OrderedDict, deque
@@ -17,7 +18,7 @@ PrincipalQueue = OrderedDict[QueueEntry, None]
 
 
 class MemoryQueue:
-    """Queue that stores each principal's items in an ordered dict, so that an item can be discarded in O(1)."""
+    """Queue that stores the items of each principal in an ordered dict, so that an item can be discarded in O(1)."""
 
     def __init__(self) -> None:
         self._queues: dict[str, OrderedDict[str, PrincipalQueue]] = {}
@@ -78,6 +79,8 @@ class MemoryQueue:
 
 
 def _drained(pending: deque[Iterator[QueueEntry]]) -> Iterator[Iterator[QueueEntry]]:
-    """Remove and yield the first element until the deque is empty. More elements may be appended meanwhile."""
+    """Remove and yield the first element of a deque, until the deque is empty. Other code may append elements during
+    the iteration.
+    """
     while pending:
         yield pending.popleft()

@@ -1,8 +1,8 @@
 """In-memory implementation of the store. It is fast, but all jobs are lost when the process ends.
 
 Each log is one buffer of encoded events (see `frame_buffer`). When a log exceeds its size limit, its oldest events are
-trimmed up to a checkpoint. A checkpoint is an event after which the state was saved as a view. Saving a view does not
-copy a state that only grows.
+trimmed up to a checkpoint. A checkpoint is an event after which the state was saved. The state is saved as a view, so
+that a state that only grows need not be copied.
 """
 
 import secrets
@@ -100,7 +100,7 @@ class MemoryLog(Subscribers):
         self.append_at_once(after, block)
 
     def append_at_once(self, after: Cursor, block: Block) -> None:
-        """Append a block synchronously, which is possible because writing to memory never waits."""
+        """Append a block synchronously. This is possible because writing to memory never waits."""
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(
                 f"the append expected {after} to be the log's last event, but the last event is {self._head}"
@@ -111,14 +111,14 @@ class MemoryLog(Subscribers):
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """Trim all events except `done`. Must be called only for a log that has ended."""
+        """Trim all events except `done`. This method must be called only for a log that has ended."""
         if len(self._frames) > 1:
             self._trim(self._state)
         self._checkpoints.clear()
         self.clear_ephemeral_events()
 
     def close(self) -> None:
-        """Reject further appends. Readers that already have the log can still read from it."""
+        """Reject further appends. Readers that already use the log can still read from it."""
         self._closed = True
 
     @property
@@ -298,7 +298,7 @@ class MemoryStore:
         self.queue: Queue = MemoryQueue()
 
     async def check(self) -> None:
-        """Do nothing, because memory can always be written."""
+        """Do nothing, because writing to memory cannot fail."""
 
     async def close(self, *, clean: bool = True) -> None:
         """Do nothing, because the garbage collector frees the memory."""

@@ -7,7 +7,7 @@ from tidewire_server.store_urls import file_of
 
 
 def memory_of(settings: Settings) -> Store:
-    """Create an in-memory store with the retention limits of the settings."""
+    """Create an in-memory store with the retention limits in the settings."""
     return MemoryStore(_retention(settings))
 
 

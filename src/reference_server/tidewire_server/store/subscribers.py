@@ -1,4 +1,4 @@
-"""Subscriptions to a log, and the log's ephemeral events, which are sent to readers but not stored."""
+"""Subscriptions to a log, and the log's ephemeral events. Ephemeral events are sent to readers, but not stored."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
 """Inference engine that uses torch, with continuous batching.
 
-The library transformers provides the code of the models and loads checkpoints. This package implements the key-value
-cache, the scheduler, the sampler and the log-probabilities. In this project, only this package and the training script of
-the default model import torch.
+The transformers library provides the code of the models and loads checkpoints. This package implements the key-value
+cache, the scheduler, the sampler and the log-probabilities. In this project, only this package and the training script
+of the default model import torch.
 """
 
 try:

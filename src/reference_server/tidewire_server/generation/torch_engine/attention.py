@@ -1,8 +1,8 @@
-"""Attention over a key-value cache with dense slots, for models of the library transformers.
+"""Attention over a key-value cache with dense slots, for models of the transformers library.
 
-A forward pass processes one packed row of tokens. The row begins with one token for each slot, up to the highest slot that
-decodes, where the token at index i belongs to slot i. The prompt chunks follow. In each layer, the model calls `attention`
-with the attention context that the engine has passed to the model.
+A forward pass processes one packed row of tokens. The row begins with one token for each slot, up to the highest slot
+that decodes, so that the token at index i belongs to slot i. The prompt chunks follow after these tokens. In each
+layer, the model calls `attention` and passes the attention context that it received from the engine.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def attention(
 def register() -> None:
     """Register the attention function with transformers.
 
-    Models do not create attention masks, because no mask function is registered.
+    No mask function is registered, so models do not create attention masks.
     """
     AttentionInterface.register(NAME, attention)
 
 
 @dataclass
 class Probe:
-    """Attention context that only records the number and the size of the key-value heads of each layer.
+    """Attention context that computes nothing. It only records how many key-value heads each layer has, and their size.
 
     `heads` maps the index of a layer to (Hkv, D). The key-value cache needs these numbers.
     """
@@ -138,8 +138,8 @@ class Step:
         self._cache = cache
         self._chunks = chunks
         self._decoding = len(decode_positions)
-        # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. Such slots
-        # write to a scratch position that is never read.
+        # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. The token
+        # of such a slot is therefore written to a scratch position that is never read.
         writes = [cache.scratch if position is None else position for position in decode_positions]
         slots = list(range(self._decoding))
         for chunk in chunks:
@@ -169,7 +169,8 @@ class Step:
     def _decode(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
         """Compute the attention for one token of each slot.
 
-        Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for them.
+        Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for
+        all of them.
         """
         heads, batch, size = query.shape
         keys, values = self._cache.read(layer, slice(0, batch), self._length)  # [B, Hkv, S, D]

@@ -8,7 +8,7 @@ from tidewire_server.generation.engine import Delta, EngineError
 
 
 class DeltaQueue:
-    """Queue of one request's token blocks. The queue merges all blocks that the reader has not taken yet into one block.
+    """Queue of the token blocks of one request. All blocks that the reader has not taken yet are merged into one block.
 
     The methods are not thread-safe. Call them on the reader's event loop.
     """
@@ -29,7 +29,7 @@ class DeltaQueue:
         self._ready.set()
 
     async def take(self) -> Delta:
-        """Wait for tokens and return all tokens since the last call as one block.
+        """Wait for tokens. Return all tokens that were added since the last call as one block.
 
         Raises:
             EngineError: The request failed. This error is raised after all tokens that were generated before the failure

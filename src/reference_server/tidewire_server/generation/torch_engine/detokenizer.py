@@ -1,7 +1,7 @@
 """Incremental detokenizer (`TextStream`), which converts tokens to text and detects stop strings.
 
-The detokenizer uses the vocabulary that `tokenizer_bytes` reads when a model is loaded. During a generation, the tokenizer
-itself is not called.
+The detokenizer uses the vocabulary that `tokenizer_bytes` read when the model was loaded. It does not call the
+tokenizer during a generation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class TextStream:
         self.stopped = False
 
     def feed(self, token_id: int) -> str:
-        """Add a token, and return the text that is now certain. If a stop string is complete, set `stopped`."""
+        """Add a token, and return the text that later tokens can no longer change. If a stop string is complete, set
+        `stopped`.
+        """
         if token_id in self._vocabulary.special:
             return ""
         text = self._decoder.decode(self._vocabulary.bytes_of(token_id))
@@ -51,7 +53,7 @@ class TextStream:
         return text
 
     def _overlap(self, text: str) -> int:
-        """Return the length of the longest suffix of `text` with which a stop string begins."""
+        """Return the length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = min(len(text), max(map(len, self._stops)) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):

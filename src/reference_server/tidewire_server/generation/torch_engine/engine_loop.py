@@ -48,7 +48,9 @@ SPARE_TOKENS = 8
 
 @dataclass(eq=False, kw_only=True)
 class Request(RunningSequence):
-    """A request in the engine, with its detokenizer and the queue from which its reader takes the generated tokens."""
+    """A request in the engine, together with its detokenizer, and with the queue from which the reader takes the
+    generated tokens.
+    """
 
     input: Generate
     text: TextStream
@@ -113,20 +115,21 @@ class TorchEngine:
             | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
         )
-        # If the tokenizer has no normalizer, each token covers at least one byte. The size of a prompt in bytes is then an
-        # upper bound of its number of tokens, so most prompts can be accepted without tokenizing them.
+        # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
+        # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
         self._wake = threading.Condition()
-        # The lock of `_wake` protects the scheduler and the following attributes:
+        # The lock of `_wake` protects the scheduler and the attributes below.
         self._arrivals: deque[Request] = deque()
         self._max_open = slots + max_waiting
         self._closing = False
         self._started = 0
-        # Only the engine's thread changes the following counters:
+        # Only the engine's thread changes the counters below.
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
-        # The first request starts the thread. An engine that was never used can then be garbage-collected without `close`.
+        # The first request starts the thread, so that an engine that was never used can be garbage-collected without a
+        # call of `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
 
     @classmethod
@@ -168,7 +171,8 @@ class TorchEngine:
     async def check(self, request: Generate) -> None:
         """Validate a request; see `Engine.check`.
 
-        The prompt is tokenized only if its size in bytes does not already show that it fits into the context.
+        If the size of the prompt in bytes already shows that the prompt fits into the context, the prompt is not
+        tokenized.
 
         Raises:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
@@ -179,7 +183,9 @@ class TorchEngine:
             await asyncio.to_thread(self._read_prompt, request)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
-        """Generate text; see `Engine.generate`. If the reader is slow, the blocks that it has not read yet are merged."""
+        """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are
+        merged.
+        """
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
         job = Request(
@@ -269,7 +275,7 @@ class TorchEngine:
         return ids
 
     def _check_size(self, text: str) -> None:
-        """Reject a prompt whose size in bytes shows that it is too long, so that it need not be tokenized.
+        """Reject a prompt if its size in bytes already shows that it is too long. Such a prompt need not be tokenized.
 
         Raises:
             InputError: The prompt does not fit into the context.
@@ -345,7 +351,7 @@ class TorchEngine:
         _deliver(results)
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
-        """Build the block for one sampled token, with the columns that the request asks for."""
+        """Build the block for one sampled token, with the lists that the request asks for."""
         if not sampled.is_number:
             return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
         request = job.input
@@ -377,7 +383,9 @@ class TorchEngine:
 
 
 def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
-    """Deliver results to their readers, with one callback for each event loop instead of one for each token."""
+    """Deliver results to their readers. Schedule only one callback for each event loop, instead of one for each
+    token.
+    """
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Request, Delta | EngineError]]] = defaultdict(
         list
     )
@@ -386,7 +394,7 @@ def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
     for loop, batch in by_loop.items():
         try:
             loop.call_soon_threadsafe(_put_all, batch)
-        except RuntimeError:  # the event loop is closed, so that no reader can take the results
+        except RuntimeError:  # The event loop is closed, so no reader can take the results.
             for job, _ in batch:
                 job.cancelled = True
 

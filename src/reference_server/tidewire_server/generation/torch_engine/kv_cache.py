@@ -30,7 +30,7 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # Each slot has the extra position `scratch`, to which a forward pass writes if the slot does not decode.
+        # Each slot has one extra position, `scratch`. If a slot does not decode, the forward pass writes there.
         shape = (layers, slots, heads, context + 1, size)
         self._k = torch.zeros(shape, dtype=dtype, device=device)
         self._v = torch.zeros(shape, dtype=dtype, device=device)

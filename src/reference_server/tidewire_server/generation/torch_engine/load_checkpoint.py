@@ -39,7 +39,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with its tokenizer, and properties of the model that the engine needs."""
+    """A loaded model with its tokenizer, and the properties of the model that the engine needs to know."""
 
     name: str
     model: PreTrainedModel
@@ -131,7 +131,8 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the torch device with a name. The name `auto` selects the first available of CUDA, MPS and the CPU.
+    """Return the torch device with the specified name. The name `auto` selects the first available of CUDA, MPS and the
+    CPU.
 
     Raises:
         LoadError: The name is not valid, or the device is not available.
@@ -176,7 +177,7 @@ def _read_config(folder: Path) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
     except (
         Exception
-    ) as error:  # the errors for an unknown model, malformed JSON and invalid UTF-8 have no common class
+    ) as error:  # The errors for an unknown model, malformed JSON and invalid UTF-8 have no common class.
         raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
     return config
 
@@ -216,7 +217,7 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 @torch.inference_mode()
 def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int, int]]:
-    """Run the model on one token to measure its heads.
+    """Run the model on one token to find out the number and the size of its key-value heads.
 
     Returns:
         The number of key-value heads and the head size, by the index of the layer.
@@ -248,8 +249,8 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
 def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids of the end-of-text tokens.
 
-    They come from the generation settings if these have them, otherwise from the model's configuration, otherwise from the
-    tokenizer.
+    The ids are read from the generation settings. If these contain no ids, they are read from the model's
+    configuration, and otherwise from the tokenizer.
     """
     generation = model.generation_config
     named = (

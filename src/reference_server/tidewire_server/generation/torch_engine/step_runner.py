@@ -17,7 +17,7 @@ from tidewire_server.generation.torch_engine.top_n import score
 
 @dataclass(eq=False, kw_only=True)
 class RunningSequence(Sequence):
-    """A scheduled request, with its parameters for sampling and for the computation of log-probabilities."""
+    """A scheduled request, with its sampling parameters and the log-probabilities that it asks for."""
 
     sampling: Sampling
     scored: bool
@@ -31,8 +31,8 @@ R = TypeVar("R", bound=RunningSequence)
 
 @dataclass(frozen=True)
 class Sampled:
-    """Sampled token of one request. Its log-probabilities are in nats. They are not rounded, and are computed before
-    temperature and filters are applied.
+    """Token that was sampled for one request. The log-probabilities are in nats and not rounded. They are computed
+    before temperature and filters are applied.
     """
 
     token: int

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 @dataclass(eq=False)
 class Sequence:
-    """The state of a request that the scheduler needs."""
+    """The part of a request's state that the scheduler needs."""
 
     prompt: list[int]
     slot: int = -1
@@ -61,7 +61,9 @@ class Prefill(Generic[S]):
 
 @dataclass(frozen=True)
 class StepPlan(Generic[S]):
-    """Plan of one forward pass: the requests for which it decodes one token, and the prompt chunks that it processes."""
+    """Plan of one forward pass: the requests for which the pass decodes one token, and the prompt chunks that it
+    processes.
+    """
 
     decode: list[S]
     prefill: list[Prefill[S]]
@@ -70,7 +72,8 @@ class StepPlan(Generic[S]):
     def sampled(self) -> list[S]:
         """Requests for which this step samples a token.
 
-        First all requests that decode, then the requests whose last prompt chunk the step processes.
+        The list begins with all requests that decode, followed by the requests whose last prompt chunk the step
+        processes.
         """
         return [*self.decode, *(part.sequence for part in self.prefill if part.completes)]
 
@@ -79,7 +82,7 @@ class StepPlan(Generic[S]):
 
 
 class StepScheduler(Generic[S]):
-    """Scheduler for continuous batching. Keeps the waiting and running requests, and assigns slots to them.
+    """Scheduler for continuous batching. It keeps the waiting and running requests, and assigns slots to them.
 
     Args:
         slots: Maximum number of requests that run at the same time.
@@ -136,7 +139,7 @@ class StepScheduler(Generic[S]):
         return StepPlan(decode, prefill)
 
     def done(self, step: StepPlan[S], tokens: list[int]) -> None:
-        """Record that a step was executed, and which tokens it sampled, in the order of `step.sampled`."""
+        """Record that a step was executed. The sampled tokens are passed in the order of `step.sampled`."""
         for part in step.prefill:
             part.sequence.read = part.end
         for sequence, token in zip(step.sampled, tokens, strict=True):

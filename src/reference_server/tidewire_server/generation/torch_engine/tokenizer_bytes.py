@@ -18,7 +18,8 @@ class UnsupportedTokenizerError(Exception):
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """Read the vocabulary of a tokenizer. The result has at least `size` ids; unused ids have empty bytes.
+    """Read the vocabulary of a tokenizer. The result contains at least `size` ids. Ids that the tokenizer does not use
+    have empty bytes.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
@@ -55,7 +56,7 @@ def _decoders(decoder: dict[str, Any] | None) -> set[str]:
 def _byte_level_alphabet() -> dict[str, int]:
     """Return a table that maps the characters of the byte-level BPE alphabet to bytes.
 
-    The bytes of printable Latin-1 characters are represented by these characters. All other bytes are represented by the
+    The byte of a printable Latin-1 character is represented by that character. All other bytes are represented by the
     characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

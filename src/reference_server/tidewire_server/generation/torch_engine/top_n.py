@@ -1,4 +1,6 @@
-"""Compute log-probabilities, the n most probable tokens, and ranks, before temperature and filters are applied."""
+"""Compute log-probabilities, ranks and the n most probable tokens. They are computed before temperature and filters are
+applied.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,8 @@ def score(logits: torch.Tensor, chosen: torch.Tensor, n: int) -> Scores:
 def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     """Return the ids of the n highest logits per row, [B, n], ordered by descending logit, then by ascending id.
 
-    `torch.topk` does not define which of several equal logits it selects, or in which order. The results differ between
-    devices.
+    The ids that `torch.topk` returns are not used. It does not define which of several equal logits it selects, or in
+    which order, so the ids would differ between devices.
     """
     size = logits.shape[-1]
     if n == 0:
@@ -59,8 +61,8 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     chosen = above | (level & (level.cumsum(-1) <= room))
     every = torch.arange(size, device=logits.device).expand_as(logits)
     ids = torch.where(chosen, every, size).topk(n, dim=-1, largest=False, sorted=True).values
-    # If a row contains NaN, no token is chosen, and its ids are invalid. Clamp them, because `gather` would otherwise fail
-    # for the whole batch.
+    # If a row of logits contains NaN, no token is chosen, and the ids for this row are invalid. Clamp them, because
+    # `gather` would otherwise fail for the whole batch.
     ids = ids.clamp(max=size - 1)
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)

@@ -1,4 +1,5 @@
-"""Backpressure for each connection, and limits on connections and request heads, based on private members of uvicorn.
+"""Backpressure for each connection, and limits on connections and request heads. The code uses private members of
+uvicorn.
 
 Only this folder uses private members of uvicorn. `pyproject.toml` excludes versions of uvicorn that have not been
 tested. `tests/integration/test_private_upstream_members.py` checks every private member that this folder uses, and
@@ -10,7 +11,7 @@ uvicorn_protocol   | `HttpToolsProtocol` as a base class: its parser callbacks, 
 uvicorn_internals  | `RequestResponseCycle` behind an ASGI `send`: `transport`, `flow`, `more_body`, `chunked_encoding`
 slow_reader_sender | no private members, because it uses `uvicorn_internals`
 
-The alternative would be to write an HTTP protocol on top of httptools. It would be longer, because it would have to
-repeat uvicorn's request and response cycle. It would also not replace `uvicorn_internals`, because applications that
-mount `server.app` run under uvicorn's own protocol.
+The alternative would be to write an HTTP protocol on top of httptools. Its code would be longer, because it would have
+to repeat uvicorn's request and response cycle. It would also not replace `uvicorn_internals`, because an application
+that mounts `server.app` runs under uvicorn's own protocol.
 """

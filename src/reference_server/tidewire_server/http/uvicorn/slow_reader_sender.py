@@ -49,11 +49,11 @@ class BackpressuredSender:
         """Start a task that waits for a disconnect. `close` stops this task.
 
         Args:
-            send_head: ASGI `send` for the response head. The middleware has wrapped it in order to add headers.
+            send_head: ASGI `send` for the response head. The middleware wraps this function in order to add headers.
             send: ASGI `send` of the server, which is used for the response body.
             receive: ASGI `receive` of the server.
-            connection: Connection behind `send` and `receive`.
-            stall_timeout: Seconds within which the reader must accept at least one byte.
+            connection: Connection that `send` and `receive` use.
+            stall_timeout: Number of seconds within which the reader must accept at least one byte.
             gone: Function that is called when the reader has disconnected.
         """
         self._send_head = send_head
@@ -72,7 +72,7 @@ class BackpressuredSender:
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Set the response head. It is sent together with the first part of the body."""
+        """Set the response head. The head is sent together with the first part of the body."""
         self._head = {"type": "http.response.start", "status": 200, "headers": headers}
 
     async def write(self, body: bytes) -> None:
@@ -88,11 +88,13 @@ class BackpressuredSender:
         return self._connection.behind()
 
     async def wait_until_sent(self) -> None:
-        """Wait until the write buffer is empty. To do so, send an empty part of the body."""
+        """Wait until the write buffer is empty, by sending an empty part of the body."""
         await self.write(b"")
 
     async def abort(self) -> None:
-        """Abort the connection and wait until the ASGI server has detected this, because the response is incomplete."""
+        """Abort the connection because the response is incomplete, and wait until the ASGI server has detected the
+        abort.
+        """
         self._connection.abort()
         if self._listener is not None:
             await asyncio.wait([self._listener], timeout=_ABORT_SECONDS)
@@ -122,8 +124,8 @@ class BackpressuredSender:
                 break
             before = self._connection.unacknowledged()
             try:
-                # The ASGI server waits before it accepts the message. If `send` times out, nothing was written, and it
-                # can be repeated.
+                # The ASGI server waits before it accepts the message. If `send` times out, nothing was written, so the
+                # call can be repeated.
                 async with asyncio.timeout(self._stall_timeout):
                     await self._send(message)
             except TimeoutError:

@@ -1,10 +1,11 @@
-"""Access to the uvicorn connection that an ASGI `send` belongs to, for operations that ASGI does not offer.
+"""Operations that ASGI does not offer. They use the uvicorn connection to which an ASGI `send` function belongs.
 
 The operations are:
 
 - Check whether the body of the request has arrived, and whether the client is slow to read the response.
-- Distinguish a slow client from a stalled one. Abort the connection of a stalled client and discard its buffers.
-- Detect that a client has disconnected, even if it had sent another request on the same connection during its stream.
+- Distinguish a slow client from a stalled client. Abort the connection of a stalled client and discard its buffers.
+- Detect that a client has disconnected, even if the client had sent another request on the connection while it received
+  a stream.
 - Send a body of unknown length to an HTTP/1.0 client, which does not support chunked encoding.
 - Write a part of a body from a callback, which cannot await.
 
@@ -38,7 +39,7 @@ class UvicornConnection:
     __slots__ = ("_bounded", "_chunks", "_cycle", "_flow", "_transport")
 
     def __init__(self, send: Send, *, bounded: bool = False) -> None:
-        """Find the uvicorn objects that a request's `send` belongs to.
+        """Find the uvicorn objects to which the `send` function of a request belongs.
 
         Args:
             send: ASGI `send` of the server.
@@ -51,7 +52,7 @@ class UvicornConnection:
         self._chunks = False
 
     def body_received(self) -> bool:
-        """Return whether the whole request body has arrived. If so, receiving the body does not wait."""
+        """Return whether the whole request body has arrived, so that it can be received without waiting."""
         return getattr(self._cycle, "more_body", True) is False
 
     def coalesce_writes(self) -> None:
@@ -60,7 +61,8 @@ class UvicornConnection:
             self._transport.set_write_buffer_limits()
 
     def limit_buffering(self) -> None:
-        """Limit the amount of unsent data. Only the last write is buffered here, and `SEND_BUFFER_BYTES` in the kernel.
+        """Limit the amount of unsent data. This process buffers only the last write, and the kernel at most
+        `SEND_BUFFER_BYTES`.
 
         After this call, `send` waits until the kernel has accepted all earlier writes.
         """
@@ -73,7 +75,7 @@ class UvicornConnection:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def body_started(self) -> None:
-        """Enable `write_at_once`. Must be called after the response head was sent."""
+        """Enable `write_at_once`. This method must be called after the response head was sent."""
         # Direct writes work only with uvicorn's httptools protocol. With h11, the h11 library must encode and count all
         # bytes.
         self._chunks = (
@@ -90,7 +92,7 @@ class UvicornConnection:
         return None if self._transport is None else self._transport.get_write_buffer_size() > 0
 
     def write_at_once(self, part: bytes) -> bool:
-        """Write a part of a chunked body synchronously. Can be called from any callback of the event loop.
+        """Write a part of a chunked body synchronously. This method can be called from any callback of the event loop.
 
         Returns:
             Whether the part was written. It is not written if the client is slow or has disconnected, or if the server
@@ -118,7 +120,9 @@ class UvicornConnection:
         return True
 
     def abort(self) -> None:
-        """Close the connection and discard its buffers. A normal close would wait until the client has read them."""
+        """Close the connection and discard its buffers. A normal close would wait until the client has read the
+        buffered data.
+        """
         if self._transport is not None:
             drop(self._transport)
 
@@ -153,7 +157,7 @@ class UvicornConnection:
         return send_plain
 
     async def _close(self, receive: Receive) -> None:
-        """Close the connection and wait until uvicorn has detected this.
+        """Close the connection, and wait until uvicorn has detected that it is closed.
 
         Otherwise uvicorn would log an incomplete response.
         """
@@ -167,7 +171,9 @@ class UvicornConnection:
 
 
 def drop(transport: Any) -> None:
-    """Abort a connection and discard its buffers, including the kernel's buffer, which would be retransmitted."""
+    """Abort a connection and discard its buffers, including the kernel's buffer, whose content would otherwise be
+    retransmitted.
+    """
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):  # the socket is already closed
@@ -181,8 +187,8 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 def unacknowledged_bytes(transport: Any) -> int:
     """Return the number of bytes that the peer has not acknowledged, including the bytes in the kernel's send buffer.
 
-    The size of the write buffer alone would not show that a slow peer makes progress. The kernel accepts more bytes
-    only when a third of its buffer is free. If the peer reads a few bytes per second, this takes minutes.
+    The size of the write buffer alone would not show that a slow peer makes progress, because the kernel accepts more
+    bytes only when a third of its buffer is free. If the peer reads a few bytes per second, that can take minutes.
     """
     return int(transport.get_write_buffer_size()) + _unacknowledged_in_kernel(transport)
 
@@ -196,7 +202,7 @@ if sys.platform == "linux":
         sock = transport.get_extra_info("socket")
         try:
             queued: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
-        except (AttributeError, OSError):  # the transport has no socket, or the socket is closed
+        except (AttributeError, OSError):  # The transport has no socket, or the socket is closed.
             return 0
         return queued
 

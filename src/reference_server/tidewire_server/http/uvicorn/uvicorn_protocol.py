@@ -1,8 +1,8 @@
 """HTTP protocol based on uvicorn's, with limits on connections, request heads, pipelined requests and unread responses.
 
-uvicorn's httptools parser buffers a request head until the head is complete, and limits neither its size nor the time.
-uvicorn also accepts any number of connections. The limits in this module work only with httptools, so the server cannot
-be run with h11.
+uvicorn's httptools parser buffers a request head until the head is complete. It limits neither the size of the head nor
+the time until the head is complete. uvicorn also accepts any number of connections. The limits in this module work only
+with httptools, so the server cannot be run with h11.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _SLICE: Final = 16 * 1024
 
 
 def http_protocol(settings: Settings, max_connections: int) -> Any:
-    """Create the protocol class for uvicorn. It adds the limits in the settings to uvicorn's httptools protocol."""
+    """Create the protocol class for uvicorn: uvicorn's httptools protocol with the limits in the settings."""
 
     class BoundedHttp(HttpToolsProtocol):
         """HTTP connection that enforces the limits in the settings."""
@@ -75,7 +75,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                 self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
 
         def _reject_connection(self, *, respond: bool) -> None:
-            """Reject a connection above the limit.
+            """Reject a connection that exceeds the limit.
 
             If `respond` is true, send a 503 response before closing the connection.
             """
@@ -93,8 +93,8 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             )
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-            # Do not close the connection immediately. If a request is arriving, this would reset it, and the client
-            # would lose the response.
+            # Do not close the connection immediately. If a request is still arriving, the close would reset the
+            # connection, and the client would lose the response.
             self._deadline = self.loop.call_later(_LINGER, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -178,7 +178,8 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             self._stall_timer = self.loop.call_later(settings.stall_timeout, self._check_progress)
 
         def _check_progress(self) -> None:
-            """Abort the connection if the response is complete and the client has read nothing since the last check.
+            """Abort the connection if the server has written the whole response, but the client has read nothing since
+            the last check.
 
             Event streams have their own check.
             """
@@ -206,9 +207,9 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             )
 
         def _refuse(self, found: Problem) -> None:
-            """Send the problem and close the connection.
+            """Send a problem response and close the connection.
 
-            If an earlier response is still being sent, do not send the problem.
+            If an earlier response is still being sent, only close the connection.
             """
             self._in_head = False
             if self.transport.is_closing():

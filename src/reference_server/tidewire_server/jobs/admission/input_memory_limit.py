@@ -28,12 +28,13 @@ class InputMemoryLimit:
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[Callable[[str], None]]:
-        """Reserve bytes while a job is being created, as a context manager.
+        """Return a context manager that reserves bytes while a job is being created.
 
-        The reservation ends when the context manager exits, unless the function `keep` was called before.
+        The reservation ends when the context manager exits, unless the function `keep` was called before the exit.
 
         Yields:
-            The function `keep`. It assigns the reserved bytes to a job, which holds them until `release` is called.
+            The function `keep`. It assigns the reserved bytes to a job, for which they are counted until `release` is
+            called.
 
         Raises:
             ProblemError: The reservation would exceed the limit.

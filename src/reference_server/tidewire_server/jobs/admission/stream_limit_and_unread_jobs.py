@@ -1,4 +1,6 @@
-"""Limit on the open streams of each principal, and cancellation of jobs that no client reads any more."""
+"""Limit on the number of open streams of each principal, and cancellation of jobs whose stream no client reads any
+more.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from tidewire_server.errors import refuse
 
 @dataclass(slots=True)
 class _WatchedJob:
-    """Job that is cancelled when it has had no reader for `grace` seconds."""
+    """A job that the server cancels when the job has had no reader for `grace` seconds."""
 
     grace: float
     cancel: Callable[[], None]
@@ -37,7 +39,7 @@ class StreamReaders:
         self._paused = False
 
     def acquire_slot(self, principal: str) -> Callable[[], None]:
-        """Acquire a stream slot for a principal. Must be called before the response starts.
+        """Acquire a stream slot for a principal. This method must be called before the response starts.
 
         Returns:
             A function that releases the slot.
@@ -63,12 +65,12 @@ class StreamReaders:
         return release
 
     def watch(self, job: str, grace: float, cancel: Callable[[], None]) -> None:
-        """Watch a new job. `cancel` is called when the job has had no reader for `grace` seconds."""
+        """Watch a new job. When the job has had no reader for `grace` seconds, the function `cancel` is called."""
         self._watched[job] = watched = _WatchedJob(grace, cancel)
         self._start_timer(watched)
 
     def attach(self, job: str) -> Callable[[], None]:
-        """Register a reader of a job. Returns a function that must be called when the reader disconnects."""
+        """Register a reader of a job. Return a function that must be called when the reader disconnects."""
         watched = self._watched.get(job)
         if watched is None:
             return _ignore_disconnect
@@ -89,7 +91,9 @@ class StreamReaders:
             self._stop_timer(watched)
 
     def pause(self) -> None:
-        """Stop all timers for a shutdown, during which the server itself disconnects the readers."""
+        """Stop all timers because the server shuts down. During the shutdown, the server itself disconnects the
+        readers.
+        """
         self._paused = True
         for watched in self._watched.values():
             self._stop_timer(watched)

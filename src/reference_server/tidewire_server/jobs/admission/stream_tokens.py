@@ -1,8 +1,8 @@
 """Stream tokens, which are short-lived credentials in the URL of one job's event stream.
 
 Browsers need them because `EventSource` cannot send an Authorization header. The server does not store tokens. A token
-consists of its expiry time and an HMAC over that time and the job's id. It gives access to a single stream, and every
-server process with the same secret accepts it.
+consists of its expiry time and an HMAC over that time and the job's id. A token gives access to a single stream, and
+every server process with the same secret accepts the token.
 """
 
 import base64
@@ -39,7 +39,9 @@ class StreamTokens:
         self._clock = clock
 
     def make(self, job: str) -> tuple[str, float]:
-        """Create a token for a job's stream. Returns the token, and its expiry time in seconds since the Unix epoch."""
+        """Create a token for a job's stream. Return the token and its expiry time. The time is in seconds since the
+        Unix epoch.
+        """
         expires_at = int(self._clock() + self._ttl)
         expiry = _EXPIRY.pack(expires_at)
         return base64.urlsafe_b64encode(expiry + self._mac(expiry, job)).decode().rstrip("="), expires_at
@@ -73,7 +75,7 @@ _CHALLENGE: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 def _parts(token: str) -> tuple[bytes, bytes]:
     """Split a token into its expiry time and its HMAC.
 
-    For a malformed token, return zero bytes, which match no HMAC.
+    For a malformed token, return an HMAC of zero bytes, which matches no real HMAC.
     """
     try:
         content = base64.b64decode(f"{token}=".encode("ascii"), altchars=b"-_", validate=True)

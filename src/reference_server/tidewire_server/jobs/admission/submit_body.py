@@ -67,10 +67,10 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
-        if value is None and name in _NEVER_NULL:  # a member without a value must be omitted [TW-JOB-079]
+        if value is None and name in _NEVER_NULL:  # A member without a value must be omitted [TW-JOB-079].
             raise refuse("invalid_input", f"/{name} is null; omit the member instead", pointer=f"/{name}")
     if isinstance(inputs := members.get("inputs"), list):
-        _refuse_too_many(inputs, max_inputs)  # checked first, because validating many inputs is slow
+        _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.
     try:
         submit = SubmitBody.model_validate(members, strict=True)
     except ValidationError as error:
@@ -105,7 +105,7 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
     """Add the shared members to each input that does not override them, and validate all inputs.
 
     Raises:
-        ProblemError: An input is not valid. The problem's pointer refers to the invalid member in the body.
+        ProblemError: An input is not valid. The problem contains a pointer to the invalid member in the body.
     """
     total_size = submission.shared_size * len(submission.inputs)
     if total_size > MAX_SHARED_BYTES:

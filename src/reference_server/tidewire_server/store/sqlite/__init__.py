@@ -1,4 +1,4 @@
 """SQLite implementation of the store.
 
-Each server has one file, and its jobs survive a restart of the server process.
+Each server has one file. The jobs in the file survive a restart of the server process.
 """

@@ -53,7 +53,7 @@ MIN_CHECKPOINTS: Final = 8
 
 
 class Packed(NamedTuple):
-    """Encoded events, concatenated, with the end offset of each event."""
+    """Several encoded events, concatenated, with the offset at which each event ends."""
 
     frames: bytes
     ends: list[int]
@@ -74,7 +74,7 @@ class StateCheckpoint(NamedTuple):
 
 
 class LogMetadata(NamedTuple):
-    """Metadata of a log, which consists of its range of events, its size and its state checkpoints."""
+    """Metadata of a log: its range of events, its size and its state checkpoints."""
 
     extent: Extent
     written: int
@@ -205,14 +205,16 @@ class SqliteLog(Subscribers):
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """Update this object after all events except `done` were deleted from the file."""
+        """Update this object because all events except `done` were deleted from the file."""
         before = self._head.seq - 1
         self._tail.cut(max(before, self._tail.base))
         self._base = self.extent().id_at(before)
         self.clear_ephemeral_events()
 
     async def detach(self) -> None:
-        """Load the final state and `done` into memory. Open readers need both after the rows are deleted."""
+        """Load the final state and the `done` event into memory, because open readers still need both after the rows
+        are deleted.
+        """
         self._closed = True
         if self._ended and not len(self._tail):
             await self.state()
@@ -227,7 +229,7 @@ class SqliteLog(Subscribers):
 
 
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """Return the values of a job record that can change while the job runs, in the order of their SQL columns."""
+    """Return those values of a job record that can change while the job runs, in the order of their SQL columns."""
     return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
 
 
@@ -311,10 +313,10 @@ def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
 
 
 def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int) -> tuple[bytes, int] | None:
-    """Read events for `LogReader.read`. `after` is the sequence number after which to start.
+    """Read events for `LogReader.read`. The argument `after` is the sequence number after which to start.
 
     Returns:
-        The events and the sequence number of the last one, or None if the first of them was trimmed.
+        The events and the sequence number of the last of these events, or None if the first event to read was trimmed.
     """
     rows = db.execute(
         "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
@@ -408,7 +410,9 @@ def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
 
 
 def load_checkpoints(db: sqlite3.Connection, number: int, metadata: LogMetadata) -> LogMetadata:
-    """Return the metadata with the size of the log and its state checkpoints, which only the log's writer needs."""
+    """Add the size of the log and its state checkpoints to the metadata, and return the result. Only the log's writer
+    needs them.
+    """
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
     ).fetchall()

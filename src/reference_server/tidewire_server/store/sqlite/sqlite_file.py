@@ -204,7 +204,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"log {path}: a newer version of Tidewire created this file (format {version}, supported up to "
             f"{len(MIGRATIONS)}); upgrade Tidewire, or use a different file"
         )
-    # Run the transaction even if there is nothing to migrate. It writes, so a read-only file causes an error here.
+    # Run the transaction even if there is nothing to migrate. The transaction writes to the file, so a read-only file
+    # causes an error here.
     steps = "".join(MIGRATIONS[version:])
     connection.executescript(
         f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {APPLICATION_ID}; "
@@ -215,7 +216,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
     """Mark the file as in use.
 
-    Returns whether the previous server closed it cleanly, and the signing key in the file.
+    Return whether the previous server closed the file cleanly, and the signing key in the file.
     """
     drawn = secrets.token_bytes(SECRET_BYTES)
     (clean,) = connection.execute("SELECT clean FROM server").fetchone()
@@ -225,7 +226,9 @@ def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
 
 
 def test_write(connection: sqlite3.Connection) -> None:
-    """Test whether the file can be written, by changing a value. SQLite would not write an unchanged page."""
+    """Test whether the file can be written, by changing a value in it. If no value changed, SQLite would not write to
+    the file.
+    """
     connection.execute("UPDATE server SET tried = tried + 1")
 
 

@@ -1,7 +1,7 @@
 """Jobs, tombstones and idempotency keys in a SQLite file.
 
-Only the record and the log object of each unfinished job are kept in memory. Everything else is read from the file on
-demand. All readers of an ended job share one log object, which is freed when the last of these readers releases it.
+The records and log objects of unfinished jobs are kept in memory. Everything else is read from the file on demand. All
+readers of an ended job share one log object, which is freed when the last of these readers releases it.
 """
 
 import asyncio
@@ -150,7 +150,8 @@ class SqliteJobs:
         log: SqliteLog | None = None
 
         def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
-            # Register the log in this callback, right after the commit. Otherwise the job could be deleted before.
+            # Register the log in this callback, right after the commit. If it was registered later, the job could be
+            # deleted before.
             nonlocal log
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
@@ -296,7 +297,7 @@ class SqliteJobs:
 
 
 class Counts:
-    """Interrupted jobs, and the numbers of ended and unfinished jobs, read once when the file is opened."""
+    """Interrupted jobs, and the numbers of ended and unfinished jobs. They are read once, when the file is opened."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         rows = db.execute(
@@ -345,7 +346,7 @@ def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], max_rows: int) -> 
 
 
 def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, which: str = "") -> None:
-    """Delete all rows of a table except the newest `max_rows`. Newer rows have higher numbers."""
+    """Delete all rows of a table except the newest `max_rows` rows. Newer rows have higher row numbers."""
     db.execute(
         f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ? {which}",  # noqa: S608
         (max_rows,),
@@ -367,7 +368,8 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
     """Delete events, tombstones and idempotency keys whose retention time is over.
 
     Returns:
-        Jobs whose events were deleted, expired jobs that the caller must delete, and the time at which to call again.
+        The jobs whose events were deleted, the expired jobs that the caller must delete, and the time at which the
+        caller should call this function again.
     """
     trimmed = db.execute(
         "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",

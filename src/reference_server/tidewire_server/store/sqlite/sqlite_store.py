@@ -12,7 +12,8 @@ from tidewire_server.store.sqlite.writer_thread import WriterThread
 class SqliteStore:
     """Store in a SQLite file, used by one server at a time.
 
-    The queue is kept in memory. After a restart the server refills the queue from the stored states of unfinished jobs.
+    The queue is kept in memory. After a restart, the server refills the queue from the stored states of the unfinished
+    jobs.
     """
 
     durability: Durability = "host"
@@ -22,9 +23,9 @@ class SqliteStore:
 
         Args:
             path: Path of the file.
-            retention: Limits on how long and how much the store keeps.
-            fsync: Whether to sync every commit to the disk. Without it, the last commits may be lost in a power
-                failure, but not if only the server process crashes.
+            retention: Limits on how much the store keeps, and for how long.
+            fsync: Whether to sync every commit to the disk. If false, the last commits may be lost in a power failure,
+                but not if only the server process crashes.
 
         Raises:
             StoreError: The file cannot be opened, or another server is using it.

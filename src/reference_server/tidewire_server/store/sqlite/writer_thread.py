@@ -24,7 +24,7 @@ _MAX_TOGETHER: Final = 256
 
 
 class _Task:
-    """Function for the thread to run, with the future that receives the function's result."""
+    """Function that the thread runs, with the future that receives the function's result."""
 
     __slots__ = ("future", "loop", "outcome", "then", "work")
 
@@ -37,7 +37,7 @@ class _Task:
 
 
 class WriterThread:
-    """SQLite file, together with the thread that reads and writes the file."""
+    """A SQLite file, together with the thread that reads and writes the file."""
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
         """Prepare the thread. The method `open` starts the thread and opens the file.
@@ -77,8 +77,8 @@ class WriterThread:
         Args:
             work: Function that reads and writes through the connection. If it raises an exception, it must do so before
                 its first write, because other tasks share the transaction.
-            then: Function called on the event loop with the result after the commit, even if the caller was cancelled.
-                Use it to update data in memory that must match the file.
+            then: Function that is called on the event loop with the result after the commit, even if the caller was
+                cancelled. Use it to update data in memory that must match the file.
 
         Raises:
             StoreError: The file cannot be read or written.
@@ -168,7 +168,7 @@ class WriterThread:
 
 
 class _Failed:
-    """Outcome of a failed task, which contains the exception."""
+    """Outcome of a failed task. It contains the exception that the task raised."""
 
     __slots__ = ("error",)
 
@@ -180,7 +180,7 @@ def _deliver(tasks: list[_Task]) -> None:
     loop = tasks[0].loop
     try:
         loop.call_soon_threadsafe(_settle, tasks)
-    except RuntimeError:  # the event loop is closed, so nothing waits for the results
+    except RuntimeError:  # The event loop is closed, so nothing waits for the results.
         return
 
 
