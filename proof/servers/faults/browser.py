@@ -116,7 +116,7 @@ def token_stream_errors_not_inband(hooks):
     "resume.malformed_cursor_returns_400",
 )
 def errors_always_inband(hooks):
-    """Every error of a stream request is reported in-band."""
+    """Every error of a stream is reported in-band, even without `errors=inband`."""
 
     def ask(exchange):
         if exchange.method == "GET" and exchange.path.endswith("/events"):
@@ -270,7 +270,7 @@ def preflight_for_delete_refused(hooks):
 
 @faulty_server("TW-BRW-007", "browser.preflight_allows_protocol_headers")
 def preflight_allows_all_origins_with_credentials(hooks):
-    """A preflight response allows every origin with credentials."""
+    """A preflight response allows requests with credentials from every origin."""
 
     def allow(exchange, status, headers):
         if exchange.method == "OPTIONS" and "access-control-allow-origin" in headers:

@@ -103,7 +103,7 @@ def attempt_always_1(hooks):
     "TW-RES-038", "durable.new_epoch_begins_with_a_snapshot", "durable.sent_events_survive_a_restart"
 )
 def new_epoch_after_done(hooks):
-    """A restart opens a new epoch for a job that has ended."""
+    """After a restart, a job that had already ended gets a new epoch."""
 
     def again(exchange, frame):
         ended = b"event:done\n" in frame and frame.startswith(b"id:1-")
@@ -150,7 +150,7 @@ def replicas_number_events_differently(hooks):
 
 @faulty_server("TW-RES-037", "durable.sent_events_survive_a_restart")
 def attempts_counted_twice(hooks):
-    """Each further attempt counts twice."""
+    """Each attempt after the first attempt is counted twice."""
     hooks.has_durable_log = True
     twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
     rewrite_body(hooks, rb'"attempt":(\d+)', twice)
@@ -209,7 +209,7 @@ def restart_loses_tombstones(hooks):
 
 @faulty_server("TW-RES-036", "durable.ended_items_keys_and_purges_survive_a_restart")
 def new_attempt_restarts_succeeded_items(hooks):
-    """A new attempt also restarts items that had succeeded."""
+    """A new attempt also restarts items that have already succeeded."""
 
     def again(exchange, frame):
         if not OTHER_EPOCH.match(frame) or b'"reason":"restart"' not in frame:
@@ -254,7 +254,7 @@ def cancel_at_another_replica_has_no_effect(hooks):
 
 @faulty_server("TW-DEP-006", "durable.any_replica_serves_any_job")
 def replica_lists_only_its_own_jobs(hooks):
-    """The job list of a replica has only its own jobs."""
+    """The job list of a replica contains only jobs that were submitted to this replica."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (status, b'{"jobs":[]}') if exchange.is_to_the_replica and exchange.path == "/v1/jobs" else None

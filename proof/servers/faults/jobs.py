@@ -43,7 +43,7 @@ def submit_gets_200(hooks):
 
 @faulty_server("TW-JOB-019", "jobs.submit_can_return_the_stream")
 def submit_stream_without_content_location(hooks):
-    """The stream in response to a submitted job lacks `Content-Location`."""
+    """A stream in response to a submitted job lacks `Content-Location`."""
     drop_header(hooks, "content-location")
 
 

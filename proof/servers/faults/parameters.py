@@ -35,7 +35,7 @@ def empty_token_refused(hooks):
 
 @faulty_server("TW-JOB-006", "parameters.default_parameter_values_are_accepted")
 def stream_parameter_validated_at_every_url(hooks):
-    """A parameter for event streams is validated even at other URLs."""
+    """A query parameter for event streams is validated even at URLs that are not event streams."""
     wrong = lambda exchange: exchange.path == "/v1" and b"diffs=2" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_parameter")
 

@@ -165,7 +165,7 @@ def item_added_while_running(hooks):
 
 @faulty_server("TW-OVR-018", "state.item_status_transitions_are_valid")
 def queued_item_succeeds_directly(hooks):
-    """An item changes from queued to succeeded without running."""
+    """The status of an item changes directly from `queued` to `succeeded`."""
 
     def jump(exchange, kind, data):
         return (

@@ -61,7 +61,7 @@ class ReconnectEvent:
         job_id: Id of the job.
         cause: `cut` if the connection was lost, `goaway` if the server closed the connection as planned, `busy` if the
             server asked the client to wait, or `resync` if an event did not match the client's state.
-        why: Reason for a human reader.
+        why: Human-readable reason.
         wait: Number of seconds until the client reconnects.
         last_event_id: Id of the event after which the stream will resume, or None if the client will request a snapshot.
     """
@@ -79,7 +79,7 @@ class ResyncEvent:
 
     Attributes:
         job_id: Id of the job.
-        why: Reason for a human reader.
+        why: Human-readable reason.
     """
 
     job_id: str | None

@@ -125,7 +125,7 @@ class Answer:
 
         Args:
             code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`.
-            detail: Explanation for a human reader.
+            detail: Human-readable explanation.
             members: Additional members of the problem.
         """
         self.steps.append(FailItem(problem(code, detail, **members)))
