@@ -78,7 +78,10 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the chosen program. Import only that one, since some import the reference server, which is slow."""
+    """Run the chosen program.
+
+    Import only this program, because some programs import the reference server, which is slow.
+    """
     match options.command:
         case "servers":
             from proof import server_kill_matrix

@@ -1,8 +1,9 @@
-"""Reports for a blind reading: chooses random faulty servers and clients and writes a numbered report for each.
+"""Reports for a blind reading.
 
-The whole suite runs against each chosen subject. Its terminal report is written to a file with its number, and its name
-is written only to the key file. The choice depends on the seed, which is printed, and on the existing faulty servers and
-clients. A report must not contain the name of its subject, which is checked before the report is written.
+The program chooses faulty servers and clients at random, and writes a numbered report for each of these subjects. The whole
+suite runs against each subject. The terminal report is written to a file with the subject's number. The subject's name is
+written only to the key file, and the program checks that the report does not contain the name. The choice depends only on
+the seed, which is printed, and on the existing faulty servers and clients.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 1
     Args:
         out: Folder for the reports.
         key_file: File for the names of the subjects.
-        seed: Random seed; None chooses one.
+        seed: Random seed. If it is None, a seed is chosen.
         servers: Number of faulty servers to choose.
         clients: Number of faulty clients to choose.
     """
@@ -59,7 +60,7 @@ def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 1
 
 
 def chosen_subjects(seed: int, servers: int, clients: int) -> list[tuple[str, str]]:
-    """Choose subjects. Returns pairs of kind and name, in the order of their numbers."""
+    """Choose subjects. Returns pairs of a subject's kind and name, in the order of the subjects' numbers."""
     rng = random.Random(seed)
     faulty = sorted(name for name, server in FAULTY_SERVERS.items() if not server.is_benign)
     found = [("server", name) for name in rng.sample(faulty, servers)]
@@ -86,7 +87,7 @@ def of_server(fork_server: ForkServer, name: str) -> Report:
 
 
 def of_client(name: str) -> Report:
-    """Play every scenario with a faulty client. The report uses a neutral name for the client."""
+    """Play every scenario with a faulty client. In the report, the client has a neutral name."""
     adapter = PlainAdapter(next(each for each in all_faulty_clients() if each.__name__ == name))
     adapter.name = "a client"
     found = client_run.run(client_run.ScenarioPlan("CLIENT", budget=240), choose([], [], []), adapter)

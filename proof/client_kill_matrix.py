@@ -1,4 +1,7 @@
-"""Kill matrix of clients: every faulty client plays every scenario. The page is docs/proof/faulty-clients.md."""
+"""Kill matrix of clients, in which every scenario is played with every faulty client.
+
+Writes docs/proof/faulty-clients.md.
+"""
 
 import argparse
 import re
@@ -60,14 +63,14 @@ def judge_client(name: str) -> ClientRow:
     """Play every scenario with a faulty client."""
     client = CLIENTS[name]
     chosen = [each for each in SCENARIOS if each.patience < LONG or each.name == client.scenario]
-    # A scenario that measures time must not run next to three hundred others.
+    # A scenario that measures time must not run at the same time as three hundred other scenarios.
     if getattr(client, "kind", "") == "pace":
         chosen = [each for each in chosen if each.name in {client.scenario, client.control}]
     return _judged(client, chosen)
 
 
 def judge_client_briefly(name: str) -> ClientRow:
-    """Play only the scenario that has to notice a faulty client and the scenario that is unrelated to its fault."""
+    """Play two scenarios with a faulty client: the one that must notice the fault, and one that is unrelated to the fault."""
     client = CLIENTS[name]
     return _judged(client, [each for each in SCENARIOS if each.name in {client.scenario, client.control}])
 
@@ -91,7 +94,8 @@ def _judge_all(names: list[str], at_once: int) -> list[ClientRow]:
             rows.append(row)
             result = row.fault or f"noticed, fails {len(row.red)} scenarios"
             print(f"{time.monotonic() - began:6.1f} s  {row.name}: {result}", flush=True)
-    # A busy machine can hide a fault in timing: judge clients that were not noticed again, one at a time.
+    # On a busy machine, a fault in timing can go unnoticed. Judge the clients whose fault was not noticed again, one at a
+    # time.
     return [judge_client(row.name) if row.fault else row for row in rows]
 
 

@@ -1,6 +1,7 @@
-"""Runs the suite repeatedly against the reference server, first on an idle machine, then on a busy one.
+"""Runs the suite repeatedly against the reference server, first on an idle machine, then on a busy machine.
 
-A check without a verdict counts as a failure. During the second half, one endless loop runs for each CPU core.
+A check without a verdict counts as a failure. To make the machine busy, one endless loop per CPU core runs during the
+second half.
 """
 
 import contextlib
@@ -21,7 +22,10 @@ BUSY_LOOP = "while True: pass"
 
 
 def main(times: int = TIMES) -> int:
-    """Run the suite `times` times idle and `times` times busy. Returns 1 if any run had a failure."""
+    """Run the suite `times` times on the idle machine and `times` times on the busy machine.
+
+    Returns 1 if any run had a failure.
+    """
     with ForkServer() as fork_server:
         idle = _half(fork_server, times, "on an idle machine")
         with _busy():

@@ -24,12 +24,14 @@ def run_matrix(
     Args:
         kind: "servers" or "clients".
         known: Names of all subjects.
-        judge: Judges the named subjects, at most so many at a time, and returns a row for each. A row is a dataclass
-            with a name and a fault; the fault is empty if the proof holds.
-        restore: Restores the rows of an earlier run; skips subjects that no longer exist.
-        page: Renders the page.
-        options: Command line options. A run of a few names writes nothing. With `merge`, their rows replace those of
-            the last full run, which is kept in proof/results/. With `page`, nothing is judged.
+        judge: Function that judges the named subjects and returns a row for each. Its second argument is the maximum number
+            of subjects to judge at the same time. A row is a dataclass with a name and a fault. The fault is empty if the
+            proof holds.
+        restore: Function that restores the rows of an earlier run, except the rows of subjects that no longer exist.
+        page: Function that renders the page.
+        options: Command line options. If the options name a few subjects, nothing is written. With `merge`, the rows of
+            these subjects replace those of the last full run, which is kept in proof/results/. With `page`, nothing is
+            judged.
 
     Returns:
         Exit code: 0 if the proof holds for all judged subjects, 1 if not, 2 for invalid arguments.

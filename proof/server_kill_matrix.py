@@ -1,4 +1,4 @@
-"""Kill matrix of servers: the whole suite runs against every faulty server and benign variant.
+"""Kill matrix of servers, for which the whole suite runs against every faulty server and every benign variant.
 
 The page is docs/proof/faulty-servers.md.
 """
@@ -66,7 +66,7 @@ _FORK_SERVER: list[ForkServer] = []
 
 
 def _start_fork_server() -> None:
-    """Start a fork server in each process of the pool. It exits together with the process."""
+    """Start a fork server in each process of the pool. The fork server exits when the process exits."""
     _FORK_SERVER.append(ForkServer().__enter__())
 
 
@@ -87,7 +87,7 @@ def _row(name: str) -> ServerRow:
 
 
 def fault_of(server: FaultyServer, red: dict[str, str]) -> str:
-    """Reason why the proof fails, derived from the failed checks; empty if it holds."""
+    """Derive from the failed checks the reason why the proof fails. The reason is empty if the proof holds."""
     if server.is_benign:
         return "; ".join(f"{name}: {what}" for name, what in red.items())[:300]
     if server.check not in red:

@@ -1,9 +1,9 @@
-"""Traceability matrix: the checks and scenarios that judge each requirement, and the faults that prove these checks.
+"""Traceability matrix: the checks and scenarios that judge a requirement, and the faults that prove these checks.
 
-Writes the suite's traceability.json and docs/proof/requirements.md. Both are derived from the registries without running
-the suite, which takes seconds. A check is a function of the suite (`resume.malformed_cursor_returns_400`). A scenario
+Writes the suite's traceability.json and docs/proof/requirements.md. Both files are derived from the registries within
+seconds, without running the suite. A check is a function of the suite (`resume.malformed_cursor_returns_400`). A scenario
 is played with a client (`cuts.silence`). A faulty server is listed at the requirement that it breaks. A faulty client is
-listed at the first requirement of the scenario that has to notice it.
+listed at the first requirement of the scenario that must notice the client's fault.
 """
 
 import json
@@ -65,7 +65,7 @@ class RequirementTrace:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a check or scenario judges the requirement, or a reason states why none does."""
+        """Whether a check or scenario judges the requirement, or a reason explains why there is no check or scenario."""
         return bool(self.judges or self.reason or self.requirement.level == "MAY")
 
     @property

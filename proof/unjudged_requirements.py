@@ -1,7 +1,7 @@
 """Requirements that no check and no scenario judges, with the reason.
 
 Requirements that cannot be observed from outside are listed in spec/README.md under "Not seen on the wire" instead. A test
-demands that a requirement is removed here once a check or scenario judges it.
+fails if a check or scenario judges a requirement that is still listed here.
 """
 
 _READER_RULE = (

@@ -1,1 +1,1 @@
-"""Faulty clients, each the plain client with one fault."""
+"""Faulty clients. Each of them is the plain client with one fault."""

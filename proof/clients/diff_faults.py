@@ -14,7 +14,7 @@ def state_with(**members: Any) -> type[State]:
 
 
 class AppliesDiffUpToInvalidOp(FaultyClient):
-    """Keep the operations before an invalid one instead of discarding the whole diff."""
+    """If an operation is invalid, keep the operations before it instead of discarding the whole diff."""
 
     scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-012"
 
@@ -119,7 +119,7 @@ class AcceptsNegativeIndex(FaultyClient):
 
 
 class IgnoresProtoMember(FaultyClient):
-    """Ignore assignments to `__proto__`, as in a language where that name sets the prototype."""
+    """Ignore assignments to a member `__proto__`, as in JavaScript, where this name sets the prototype."""
 
     scenario, kind, breaks = "ops", "order", "TW-DIF-020"
 
@@ -130,7 +130,7 @@ class IgnoresProtoMember(FaultyClient):
 
 
 class RejectsPrototypeMemberNames(FaultyClient):
-    """Reject members whose names exist on the prototype, as if the object already had them."""
+    """Reject members whose names exist on the prototype in JavaScript, as if the object already had them."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
 
@@ -241,7 +241,7 @@ class IgnoresDeletionOfMissingMember(FaultyClient):
 
 
 class IgnoresDeletionPastTheEnd(FaultyClient):
-    """Delete past the end of an array without an error, as deleting an empty slice does."""
+    """Delete an element after the end of an array without an error, as deleting an empty slice does."""
 
     scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
 
@@ -290,7 +290,7 @@ class TruncatesBeyondTheStart(FaultyClient):
 
 
 class ClearsTextOnTruncationBy0(FaultyClient):
-    """Truncate by 0 with `text[:-0]`, which is empty."""
+    """Truncate a text by 0 code points with `text[:-0]`, which is the empty text."""
 
     scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"
 

@@ -1,4 +1,4 @@
-"""Base class and registry of the faulty clients, each of which overrides one method or part of the plain client."""
+"""Base class and registry of the faulty clients. Each faulty client overrides one method or part of the plain client."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +8,7 @@ from proof.reimplementations.plain_state import Decoder, Json, State
 
 
 class FaultyClient(PlainClient):
-    """Base class of faulty clients. A scenario must report the fault."""
+    """Base class of faulty clients. The scenario that the class names must report the client's fault."""
 
     scenario: str
     """Name of the scenario that must fail."""
@@ -24,7 +24,10 @@ class FaultyClient(PlainClient):
     """Whether the scenario takes several seconds."""
 
     def __init_subclass__(cls):
-        """Replace the plain client's decoder, state or JSON parser by a subclass defined in the class body."""
+        """If the class body defines a subclass of a part of the plain client, use the subclass instead of the part.
+
+        The parts are the decoder, the state and the JSON parser.
+        """
         super().__init_subclass__()
         for part in [each for each in vars(cls).values() if isinstance(each, type)]:
             for name, right in (("decoder", Decoder), ("state_type", State), ("json", Json)):

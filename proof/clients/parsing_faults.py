@@ -21,7 +21,7 @@ class CrashesOnInvalidUtf8(FaultyClient):
 
 
 class SplitsEventsOnlyAtTwoLf(FaultyClient):
-    """Split events at two LF only, as in many tutorials. Events with other line ends never end."""
+    """Split events only at two LF, as in many tutorials, so that events with other line ends never end."""
 
     scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-023"
 
@@ -135,7 +135,7 @@ class LimitsSnapshotsToEventSize(FaultyClient):
 
 
 class LimitsEventsTo64Kib(FaultyClient):
-    """Limit events to 64 KiB, a common default of line readers."""
+    """Limit events to 64 KiB, which is a common default of libraries that read lines."""
 
     scenario, kind, breaks = "large-event", "count", "TW-FRM-078"
     decoder = decoder_with(bound=lambda self: self.size <= 2**16 or _refuse())
@@ -162,7 +162,7 @@ class CopiesBufferForEachChunk(FaultyClient):
 
 
 class StripsByteOrderMarkFromEachChunk(FaultyClient):
-    """Strip a byte order mark from each chunk, as a new text decoder per chunk would."""
+    """Strip a byte order mark from each chunk, as happens if each chunk is decoded by a new text decoder."""
 
     scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-022"
     decoder = decoder_with(feed=lambda self, chunk: Decoder.feed(self, chunk.removeprefix(b"\xef\xbb\xbf")))

@@ -18,7 +18,7 @@ def mapped(value, change):
 
 
 class OffersCompressionForSubmit(FaultyClient):
-    """Request an uncompressed response only for GET, and offer gzip for a submit."""
+    """Accept gzip in requests to submit a job, and ask for an uncompressed response only in GET requests."""
 
     scenario, kind, breaks = "submit", "header", "TW-SEC-023"
 
@@ -37,7 +37,7 @@ class ReusesOneIdempotencyKey(FaultyClient):
 
 
 class UsesConsecutiveIdempotencyKeys(ReusesOneIdempotencyKey):
-    """Use consecutive numbers as idempotency keys instead of random ones."""
+    """Use consecutive numbers instead of random keys as idempotency keys."""
 
     counted = 0
 
@@ -72,7 +72,7 @@ class AcceptsDoneOfAnotherEpoch(AcceptsDoneAfterAGap):
 
 
 class IgnoresChecksWithoutOps(FaultyClient):
-    """Skip the checks of a diff without operations."""
+    """Skip the checks of a diff that has no operations."""
 
     scenario, kind, breaks = "failed-check-without-ops", "count", "TW-DIF-053"
 
@@ -130,7 +130,7 @@ class CountsNonConsecutivePings(FaultyClient):
 
 
 class CountsNoSnapshotAsProgress(FaultyClient):
-    """Ignore every snapshot as progress, not only the first one of a connection."""
+    """Count no snapshot as progress. Only the first snapshot of a connection should not count."""
 
     scenario, kind, breaks, patience = "snapshot-after-the-first-is-progress", "wait", "TW-CLI-017", 1.0
 
@@ -198,7 +198,7 @@ class AcceptsWrongDigestAfterResync(FaultyClient):
 
 
 class TrimsDeliveredTexts(FaultyClient):
-    """Trim delivered texts; the client's own state stays intact."""
+    """Trim the texts that are delivered to the user, but not the texts in the client's own state."""
 
     scenario, kind, breaks = "blanks-and-line-ends", "value", "TW-CLI-052"
 
@@ -221,7 +221,7 @@ class NormalizesLineEnds(TrimsDeliveredTexts):
 
 
 class DeliversNullForFalsyValues(TrimsDeliveredTexts):
-    """Deliver null for 0, false and empty values, as `value or None` does; strings are kept."""
+    """Deliver null instead of 0, false and empty values other than strings, as `value or None` does."""
 
     scenario = "values-of-nothing"
 

@@ -34,7 +34,7 @@ class RequestsWholeLogAtFirst(FaultyClient):
 
 
 class RestoresCursorWithoutState(FaultyClient):
-    """Store only the cursor, so later diffs have no state to apply to."""
+    """Store the cursor without the state, so that later diffs have no state to which they apply."""
 
     scenario, kind, breaks = "user-goes-on-later", "count", "TW-CLI-003"
 
@@ -305,7 +305,7 @@ class TruncatesIdsTo32Bits(FaultyClient):
 
 
 class AttributesLastIdToEveryEvent(FaultyClient):
-    """Attribute the last event id to every event, as an EventSource does, even if the event has no id field."""
+    """If an event has no id field, attribute the last event id to it, as an EventSource does."""
 
     scenario, kind, breaks = "unknown-ephemeral-event", "count", "TW-FRM-045"
 
@@ -335,7 +335,7 @@ class DropsValueOfFailedJob(FaultyClient):
 
 
 class DeliversEachChangeLate(FaultyClient):
-    """Deliver a change only when the next one has arrived."""
+    """Deliver a change only when the next change has arrived."""
 
     scenario, kind, breaks = "handed-over-at-once", "promptness", "TW-CLI-052"
     pending = None

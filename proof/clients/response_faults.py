@@ -1,4 +1,4 @@
-"""Faulty clients with errors in the handling of responses and ends, or in the reports to the user."""
+"""Faulty clients with errors in the handling of responses, in the handling of ended jobs, or in the reports to the user."""
 
 import contextlib
 import threading

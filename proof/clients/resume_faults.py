@@ -1,4 +1,4 @@
-"""Faulty clients with errors in resuming after a cut or a protocol error, in request URLs, or in the end of a job."""
+"""Faulty clients with errors in request URLs, when they resume after a lost connection, or when a job ends."""
 
 from proof.clients.faulty_client import FaultyClient
 from proof.reimplementations.plain_client import id_key
@@ -67,7 +67,7 @@ class EndsOnDoneOfOldEpoch(FaultyClient):
 
 
 class NumbersEventsWithoutIdItself(FaultyClient):
-    """Give a diff without an id the next expected id."""
+    """Treat a diff without an id as if it had the next expected id."""
 
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
 

@@ -234,7 +234,7 @@ class CountsCommentsAsProgress(FaultyClient):
 
 
 class OverflowsTimerAt31Bits(FaultyClient):
-    """Expire timers of more than 31 bits of milliseconds immediately."""
+    """If a timeout in milliseconds has more than 31 bits, let it expire immediately."""
 
     scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
 
@@ -272,7 +272,7 @@ class IncreasesBackoffLinearly(FaultyClient):
 
 
 class UsesBackoffWithoutJitter(FaultyClient):
-    """Wait without random jitter, so all clients of a failed server reconnect at the same time."""
+    """Wait without random jitter, so that all clients of a failed server reconnect at the same time."""
 
     scenario, kind, breaks, is_costly = "waits-are-drawn", "drawn", "TW-CLI-015", True
 
@@ -290,7 +290,7 @@ class KeepsFirstHeartbeatInterval(FaultyClient):
 
 
 class AppliesOldHeartbeatToHello(FaultyClient):
-    """Apply the last heartbeat interval to the wait for the hello of the next connection."""
+    """While waiting for `hello` on a new connection, use the heartbeat interval of the previous connection."""
 
     scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
 

@@ -42,7 +42,7 @@ class ConvertsNumbersInRowsToText(FaultyClient):
 
 
 class FlattensArraysInRows(FaultyClient):
-    """Spread an array in a row over several elements instead of appending it as one element."""
+    """If a row contains an array, append the elements of the array instead of the array as one element."""
 
     scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
 
@@ -121,7 +121,7 @@ class AcceptsSnapshotWithFinalStatus(FaultyClient):
 
 
 class EndsOnFinalStatus(FaultyClient):
-    """End at a final status in the state instead of waiting for `done`."""
+    """Stop at a final status in the state instead of waiting for `done`."""
 
     scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
     state_type = state_with(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
@@ -244,7 +244,7 @@ class PercentDecodesPaths(FaultyClient):
 
 
 class ComparesTrueAndOneAsEqual(FaultyClient):
-    """Compare values like Python, where true equals 1, so a change between them is not delivered."""
+    """Compare values as Python does, where true equals 1, so that a change from 1 to true is not delivered."""
 
     scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
     same = staticmethod(lambda one, other: bool(one == other))

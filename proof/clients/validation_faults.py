@@ -117,7 +117,7 @@ class AcceptsRemovalOfStable(FaultyClient):
 
 
 class ReadsZeroAsEmptyDiff(FaultyClient):
-    """Accept 0 as an empty diff, since the client's language treats it as empty."""
+    """Accept 0 as an empty diff, as in a language that treats 0 as empty."""
 
     scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
     state_type = state_with(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))

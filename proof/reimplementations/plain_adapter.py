@@ -8,7 +8,7 @@ from tidewire_conformance.clients.player import AdapterDiedError, AdapterHungErr
 
 
 class PlainAdapter:
-    """Runs a client class in this process; implements the player's `Adapter` protocol."""
+    """Runs a client class in this process. Implements the scenario player's protocol `Adapter`."""
 
     traits = frozenset(TRAITS)
 
@@ -18,7 +18,7 @@ class PlainAdapter:
 
     def run(self, command, on_report, seconds):
         def report_copy(report):
-            # Copy each report, as a pipe would: a faulty client may modify a value after reporting it.
+            # Copy each report, as a pipe would, because a faulty client may modify a value after it has reported the value.
             on_report(json.loads(json.dumps(report)))
 
         try:

@@ -1,7 +1,8 @@
 """Plain client for the scenario player, written from the specification alone with the standard library.
 
-It implements only what scenarios need, and implements it correctly. Each faulty client in `proof.clients` changes one
-method or part of it. Run as a program, it exchanges lines of JSON with the player.
+It implements only the parts of the protocol that scenarios need, and has no known fault. Each faulty client in
+`proof.clients` changes one method or part of it. If this module is run as a program, it exchanges lines of JSON with the
+scenario player.
 """
 
 import json
@@ -52,7 +53,7 @@ def text_of(value: Any) -> str | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare two values as JSON, where 1 and true differ."""
+    """Whether two values are equal as JSON, in which 1 and true are different values."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

@@ -12,7 +12,7 @@ PROTOCOL = "tidewire/1"
 
 
 class CutError(Exception):
-    """The connection failed and the client must reconnect."""
+    """The connection failed, so the client must reconnect."""
 
     def __init__(self, why: str, *, min_wait: float = 0.0, counts: bool = True, spread: float = 1.0) -> None:
         super().__init__(why)
@@ -20,7 +20,7 @@ class CutError(Exception):
 
 
 class EndError(Exception):
-    """The command has ended; `report` contains the end."""
+    """The command has ended. The attribute `report` contains the client's final report."""
 
     def __init__(self, end: str, **members: Any) -> None:
         super().__init__(end)

@@ -1,6 +1,7 @@
-"""Event streams, states and diffs of the plain client: a short implementation of the chapters on framing and diffs.
+"""Event streams, states and diffs of the plain client, as the chapters on framing and diffs describe them.
 
-It shares no code with the package, so that a mistake in one implementation shows as a difference.
+The plain client shares no code with `tidewire`, so that a mistake in one of the two implementations makes their results
+differ.
 """
 
 import copy
@@ -24,7 +25,7 @@ class MalformedError(Exception):
 
 
 class UnknownError(MalformedError):
-    """A construct that a later version of the protocol may define."""
+    """The server sent a construct that a later version of the protocol may define."""
 
 
 def demand(holds: object, what: str) -> None:
@@ -203,7 +204,10 @@ def is_problem(value: Any) -> bool:
 
 
 class State:
-    """A state with its columns. A diff is applied to a copy, so it takes effect completely or not at all."""
+    """A job's state with its columns.
+
+    A diff is applied to a copy of the state, so that it takes effect completely or not at all.
+    """
 
     length = staticmethod(len)
     is_problem = staticmethod(is_problem)

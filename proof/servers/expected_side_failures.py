@@ -1,7 +1,7 @@
-"""Failures that a fault may cause outside its own area, with the reason, and faults that cannot be detected from outside.
+"""Expected failures of checks outside a fault's own area, with reasons, and faults that cannot be detected from outside.
 
-Checks of the same requirement, and checks of the same area as the check that must notice, may always fail. Any other
-check must pass unless it is listed here.
+For each faulty server, one check must notice the fault. The other checks of the same requirement, and those of the same
+area, may also fail. All further checks must pass unless they are listed here.
 """
 
 from fnmatch import fnmatch

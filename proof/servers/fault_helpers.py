@@ -22,7 +22,7 @@ def rewrite_query(hooks, pattern, by):
 
 
 def set_request_header(hooks, name, value, condition=lambda exchange: True):
-    """Set a request header before the request reaches the server; None removes the header."""
+    """Set a header of each request before the request reaches the server. The value None removes the header."""
     hooks.requests.append(lambda exchange: condition(exchange) and exchange.set_header(name, value))
 
 
@@ -36,7 +36,7 @@ def rewrite_request_body(hooks, pattern, by):
 
 
 def change_submits(hooks, change):
-    """Change the body of each submit that is a JSON object."""
+    """Change the body of each request to submit a job, if the body is a JSON object."""
 
     def hook(exchange):
         if exchange.is_submit and isinstance(exchange.json, dict) and (found := change(exchange.json)):
@@ -46,7 +46,7 @@ def change_submits(hooks, change):
 
 
 def drop_member(hooks, member, is_invalid):
-    """Remove a member of a submit if its value is invalid."""
+    """Remove a member from the body of a request to submit a job, if the value of the member is invalid."""
 
     def drop(exchange):
         found = exchange.json
@@ -59,7 +59,7 @@ def drop_member(hooks, member, is_invalid):
 
 
 def change_input(hooks, *names, change=lambda input_value, name: input_value.pop(name)):
-    """Change the named members in inputs of `generate`, if present; by default remove them."""
+    """Change the named members of each input of the endpoint `generate`. By default, remove these members."""
 
     def hook(exchange):
         found = exchange.json if exchange.is_submit and "generate" in exchange.path else None
@@ -73,7 +73,7 @@ def change_input(hooks, *names, change=lambda input_value, name: input_value.pop
 
 
 def take_samples(exchange):
-    """Convert a submit that asks for `n` samples to a batch of `n` inputs."""
+    """Convert a request to submit a job with `n` samples to a request to submit a batch of `n` inputs."""
     input_value = (
         (exchange.json or {}).get("input")
         if exchange.is_submit and "generate" in exchange.path and b'"n":' in exchange.body
@@ -135,7 +135,7 @@ def gone_is_unknown(hooks, *, at=".*"):
 
 
 def seq_of(frame):
-    """Sequence number of a logged event; 0 for other events."""
+    """Return the sequence number of a logged event, or 0 for an event that is not logged."""
     found = re.match(rb"id:\d+-(\d+)\n", frame)
     return int(found[1]) if found else 0
 

@@ -24,7 +24,7 @@ MAX_SPLIT_BYTES = 2048
 
 
 class ConnectionCutError(Exception):
-    """Aborts the response; the ASGI server then closes the connection."""
+    """Aborts the response, so that the ASGI server closes the connection."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Exchange:
 
     @property
     def inputs(self) -> list[Any]:
-        """The inputs of a well-formed batch submit; otherwise empty."""
+        """Inputs of a well-formed request to submit a batch. For any other request, the list is empty."""
         inputs = self.json.get("inputs") if self.is_submit and isinstance(self.json, dict) else None
         return inputs if isinstance(inputs, list) and "input" not in self.json else []
 
@@ -170,7 +170,8 @@ def _replay(exchange, receive):
 class _Sender:
     def __init__(self, hooks, exchange, send):
         self._hooks, self._exchange, self._send = hooks, exchange, send
-        # Do not provide the attribute by which the server finds its connection: direct writes would bypass the hooks.
+        # Do not provide the attribute by which the server finds its connection. The server would otherwise write directly
+        # to the connection, which would bypass the hooks.
         self._start, self._body, self._stream = None, b"", False
         # HTTP/1.0 has no chunked coding, but uvicorn always uses it. Send streams to such clients as a whole.
         self._is_http_1_0 = exchange.scope["http_version"] == "1.0"
@@ -194,7 +195,7 @@ class _Sender:
                 await self._pass_body()
 
     async def _out(self, body, *, more):
-        """Send a part of a body. Short parts are split into pieces if the fault asks for it."""
+        """Send a part of a body. If the fault asks for small chunks, split the part into pieces, unless it is long."""
         if self._stream and self._is_http_1_0:
             self._body += body
             if more:

@@ -1,4 +1,4 @@
-"""Runs the suite against a faulty server and tells whether the expected check reports the expected requirement."""
+"""Runs the suite against a faulty server, and decides whether the expected check reports the expected requirement."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def run_checks(url: str, checks: Sequence[Check], budget: float = 60.0) -> Repor
 
 
 def checks_for(server: FaultyServer) -> list[Check]:
-    """The check that must notice a faulty server, and the checks that must run with it."""
+    """Return the check that must notice a server's fault, and the checks that must run together with this check."""
     return [check for check in registry.checks() if check.name in {server.check, *server.also_run}]
 
 
@@ -44,12 +44,15 @@ def is_noticed(server: FaultyServer, report: Report) -> bool:
 
 
 def findings(report: Report) -> list[str]:
-    """List checks that reported a broken MUST or could not judge."""
+    """List the checks that reported a broken MUST, or that could not judge the server."""
     return [f"{name}: {found}" for name, found in findings_by_check(report).items()]
 
 
 def findings_by_check(report: Report, *, warnings: bool = False) -> dict[str, str]:
-    """Map failed or inconclusive checks to their findings. With `warnings`, include checks that failed only for SHOULD."""
+    """Map failed or inconclusive checks to their findings.
+
+    With `warnings`, include checks that only reported a broken SHOULD.
+    """
     bad = {Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE} | ({Outcome.WARN} if warnings else set())
     return {each.check: _why(each) for each in report.run.verdicts if each.outcome in bad}
 
@@ -62,7 +65,7 @@ def _why(verdict) -> str:
 
 
 def judge(fork_server: ForkServer, server: FaultyServer, *, whole: bool = False) -> Report:
-    """Start a faulty server and run its expected checks, or with `whole` the whole suite."""
+    """Start a faulty server, and run the checks that must notice its fault. With `whole`, run the whole suite instead."""
     chosen = registry.checks() if whole or server.is_benign else checks_for(server)
     with fork_server.running(server.name) as url:
         return run_checks(url, chosen, WHOLE_BUDGET if server.is_benign else BUDGET)

@@ -1,4 +1,4 @@
-"""TCP proxy for faults that an ASGI wrapper cannot produce: raw request headers and HTTP/1.0 responses.
+"""TCP proxy for faults that an ASGI wrapper cannot produce, in raw request headers and HTTP/1.0 responses.
 
 It also provides a second address for a server, which then acts as another replica.
 """
@@ -25,8 +25,8 @@ def serve_proxy(
     Args:
         listener: Listening socket of the proxy.
         port: Port of the server on this machine.
-        head: Changes the raw header of each request.
-        http_1_0: Convert responses to HTTP/1.0, where the end of the connection ends the body.
+        head: Function that changes the raw header of each request.
+        http_1_0: Whether to convert responses to HTTP/1.0, in which the end of the connection ends the body.
     """
 
     async def proxy_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +60,7 @@ async def _forward_request(
             await server_writer.drain()
     except (OSError, asyncio.IncompleteReadError):
         pass
-    # Close the server's connection when the client closes its own, even before the response has ended.
+    # When the client closes its connection, close the connection to the server, even if the response has not ended.
     server_writer.transport.abort()
 
 
@@ -72,7 +72,7 @@ async def _forward(server_reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 async def _respond_by_http_1_0(server_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     http = h11.Connection(h11.CLIENT)
-    # Response framing depends on the request method only for HEAD and CONNECT, so GET stands for all others.
+    # Response framing depends on the request method only for HEAD and CONNECT, so GET can be used for all other methods.
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     http.send(h11.EndOfMessage())
     while not isinstance(event := http.next_event(), h11.EndOfMessage | h11.ConnectionClosed):

@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 class ForkServer:
-    """Process that imports the server once and forks a child for each faulty server, since the imports are slow."""
+    """Process that imports the server once, because the imports are slow, and then forks a child for each faulty server."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "proof.servers.server_process", "--fork-server"]
@@ -70,13 +70,17 @@ class ForkServer:
         try:
             yield url
         finally:
-            # Remove the folder before the port becomes free: another server with this port uses the same folder name.
+            # Remove the folder before the port becomes free, because another server with this port would use the same
+            # folder.
             shutil.rmtree(folder_of(url), ignore_errors=True)
             os.killpg(int(pid), signal.SIGKILL)
 
 
 def folder_of(url: str) -> Path:
-    """Folder of the server at a URL, with its process id (`pid`), its second address (`replica`) and its log."""
+    """Return the folder of the server at a URL.
+
+    It contains the server's process id (`pid`), second address (`replica`) and log.
+    """
     return Path(tempfile.gettempdir()) / f"tidewire-proof-{url.rpartition(':')[2]}"
 
 
@@ -86,7 +90,7 @@ def restart_of(url: str) -> str:
 
 
 def expiry_of(url: str) -> str:
-    """Shell command that expires the states of all ended jobs of the server at a URL."""
+    """Shell command that makes the server at a URL delete the states of its ended jobs."""
     done = folder_of(url) / "expired"
     return f"rm -f {done}; kill -USR1 $(cat {folder_of(url)}/pid); until [ -e {done} ]; do sleep 0.02; done"
 
@@ -98,19 +102,19 @@ def replica_of(url: str) -> str:
 
 @contextlib.contextmanager
 def running_server(name: str = "") -> Iterator[str]:
-    """Run a single server without a shared fork server."""
+    """Run a single server, without a fork server that other servers share."""
     with ForkServer() as fork_server, fork_server.running(name) as url:
         yield url
 
 
 def _serve_with_restarts(name: str) -> None:
-    """Serve from a child process and start a new child when it is killed. Address and log stay the same."""
+    """Serve from a child process. When the child is killed, start a new child with the same address and the same log."""
     from tidewire_server.serving.serve import bind, url_of
 
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     url, replica = map(url_of, listeners)
-    shutil.rmtree(folder_of(url), ignore_errors=True)  # left over from a killed server with the same port
+    shutil.rmtree(folder_of(url), ignore_errors=True)  # from a killed server with the same port
     folder_of(url).mkdir()
     (folder_of(url) / "replica").write_text(replica)
     for start_count in itertools.count(1):
@@ -124,7 +128,7 @@ def _serve_with_restarts(name: str) -> None:
         (folder_of(url) / "next").write_text(str(child))
         (folder_of(url) / "next").rename(folder_of(url) / "pid")
         if os.WIFEXITED(os.waitpid(child, 0)[1]):
-            os._exit(1)  # the child exited by itself after printing the error; a new child would fail, too
+            os._exit(1)  # the child was not killed but failed, and a new child would fail, too
 
 
 def _serve(
@@ -201,13 +205,13 @@ def _serve(
 
 
 async def _expire(server: Any, folder: Path) -> None:
-    """Expire the states of all ended jobs."""
+    """Let the states of all ended jobs expire."""
     await server.app.service.store.jobs.expire(time.time() + server.settings.state_ttl + 1)
     (folder / "expired").touch()
 
 
 def _fork_servers() -> None:
-    """Read names from standard input and fork a server for each, which prints its process group and URL."""
+    """Read names from standard input, and fork a server for each name. Each server prints its process group and its URL."""
     import tidewire_server.generation.generate_endpoint
     import tidewire_server.serving.serve
     import tidewire_server.store.sqlite.sqlite_store  # noqa: F401 - imported once for all forked servers
@@ -219,7 +223,7 @@ def _fork_servers() -> None:
             sys.stdin.close()
             try:
                 _serve_with_restarts(line.strip())
-            except BaseException as error:  # without this line, the reader of the URL would wait forever
+            except BaseException as error:  # otherwise the process that reads the URL would wait forever
                 print("the server did not start:", repr(error), flush=True)
             os._exit(1)
 

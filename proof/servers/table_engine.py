@@ -1,4 +1,4 @@
-"""Language model without tensors: a fixed table of next-token logits, sampled and scored as chapter 8 requires."""
+"""Language model that is a fixed table of next-token logits. Tokens are sampled and scored as chapter 8 requires."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ def log_softmax(logits: list[float]) -> list[float]:
 
 
 def scored(token: int, request) -> list[float]:
-    """Log-probabilities of all next tokens, raw or processed as the request asks."""
+    """Log-probabilities of all next tokens. They are raw or processed, as the request asks."""
     logits = logits_after(token)
     if request.logprobs_mode == "processed" and request.temperature:
         logits = [each / request.temperature for each in logits]
@@ -32,7 +32,7 @@ def scored(token: int, request) -> list[float]:
 
 
 def prompt_columns(request) -> dict:
-    """Members of a value that describe the prompt's tokens and log-probabilities."""
+    """Members of a value that contain the tokens of the prompt and their log-probabilities."""
     if request.prompt_logprobs is None:
         return {}
     ids = [len(word) % len(WORDS) for word in request.prompt.split()] or [0]
@@ -65,12 +65,12 @@ def before_a_stop(text: str, stops: list[str], *, whole: bool) -> tuple[str, boo
 
 
 def held_back_length(text: str, stops: list[str]) -> int:
-    """Number of characters at the end of a text that could become a stop string."""
+    """Number of characters at the end of a text that could be the beginning of a stop string."""
     return max((n for each in stops for n in range(1, len(each)) if text.endswith(each[:n])), default=0)
 
 
 class TableEngine:
-    """Implementation of the engine interface for `generate`; `change` is the hook of a faulty server."""
+    """Engine for the endpoint `generate`. The argument `change` is the hook of a faulty server."""
 
     def __init__(self, change=lambda delta, request: delta, pause: float = 0.004):
         self._change, self._pause = change, pause

@@ -1,7 +1,7 @@
-"""Registry of faulty servers and benign variants. Each is the reference server with one hook.
+"""Registry of faulty servers and benign variants. Each of them is the reference server with one hook.
 
-A faulty server names the requirement that it breaks and the check that must notice. It is defined in the module of that
-check's area. A benign variant breaks no requirement and is defined in `benign`.
+A faulty server names the requirement that it breaks, and the check that must notice the fault. It is defined in the module
+for the area of this check. A benign variant breaks no requirement and is defined in `benign`.
 """
 
 from collections.abc import Callable

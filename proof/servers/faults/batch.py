@@ -1,4 +1,4 @@
-"""Faulty servers with errors in batches: mixed up, missing or refused items."""
+"""Faulty servers with errors in batches, such as items that are mixed up, missing or rejected."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-056", "batch.item_cancel_does_not_affect_others")
 def item_cancel_cancels_all_items(hooks):
-    """A cancel of one item cancels all items."""
+    """A request to cancel one item cancels all items."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[1, ?1\]\}$', b"{}")
 
 
@@ -27,7 +27,7 @@ def results_assigned_to_wrong_inputs(hooks):
 
 @faulty_server("TW-BAT-004", "batch.failed_item_does_not_affect_others")
 def failed_item_fails_all(hooks):
-    """One failing item makes all items of the batch fail."""
+    """If one item of a batch fails, all items of the batch fail."""
 
     def poison(exchange):
         if exchange.is_submit and b'"fail"' in exchange.body and exchange.json and "inputs" in exchange.json:
@@ -39,7 +39,7 @@ def failed_item_fails_all(hooks):
 
 @faulty_server("TW-BAT-012", "batch.results_do_not_depend_on_batching")
 def result_differs_in_a_batch(hooks):
-    """An input gives a different value in a batch than alone."""
+    """An input has a different value in a batch than in a job of its own."""
 
     def change(exchange, status, body):
         return status, body.replace(b"word 3", b"word 4").replace(
@@ -51,7 +51,7 @@ def result_differs_in_a_batch(hooks):
 
 @faulty_server("TW-BAT-007", "batch.items_follow_input_order")
 def single_input_not_marked_as_batch(hooks):
-    """A job with a list of one input is not marked as a batch."""
+    """A job whose `inputs` has only one input is not marked as a batch."""
 
     def one(exchange, status, body):
         return status, body.replace(b'"batch":true', b'"batch":false') if len(exchange.inputs) == 1 else body
@@ -61,7 +61,7 @@ def single_input_not_marked_as_batch(hooks):
 
 @faulty_server("TW-BAT-005", "batch.items_end_independently")
 def items_end_together(hooks):
-    """Items do not end before the last item has ended."""
+    """All items end only when the last item has ended."""
 
     def hold(exchange, frame):
         if b'"/items/0/status","succeeded"' in frame and b"items/1" not in frame:
@@ -87,7 +87,7 @@ def batch_support_not_declared(hooks):
 
 @faulty_server("TW-BAT-008", "batch.shared_members_fill_in_missing_members")
 def shared_overrides_input_members(hooks):
-    """`shared` overrides members that an input has."""
+    """`shared` overrides members that are set in an input."""
 
     def overrule(exchange):
         body = exchange.json
@@ -100,7 +100,7 @@ def shared_overrides_input_members(hooks):
 
 @faulty_server("TW-BAT-009", "batch.shared_members_fill_in_missing_members")
 def pointer_names_input_instead_of_shared(hooks):
-    """The pointer to a wrong member of `shared` names an input instead."""
+    """If a member of `shared` is invalid, the error's pointer names an input instead."""
     rewrite_body(hooks, b'"pointer":"/shared', b'"pointer":"/inputs/1')
 
 
@@ -121,7 +121,7 @@ def excess_inputs_dropped(hooks):
 
 @faulty_server("TW-JOB-082", "batch.item_cancel_does_not_affect_others")
 def cancel_with_duplicate_index_refused(hooks):
-    """A cancel that lists an index twice is refused."""
+    """A request to cancel items is rejected if it lists an index twice."""
 
     def refuse(exchange):
         items = (
@@ -144,7 +144,7 @@ def batch_rows_start_at_1(hooks):
 
 @faulty_server("TW-BAT-001", "batch.items_follow_input_order")
 def submit_body_ignored(hooks):
-    """The body of a submit is ignored; every submit runs an empty script."""
+    """The body of a request to submit a job is ignored, and every job runs an empty script."""
 
     def empty(exchange):
         if exchange.is_submit and exchange.json is not None:
@@ -155,7 +155,7 @@ def submit_body_ignored(hooks):
 
 @faulty_server("TW-JOB-016", "batch.invalid_input_is_reported_with_pointer")
 def pointer_always_names_first_input(hooks):
-    """The pointer to a wrong input of a batch always names the first input."""
+    """If any input of a batch is invalid, the error's pointer names the first input."""
     rewrite_body(hooks, rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0')
 
 
@@ -167,7 +167,7 @@ def progress_always_names_first_item(hooks):
 
 @faulty_server("TW-FRM-067", "batch.progress_is_sent_for_each_running_item")
 def only_one_item_progress_repeated(hooks):
-    """A new connection gets the progress of only one item."""
+    """After a new connection, the current progress of only one item is sent."""
     hooks.frames.append(
         lambda exchange, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame
     )
@@ -197,7 +197,7 @@ def shared_merged_recursively(hooks):
 
 @faulty_server("TW-JOB-014", "batch.shared_members_fill_in_missing_members")
 def shared_ignored_with_single_input(hooks):
-    """`shared` is ignored if the submit has `input` instead of `inputs`."""
+    """`shared` is ignored if the request has `input` instead of `inputs`."""
     change_submits(
         hooks,
         lambda body: (
@@ -208,7 +208,7 @@ def shared_ignored_with_single_input(hooks):
 
 @faulty_server("TW-BAT-012", "batch.results_do_not_depend_on_batching")
 def all_rows_get_first_value(hooks):
-    """Every row of a batch gets the value of the first row."""
+    """Every item of a batch gets the value of the first item."""
     first = re.compile(rb'"value":"([^"]*)"')
 
     def mix(exchange, status, body):
@@ -232,7 +232,7 @@ def items_sorted_by_index_as_string(hooks):
 
 @faulty_server("TW-BAT-008", "batch.shared_members_fill_in_missing_members")
 def shared_overrides_falsy_members(hooks):
-    """`shared` overrides null, 0, false and empty members of an input, as `own or shared` does."""
+    """`shared` overrides an input's members that are null, 0, false or empty, as `own or shared` does in Python."""
 
     def lead(body):
         shared, inputs = body.get("shared"), body.get("inputs", [body.get("input")])

@@ -76,7 +76,7 @@ def unknown_members_everywhere(hooks):
 
 @benign_variant
 def other_white_space_and_member_order(hooks):
-    """JSON has other white space and another order of members."""
+    """JSON has unusual white space and an unusual order of members."""
 
     def spread(exchange, status, body):
         return (
@@ -93,7 +93,7 @@ def other_white_space_and_member_order(hooks):
 
 @benign_variant
 def ops_instead_of_bare_strings(hooks):
-    """Every append names its path instead of using a bare string."""
+    """Every append is an operation with a path, instead of a diff that is only a string."""
 
     def name(exchange, frame):
         if found := re.search(rb'"columns":(\["[^"]*"\])', frame):
@@ -116,7 +116,7 @@ def diffs_never_merged(hooks):
 
 @benign_variant
 def diffs_merged_over_100_ms(hooks):
-    """Diffs are merged over 100 ms."""
+    """The diffs of 100 ms are merged to one diff."""
     hooks.settings["merge_window"] = 0.1
 
 
@@ -147,13 +147,13 @@ def every_seventh_request_gets_429(hooks):
 
 @benign_variant
 def retry_in_separate_block(hooks):
-    """`retry` is sent in its own block before `hello`."""
+    """`retry` is sent before `hello`, in a separate block of the stream."""
     rewrite_events(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
 
 
 @benign_variant
 def fields_in_reverse_order(hooks):
-    """The fields of an event are sent in reverse order, with the id last."""
+    """The fields of an event are sent in reverse order, so that the id is the last field."""
 
     def turn(exchange, frame):
         lines = frame[:-2].split(b"\n")
@@ -164,7 +164,7 @@ def fields_in_reverse_order(hooks):
 
 @benign_variant
 def no_script_endpoint(hooks):
-    """The server has a durable log but no `tidewire.script`, so checks rely on the examples."""
+    """The server has a durable log but no endpoint `tidewire.script`, so checks have to use the endpoints' examples."""
     hooks.has_script = False
     hooks.has_durable_log = True
 
@@ -183,7 +183,7 @@ def one_byte_chunks(hooks):
 
 @benign_variant
 def http_1_0_responses(hooks):
-    """Responses use HTTP/1.0; the end of the connection ends the body."""
+    """Responses use HTTP/1.0, in which the body ends when the connection is closed."""
     hooks.speaks_http_1_0 = True
 
 
@@ -207,7 +207,7 @@ def snapshots_instead_of_diffs(hooks):
 
 @benign_variant
 def no_capabilities(hooks):
-    """The server declares none of the capabilities of section 2.3."""
+    """The server declares none of the capabilities that section 2.3 defines."""
     hooks.instead.append(_without_capabilities)
     hooks.bodies.append(_declares_none)
 
@@ -239,7 +239,7 @@ def _declares_none(exchange, status, body):
 
 @benign_variant
 def samples_become_batch_items(hooks):
-    """`n` samples of one input become the items of a batch."""
+    """If an input asks for `n` samples, the samples become the items of a batch."""
     hooks.requests.append(take_samples)
 
 
@@ -278,7 +278,7 @@ def merged_diff_at_each_resume(hooks):
 
 @benign_variant
 def comments_instead_of_pings(hooks):
-    """A comment is sent before each heartbeat, so no ping is due."""
+    """A comment is sent before each heartbeat is due, so that no ping is needed."""
     replace_events(hooks, PING, lambda frame: b":awake\n\n")
     longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731
     hooks.frames.append(lambda exchange, frame: longer(frame))

@@ -11,13 +11,13 @@ from tidewire_conformance.wire import strict_json
 
 @faulty_server("TW-SEC-019", "bodies.markup_and_line_ends_are_returned_unchanged")
 def proto_member_dropped(hooks):
-    """A member `__proto__` is dropped, as by JavaScript objects."""
+    """A member with the name `__proto__` is dropped, as in a JavaScript object."""
     rewrite_body(hooks, rb'"__proto__":\{[^}]*\},?', b"")
 
 
 @faulty_server("TW-OVR-008", "bodies.invalid_json_is_rejected")
 def lenient_json_parser(hooks):
-    """Request bodies are parsed leniently: NaN and duplicate names are accepted."""
+    """Request bodies are parsed leniently, so that NaN and duplicate names are accepted."""
 
     def kind(exchange):
         if exchange.is_submit and exchange.json is not None and strict_json.read(exchange.body).faults:
@@ -87,7 +87,7 @@ def data_after_json_ignored(hooks):
 
 @faulty_server("TW-OVR-003", "bodies.json_limits_are_exact")
 def integer_2_to_53_refused(hooks):
-    """The integer 2^53 is refused, as by `Number.isSafeInteger`."""
+    """The integer 2^53 is rejected, because `Number.isSafeInteger` is false for it."""
     refuse(hooks, lambda exchange: b"9007199254740992" in exchange.body, 400, "malformed_body")
 
 
@@ -111,13 +111,13 @@ def maximum_number_of_inputs_refused(hooks):
 
 @faulty_server("TW-JOB-079", "bodies.invalid_cancel_is_rejected")
 def cancel_with_null_items_cancels_all(hooks):
-    """A cancel with `items: null` cancels all items."""
+    """A cancel request with `items: null` cancels all items."""
     rewrite_request_body(hooks, rb'\{"items": ?null\}', b"{}")
 
 
 @faulty_server("TW-JOB-077", "bodies.invalid_cancel_is_rejected")
 def cancel_with_non_object_body_accepted(hooks):
-    """A cancel whose body is not an object is accepted and cancels nothing."""
+    """A cancel request whose body is not an object is accepted, but cancels nothing."""
 
     def none(exchange):
         if (
@@ -132,7 +132,7 @@ def cancel_with_non_object_body_accepted(hooks):
 
 @faulty_server("TW-JOB-010", "bodies.invalid_cancel_is_rejected")
 def cancel_media_type_not_checked(hooks):
-    """The media type of a cancel is not checked."""
+    """The media type of a cancel request is not checked."""
     set_request_header(
         hooks, "content-type", "application/json", lambda exchange: exchange.path.endswith("/cancel")
     )
@@ -140,5 +140,5 @@ def cancel_media_type_not_checked(hooks):
 
 @faulty_server("TW-JOB-009", "bodies.invalid_cancel_is_rejected")
 def cancel_content_encoding_not_checked(hooks):
-    """The `Content-Encoding` of a cancel is not checked."""
+    """The `Content-Encoding` of a cancel request is not checked."""
     set_request_header(hooks, "content-encoding", None, lambda exchange: exchange.path.endswith("/cancel"))

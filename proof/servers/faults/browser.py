@@ -17,7 +17,7 @@ from proof.servers.server_process import ORIGIN
 
 
 def refuse_purged_jobs(hooks, holds):
-    """Answer requests for streams of purged jobs with 410 if they satisfy a condition."""
+    """If a request for the stream of a purged job satisfies a condition, respond with 410."""
 
     def note(exchange, status, body):
         if exchange.method == "DELETE" and status == 204:
@@ -96,7 +96,7 @@ def token_urls_without_referrer_policy(hooks):
 
 @faulty_server("TW-BRW-017", "browser.stream_token_opens_its_stream")
 def token_stream_errors_not_inband(hooks):
-    """Errors of streams with a token are reported by status instead of in-band."""
+    """If a stream with a token fails, the error is reported by the HTTP status instead of in-band."""
 
     def plain(exchange):
         exchange.query = exchange.query.replace(b"errors=inband&", b"")
@@ -116,7 +116,7 @@ def token_stream_errors_not_inband(hooks):
     "resume.malformed_cursor_returns_400",
 )
 def errors_always_inband(hooks):
-    """Every error of a stream request is reported in-band."""
+    """Every error of a stream is reported in-band, even without `errors=inband`."""
 
     def ask(exchange):
         if exchange.method == "GET" and exchange.path.endswith("/events"):
@@ -127,7 +127,7 @@ def errors_always_inband(hooks):
 
 @faulty_server("TW-ERR-017", "browser.cursor_0_1_returns_204")
 def cursor_0_1_needs_credentials(hooks):
-    """The cursor `0-1` is answered with 204 only for authorized callers."""
+    """The cursor `0-1` is answered with 204 only if the caller is authorized."""
     refuse(
         hooks,
         lambda exchange: exchange.cursor == "0-1" and not exchange.header("authorization"),
@@ -138,7 +138,7 @@ def cursor_0_1_needs_credentials(hooks):
 
 @faulty_server("TW-BRW-011", "browser.allowed_origins_can_read_every_response")
 def responses_without_vary_origin(hooks):
-    """Responses that name an origin lack `Vary: Origin`."""
+    """Responses that allow a specific origin lack `Vary: Origin`."""
     drop_header(hooks, "vary")
 
 
@@ -162,7 +162,7 @@ def no_cors_headers_on_204(hooks):
 
 @faulty_server("TW-BRW-013", "browser.stream_token_is_limited_to_its_stream")
 def stream_token_opens_job_and_cancel(hooks):
-    """A stream token also opens the job resource and its cancel."""
+    """A stream token also permits reading the job resource and cancelling the job."""
 
     def note(exchange, status, body):
         if found := re.search(rb"token=([^\"&]+)", body if exchange.path.endswith("/stream-token") else b""):
@@ -179,7 +179,7 @@ def stream_token_opens_job_and_cancel(hooks):
 
 @faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
 def missing_credentials_not_inband(hooks):
-    """Missing credentials are answered with status 401 despite `errors=inband`."""
+    """If credentials are missing, the server responds with 401 despite `errors=inband`."""
 
     def refuse(exchange):
         bare = not exchange.header("authorization") and b"token=" not in exchange.query
@@ -214,7 +214,7 @@ def preflight_without_allow_origin(hooks):
 
 @faulty_server("TW-BRW-006", "browser.other_origins_cannot_read_responses")
 def origins_compared_by_prefix(hooks):
-    """An origin with an allowed origin as its prefix is allowed."""
+    """An origin that begins with an allowed origin is allowed."""
 
     def rewrite(exchange):
         if exchange.header("origin").startswith(ORIGIN):
@@ -231,7 +231,7 @@ def origins_compared_by_prefix(hooks):
 
 @faulty_server("TW-BRW-006", "browser.other_origins_cannot_read_responses")
 def origin_null_allowed(hooks):
-    """The origin `null`, as of a sandboxed page, is allowed."""
+    """The origin `null`, which a sandboxed page has, is allowed."""
     bare = lambda exchange, status: exchange.header("origin") == "null"  # noqa: E731
     set_header(hooks, "access-control-allow-origin", "null", bare)
 
@@ -244,7 +244,7 @@ def stream_token_valid_for_years(hooks):
 
 @faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
 def purged_job_not_inband(hooks):
-    """A purged job is answered with status 410 despite `errors=inband`."""
+    """If a job was purged, the server responds with 410 despite `errors=inband`."""
     refuse_purged_jobs(hooks, lambda exchange: True)
 
 
@@ -270,7 +270,7 @@ def preflight_for_delete_refused(hooks):
 
 @faulty_server("TW-BRW-007", "browser.preflight_allows_protocol_headers")
 def preflight_allows_all_origins_with_credentials(hooks):
-    """A preflight response allows every origin with credentials."""
+    """A preflight response allows requests with credentials from every origin."""
 
     def allow(exchange, status, headers):
         if exchange.method == "OPTIONS" and "access-control-allow-origin" in headers:
@@ -294,7 +294,7 @@ def no_cors_headers_on_413(hooks):
 
 @faulty_server("TW-BRW-005", "browser.allowed_origins_can_read_every_response")
 def no_cors_headers_on_submit_stream(hooks):
-    """A stream that answers a submit lacks `Access-Control-Allow-Origin`."""
+    """A stream in response to a submitted job lacks `Access-Control-Allow-Origin`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
             headers.pop("access-control-allow-origin", None) and None
@@ -306,7 +306,7 @@ def no_cors_headers_on_submit_stream(hooks):
 
 @faulty_server("TW-BRW-018", "browser.stream_token_is_limited_to_its_stream")
 def stream_token_compared_by_prefix(hooks):
-    """Characters after a valid stream token are ignored."""
+    """A stream token is valid even if more characters follow it."""
     rewrite_query(hooks, rb"(token=[\w-]{43})A", rb"\1")
 
 
@@ -324,13 +324,13 @@ def token_stream_ignores_last_event_id(hooks):
 
 @faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
 def invalid_last_event_id_not_inband(hooks):
-    """An invalid `Last-Event-ID` is answered with status 400 despite `errors=inband`."""
+    """If `Last-Event-ID` is invalid, the server responds with 400 despite `errors=inband`."""
     wrong = lambda exchange: exchange.cursor == "x" and b"errors=inband" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_cursor")
 
 
 @faulty_server("TW-ERR-014", "browser.errors_inband_returns_problem_events")
 def invalid_parameter_not_inband(hooks):
-    """An invalid parameter is answered with status 400 despite `errors=inband`."""
+    """If a parameter is invalid, the server responds with 400 despite `errors=inband`."""
     wrong = lambda exchange: b"errors=inband&diffs=7" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_parameter")

@@ -1,4 +1,4 @@
-"""Faulty servers with errors in cancels."""
+"""Faulty servers with errors in the cancellation of jobs and items."""
 
 import json
 
@@ -9,7 +9,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-050", "cancels.cancel_ends_the_job")
 def cancelled_job_continues(hooks):
-    """A cancel is answered with 202, but the job continues."""
+    """A cancel request is answered with 202, but the job continues."""
     body = json.dumps({"items": []}).encode()
 
     def none(exchange):
@@ -22,7 +22,7 @@ def cancelled_job_continues(hooks):
 
 @faulty_server("TW-JOB-051", "cancels.cancel_ends_the_job")
 def cancel_is_not_idempotent(hooks):
-    """A second cancel is refused."""
+    """A second request to cancel a job is rejected."""
 
     def refuse(exchange):
         seen = hooks.shared.setdefault("cancelled", set())
@@ -35,7 +35,7 @@ def cancel_is_not_idempotent(hooks):
 
 @faulty_server("TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect")
 def cancel_with_unknown_index_accepted(hooks):
-    """A cancel that names an unknown item cancels the known items."""
+    """A cancel request that names an unknown item is accepted, and cancels the known items."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
 
 
@@ -47,7 +47,7 @@ def cancelled_job_loses_its_value(hooks):
 
 @faulty_server("TW-JOB-055", "cancels.cancel_of_ended_job_has_no_effect")
 def late_cancel_changes_status(hooks):
-    """A cancel after the end changes the status to cancelled."""
+    """A cancel request for an ended job changes its status to `cancelled`."""
 
     def cancelled(exchange, status, body):
         late = exchange.path.endswith("/cancel") and status == 200
@@ -58,5 +58,5 @@ def late_cancel_changes_status(hooks):
 
 @faulty_server("TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect")
 def cancel_reads_false_as_item_0(hooks):
-    """A cancel with `items: [false]` cancels item 0, as in Python."""
+    """A cancel request with `items: [false]` cancels item 0, because `False` equals 0 in Python."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')

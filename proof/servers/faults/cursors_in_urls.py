@@ -21,7 +21,7 @@ def cursor_0_1_refused_in_url(hooks):
 
 @faulty_server("TW-RES-047", "cursors_in_urls.unknown_cursor_of_running_job_returns_rewound_snapshot")
 def cursor_past_head_waits(hooks):
-    """A stream with a cursor past the head of a running job waits for that event."""
+    """If a running job has no event with the cursor's id yet, the stream waits for this event."""
 
     def wait(exchange, frame):
         runs = b'"reason":"rewound"' in frame and b'"items":[{"status":"running"' in frame

@@ -1,4 +1,4 @@
-"""Faulty servers that do not keep deadlines or grace periods."""
+"""Faulty servers that do not comply with deadlines or grace periods."""
 
 import json
 
@@ -7,7 +7,7 @@ from proof.servers.faults import faulty_server
 
 
 def replace_deadline(hooks, holds):
-    """Replace the deadline of submits that satisfy a condition by ten minutes."""
+    """If a request to submit a job satisfies a condition, replace the job's deadline by ten minutes."""
 
     def drop(exchange):
         if exchange.is_submit and isinstance(exchange.json, dict) and holds(exchange):
@@ -30,12 +30,12 @@ def batch_deadline_ignored(hooks):
 
 @faulty_server("TW-JOB-069", "deadlines.deadline_fails_unfinished_items")
 def stream_submit_deadline_ignored(hooks):
-    """The deadline of a submit that asks for a stream is ignored."""
+    """A job's deadline is ignored if the request to submit the job asks for a stream."""
     asks = lambda exchange: "deadline_ms" in exchange.json and "event-stream" in exchange.header("accept")  # noqa: E731
     replace_deadline(hooks, asks)
 
 
 @faulty_server("TW-JOB-065", "deadlines.job_runs_60_s_without_a_reader")
 def grace_below_a_minute_accepted(hooks):
-    """`grace_ms` may be shorter than a minute, and the job is cancelled when its reader leaves."""
+    """`grace_ms` may be less than a minute, so that the job is cancelled soon after its reader disconnects."""
     hooks.settings["min_grace"] = 0.0

@@ -9,7 +9,7 @@ from proof.servers.faults import faulty_server
 @faulty_server("TW-DSC-023", "discovery.text_is_never_retracted_without_rollback", "state.text_lengths_count_code_points",
         "jobs.submit_returns_the_job")  # fmt: skip
 def rollback_not_declared(hooks):
-    """An endpoint that retracts text declares that it does not."""
+    """An endpoint that may retract text declares that it never does."""
     rewrite_body(hooks, b'"rollback":true', b'"rollback":false')
 
 
@@ -19,7 +19,7 @@ def rollback_not_declared(hooks):
     "batch.results_do_not_depend_on_batching",
 )
 def non_streaming_value_set_early(hooks):
-    """An endpoint that does not stream sets a value when it starts."""
+    """An endpoint that does not declare streaming sets a value when the item starts."""
 
     def early(exchange, kind, data):
         starts = isinstance(data, list) and data[:1] == [["s", "/items/0/status", "running"]]
@@ -97,7 +97,7 @@ def values_violate_value_schema(hooks):
 
 @faulty_server("TW-DSC-005", "discovery.discovery_document_does_not_change")
 def discovery_changes(hooks):
-    """Discovery returns something else each time."""
+    """The discovery document has different content in each response."""
 
     def count(exchange, status, body):
         if (exchange.method, exchange.path) != ("GET", "/v1"):
@@ -110,7 +110,7 @@ def discovery_changes(hooks):
 
 @faulty_server("TW-SEC-014", "discovery.oversized_body_returns_413")
 def chunked_body_size_not_limited(hooks):
-    """The size limit of bodies is checked only against `Content-Length`."""
+    """The size limit for bodies is enforced only by `Content-Length`."""
 
     def cut(exchange):
         if not exchange.header("content-length") and len(exchange.body) > 1024 * 1024:
@@ -134,7 +134,7 @@ def schema_with_unknown_type(hooks):
 
 @faulty_server("TW-RES-026", "discovery.expires_at_respects_state_ttl_s")
 def done_expires_in_the_past(hooks):
-    """`expires_at` of `done` lies in the past."""
+    """The member `expires_at` of a `done` event is in the past."""
     past = rb'("expires_at":")\d{4}'
     rewrite_events(hooks, past, rb"\g<1>2001")
     rewrite_body(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")

@@ -26,7 +26,7 @@ def change_requests_after_a_restart(hooks, change):
 
 @faulty_server("TW-DSC-010", "durable.sent_events_survive_a_restart")
 def memory_log_declared_as_host(hooks):
-    """A log in memory is declared with durability `host`."""
+    """The log is kept in memory, but the server declares the durability `host`."""
     rewrite_body(hooks, b'"durability":"process"', b'"durability":"host"', at="/v1")
 
 
@@ -58,7 +58,7 @@ def restart_loses_running_jobs(hooks):
 
 @faulty_server("TW-RES-034", "durable.sent_events_survive_a_restart")
 def new_epoch_begins_with_a_diff(hooks):
-    """A new epoch begins with a diff on the old epoch's state instead of a snapshot."""
+    """A new epoch begins with a diff to the state of the old epoch instead of a snapshot."""
     after_a_restart(
         hooks, lambda exchange, frame: b"" if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame
     )
@@ -80,7 +80,7 @@ def new_attempt_has_reason_compacted(hooks):
 
 @faulty_server("TW-RES-036", "durable.sent_events_survive_a_restart")
 def new_attempt_keeps_old_values(hooks):
-    """A new attempt begins with running items and their old values."""
+    """After a restart, a new attempt begins with the items running, and with their old values."""
     old = b'{"status":"running","value":"Hel"}'
     after_a_restart(
         hooks,
@@ -103,7 +103,7 @@ def attempt_always_1(hooks):
     "TW-RES-038", "durable.new_epoch_begins_with_a_snapshot", "durable.sent_events_survive_a_restart"
 )
 def new_epoch_after_done(hooks):
-    """A restart opens a new epoch for a job that has ended."""
+    """After a restart, a job that had already ended gets a new epoch."""
 
     def again(exchange, frame):
         ended = b"event:done\n" in frame and frame.startswith(b"id:1-")
@@ -115,13 +115,13 @@ def new_epoch_after_done(hooks):
 
 @faulty_server("TW-RES-028", "durable.expired_job_returns_410")
 def expired_job_gets_404(hooks):
-    """An expired job is answered with 404 instead of 410."""
+    """A request for an expired job is answered with 404 instead of 410."""
     gone_is_unknown(hooks)
 
 
 @faulty_server("TW-RES-045", "durable.any_replica_serves_any_job")
 def lagging_replica_rewinds(hooks):
-    """A replica rewinds a cursor past its own copy instead of checking the primary copy."""
+    """A replica that lags behind treats a newer cursor as unknown, instead of checking the primary copy."""
     past = lambda exchange: exchange.is_to_the_replica and exchange.cursor not in {"", "0-0"}  # noqa: E731
     set_request_header(hooks, "last-event-id", "40000-2", past)
 
@@ -150,7 +150,7 @@ def replicas_number_events_differently(hooks):
 
 @faulty_server("TW-RES-037", "durable.sent_events_survive_a_restart")
 def attempts_counted_twice(hooks):
-    """Each further attempt counts twice."""
+    """Each attempt after the first attempt is counted twice."""
     hooks.has_durable_log = True
     twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
     rewrite_body(hooks, rb'"attempt":(\d+)', twice)
@@ -169,14 +169,14 @@ def old_epoch_cursors_rewound(hooks):
 
 @faulty_server("TW-RES-012", "durable.sent_events_survive_a_restart")
 def old_epoch_cursor_compared_by_seq(hooks):
-    """After a restart, a cursor past the end of the old epoch is compared by sequence number only."""
+    """After a restart, a cursor after the end of the old epoch is compared only by its sequence number."""
     past = lambda exchange, frame: exchange.cursor.startswith("1-") and b'"reason":"rewound"' in frame  # noqa: E731
     after_a_restart(hooks, lambda exchange, frame: b"" if past(exchange, frame) else frame)
 
 
 @faulty_server("TW-FRM-060", "durable.sent_events_survive_a_restart")
 def hello_head_is_first_id_after_restart(hooks):
-    """After a restart, `head` of `hello` is the first id of the job."""
+    """After a restart, the member `head` of `hello` is the id of the job's first event."""
     after_a_restart(
         hooks,
         lambda exchange, frame: (
@@ -187,7 +187,7 @@ def hello_head_is_first_id_after_restart(hooks):
 
 @faulty_server("TW-OVR-024", "durable.ended_items_keys_and_purges_survive_a_restart")
 def restart_loses_idempotency_keys(hooks):
-    """A restart loses idempotency keys."""
+    """After a restart, the server no longer knows the idempotency keys."""
     change_requests_after_a_restart(
         hooks,
         lambda exchange: (
@@ -199,7 +199,7 @@ def restart_loses_idempotency_keys(hooks):
 
 @faulty_server("TW-JOB-062", "durable.ended_items_keys_and_purges_survive_a_restart")
 def restart_loses_tombstones(hooks):
-    """A restart loses tombstones of purged jobs."""
+    """After a restart, the server no longer knows which jobs were purged."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.bodies.append(
@@ -209,7 +209,7 @@ def restart_loses_tombstones(hooks):
 
 @faulty_server("TW-RES-036", "durable.ended_items_keys_and_purges_survive_a_restart")
 def new_attempt_restarts_succeeded_items(hooks):
-    """A new attempt also restarts items that had succeeded."""
+    """A new attempt also restarts items that have already succeeded."""
 
     def again(exchange, frame):
         if not OTHER_EPOCH.match(frame) or b'"reason":"restart"' not in frame:
@@ -237,13 +237,13 @@ def expired_job_frees_its_key(hooks):
 
 @faulty_server("TW-RES-028", "durable.expired_job_returns_410")
 def cancel_of_expired_job_gets_404(hooks):
-    """A cancel of an expired job is answered with 404 instead of 410."""
+    """A request to cancel an expired job is answered with 404 instead of 410."""
     gone_is_unknown(hooks, at=".*/cancel")
 
 
 @faulty_server("TW-DEP-006", "durable.any_replica_serves_any_job")
 def cancel_at_another_replica_has_no_effect(hooks):
-    """A cancel at another replica is answered but has no effect."""
+    """A cancel request at another replica is accepted, but has no effect."""
 
     def read(exchange):
         if exchange.is_to_the_replica and exchange.path.endswith("/cancel"):
@@ -254,7 +254,7 @@ def cancel_at_another_replica_has_no_effect(hooks):
 
 @faulty_server("TW-DEP-006", "durable.any_replica_serves_any_job")
 def replica_lists_only_its_own_jobs(hooks):
-    """The job list of a replica has only its own jobs."""
+    """The job list of a replica contains only jobs that were submitted to this replica."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (status, b'{"jobs":[]}') if exchange.is_to_the_replica and exchange.path == "/v1/jobs" else None
@@ -287,7 +287,7 @@ def replicas_do_not_share_stream_tokens(hooks):
 
 @faulty_server("TW-JOB-062", "durable.any_replica_serves_any_job")
 def replica_serves_purged_job_from_cache(hooks):
-    """A replica still serves a purged job from its cache."""
+    """After a job was purged, a replica still serves the job from its cache."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
 
     def remember(exchange, status, body):

@@ -113,13 +113,13 @@ def problem_status_differs_from_response(hooks):
     "TW-ERR-020", "errors.errors_are_valid_problem_documents", "errors.unknown_resources_return_404"
 )
 def unregistered_problem_code(hooks):
-    """A problem has a code that is neither registered nor contains a dot."""
+    """A problem has a code that is not registered and contains no dot."""
     rewrite_body(hooks, b'"not_found"', b'"nothing_here"')
 
 
 @faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
 def unknown_job_returns_empty_object(hooks):
-    """An unknown job is answered with 200 and an empty object."""
+    """A request for an unknown job is answered with 200 and an empty object."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None
@@ -129,7 +129,7 @@ def unknown_job_returns_empty_object(hooks):
 
 @faulty_server("TW-JOB-013", "errors.unknown_resources_return_404")
 def unknown_endpoint_is_500(hooks):
-    """A submit to an unknown endpoint is answered with 500."""
+    """A request to submit a job to an unknown endpoint is answered with 500."""
     refuse(hooks, lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal")
 
 
@@ -149,7 +149,7 @@ def allow_lists_the_refused_method(hooks):
 
 @faulty_server("TW-JOB-002", "errors.unknown_resources_return_404")
 def unknown_url_below_job_is_job_not_found(hooks):
-    """An unknown URL below a job is answered with the problem `job_not_found`."""
+    """A request for an unknown URL below a job's URL is answered with the problem `job_not_found`."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             problem(404, "job_not_found")[::2]
@@ -172,7 +172,7 @@ def delete_of_unknown_job_gets_204(hooks):
 
 @faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
 def stream_token_for_unknown_job(hooks):
-    """A stream token for an unknown job is issued."""
+    """The server issues a stream token for an unknown job."""
     token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
 
     def sign(exchange):
@@ -185,14 +185,14 @@ def stream_token_for_unknown_job(hooks):
 
 @faulty_server("TW-JOB-005", "errors.successful_responses_are_application_json")
 def cancel_response_is_plain_text(hooks):
-    """The response to a cancel has the media type `text/plain`."""
+    """The response to a cancel request has the media type `text/plain`."""
     taken = lambda exchange, status: exchange.path.endswith("/cancel") and status < 300  # noqa: E731
     set_header(hooks, "content-type", "text/plain", taken)
 
 
 @faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
 def job_ids_case_insensitive(hooks):
-    """Job ids are compared case-insensitively, as by a database collation."""
+    """Job ids are compared case-insensitively, as some database collations do."""
     known = hooks.shared.setdefault("ids", {})
 
     def remember(exchange, status, body):
@@ -209,13 +209,13 @@ def job_ids_case_insensitive(hooks):
 
 @faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
 def job_id_with_nul_gets_500(hooks):
-    """A job id with U+0000 is answered with 500."""
+    """A request with U+0000 in the job id is answered with 500."""
     refuse(hooks, lambda exchange: "\0" in exchange.path, 500, "internal")
 
 
 @faulty_server("TW-JOB-043", "errors.unknown_resources_return_404")
 def short_job_id_gets_400(hooks):
-    """A job id that is too short is answered with 400 instead of 404."""
+    """A request with a job id that is too short is answered with 400 instead of 404."""
     is_short = lambda exchange: re.fullmatch("/v1/jobs/[^/]{1,21}", exchange.path)  # noqa: E731
     refuse(hooks, is_short, 400, "bad_parameter")
 
@@ -230,7 +230,7 @@ def allow_lists_every_method(hooks):
 
 @faulty_server("TW-JOB-003", "errors.unknown_resources_return_404")
 def wrong_method_on_stream_gets_404(hooks):
-    """A wrong method at an event stream URL is answered with 404 instead of 405."""
+    """If the URL of an event stream is requested with a wrong method, the response is 404 instead of 405."""
     refuse(
         hooks,
         lambda exchange: exchange.method == "DELETE" and exchange.path.endswith("/events"),

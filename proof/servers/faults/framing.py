@@ -35,7 +35,7 @@ def stream_without_no_store(hooks):
 
 @faulty_server("TW-FRM-006", "framing.events_are_sent_without_delay")
 def stream_buffered_until_done(hooks):
-    """The whole stream is buffered until `done`."""
+    """The whole stream is buffered and sent only after `done`."""
 
     def plain(exchange, frame):
         exchange.own["buffered"] = exchange.own.get("buffered", b"") + frame
@@ -174,7 +174,7 @@ def retry_is_an_hour(hooks):
     "sizes.long_text_is_split_over_several_events",
 )
 def events_truncated_at_64_kib(hooks):
-    """Events are truncated at 64 KiB, as by a fixed buffer."""
+    """Events are truncated to 64 KiB, as if they were written to a buffer of fixed size."""
     hooks.settings["max_event_bytes"] = 256 * 1024
     hooks.frames.append(lambda exchange, frame: frame if len(frame) <= 65536 else frame[:65534] + b"\n\n")
 
@@ -205,7 +205,7 @@ def hello_names_another_job(hooks):
 
 @faulty_server("TW-FRM-043", "framing.events_match_their_schemas")
 def hello_without_heartbeat(hooks):
-    """`hello` lacks the required `heartbeat_ms`."""
+    """`hello` lacks the required member `heartbeat_ms`."""
     rewrite_events(hooks, rb',"heartbeat_ms":\d+', b"")
 
 
@@ -223,7 +223,7 @@ def newline_in_an_id(hooks):
 
 @faulty_server("TW-FRM-008", "framing.unacceptable_stream_request_returns_406")
 def accept_header_ignored(hooks):
-    """A stream is sent whatever `Accept` says."""
+    """A stream is sent even if `Accept` does not permit its media type."""
     set_request_header(
         hooks, "accept", "text/event-stream", lambda exchange: exchange.path.endswith("/events")
     )
@@ -231,7 +231,7 @@ def accept_header_ignored(hooks):
 
 @faulty_server("TW-FRM-006", "framing.events_are_sent_without_delay")
 def event_held_until_the_next(hooks):
-    """Each event is sent only when the next one is available."""
+    """Each event is sent only when the next event is available."""
     hooks.settings["heartbeat"] = 15.0
 
     def late(exchange, frame):
@@ -247,7 +247,7 @@ def event_held_until_the_next(hooks):
     "framing.stream_request_returns_an_event_stream",
 )
 def stream_with_another_charset(hooks):
-    """The media type of a stream names another charset."""
+    """The media type of a stream names a charset other than UTF-8."""
     hooks.heads.append(
         lambda exchange, status, headers: headers.update({"content-type": "text/event-stream; charset=iso-8859-1"})
         if headers.get("content-type", "").startswith("text/event") else None
@@ -256,7 +256,7 @@ def stream_with_another_charset(hooks):
 
 @faulty_server("TW-FRM-060", "framing.streams_begin_with_hello", "resume.ended_job_resumes_from_every_id")
 def hello_head_is_always_first_id(hooks):
-    """`head` of `hello` is always the first id of the job."""
+    """The member `head` of `hello` is always the id of the job's first event."""
     rewrite_events(hooks, rb'"head":"[^"]+"', b'"head":"1-1"', within=b"event:hello")
 
 
@@ -275,7 +275,7 @@ def failed_job_reported_as_succeeded(hooks):
 
 @faulty_server("TW-FRM-060", "framing.streams_begin_with_hello", "framing.log_ends_with_exactly_one_done")
 def hello_head_is_one_too_high(hooks):
-    """`head` of `hello` is one id too high."""
+    """The sequence number in the member `head` of `hello` is too high by one."""
     after = lambda found: b'"head":"1-%d"' % (int(found[1]) + 1)  # noqa: E731
     rewrite_events(hooks, rb'"head":"1-(\d+)"', after, within=b"event:hello")
 
@@ -293,14 +293,14 @@ def accept_wildcard_refused(hooks):
 
 @faulty_server("TW-FRM-008", "framing.unacceptable_stream_request_returns_406")
 def accept_weight_0_ignored(hooks):
-    """A media type with weight 0 in `Accept` is sent."""
+    """A response has a media type to which `Accept` gives the weight 0."""
     weighs = lambda exchange: exchange.path.endswith("/events") and ";q=0" in exchange.header("accept")  # noqa: E731
     set_request_header(hooks, "accept", "*/*", weighs)
 
 
 @faulty_server("TW-FRM-005", "framing.hello_arrives_within_one_second")
 def stream_submit_answered_late(hooks):
-    """A submit that asks for a stream is answered only after 1.3 seconds."""
+    """A request to submit a job that asks for a stream is answered only after 1.3 seconds."""
 
     async def wait(exchange):
         if exchange.is_submit and "event-stream" in exchange.header("accept"):
@@ -317,5 +317,5 @@ def event_with_empty_data(hooks):
 
 @faulty_server("TW-DEP-001", "framing.http_1_0_requests_are_served")
 def http_1_0_gets_426(hooks):
-    """Requests by HTTP/1.0 are refused with 426."""
+    """HTTP/1.0 requests are rejected with 426."""
     refuse(hooks, lambda exchange: exchange.scope["http_version"] == "1.0", 426, "edge.upgrade_required")

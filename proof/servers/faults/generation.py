@@ -1,4 +1,4 @@
-"""Faulty servers with errors in text generation: wrong ends and counts, or unsupported members accepted."""
+"""Faulty servers with errors in text generation, such as wrong ends, wrong counts, or ignored members."""
 
 import re
 
@@ -52,7 +52,7 @@ def samples_not_marked_as_batch(hooks):
 
 @faulty_server("TW-GEN-016", "generation.stop_string_is_never_streamed")
 def stop_string_prefix_streamed(hooks):
-    """The beginning of a possible stop string is streamed too early."""
+    """Text that may be the beginning of a stop string is streamed too early."""
     table_engine.held_back_length = lambda text, stops: 0
 
 
@@ -100,7 +100,7 @@ def usage_counts_only_last_item(hooks):
 
 @faulty_server("TW-GEN-017", "generation.finish_reason_and_usage_are_reported")
 def finish_reason_always_stop(hooks):
-    """`finish_reason` is `stop` even when `max_tokens` was reached."""
+    """`finish_reason` is `stop` even if `max_tokens` was reached."""
     hooks.deltas.append(
         lambda delta, request: setattr(delta, "finish_reason", delta.finish_reason and "stop")
     )
@@ -119,13 +119,13 @@ def usage_counts_only_one_prompt(hooks):
 
 @faulty_server("TW-GEN-007", "generation.seeded_generation_is_reproducible")
 def seed_0_treated_as_missing(hooks):
-    """Seed 0 is treated as no seed, as `seed or random` does."""
+    """The seed 0 is treated as a missing seed, as in `seed or random`."""
     change_input(hooks, "seed", change=lambda input_value, name: input_value[name] or input_value.pop(name))
 
 
 @faulty_server("TW-GEN-007", "generation.seeded_generation_is_reproducible")
 def seed_above_32_bits_ignored(hooks):
-    """A seed above 32 bits is ignored."""
+    """A seed of more than 32 bits is ignored."""
     change_input(
         hooks, "seed", change=lambda input_value, name: input_value[name] < 2**32 or input_value.pop(name)
     )
@@ -139,7 +139,7 @@ def n_ignored_in_a_batch(hooks):
 
 @faulty_server("TW-GEN-004", "generation.unsupported_input_returns_422")
 def max_tokens_reduced_to_context(hooks):
-    """`max_tokens` beyond the context is reduced silently."""
+    """If `max_tokens` exceeds the context length, it is reduced silently."""
     change_input(
         hooks,
         "max_tokens",

@@ -10,13 +10,13 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-028", "idempotency.repeated_submit_returns_the_same_job")
 def idempotency_key_ignored(hooks):
-    """An idempotency key is ignored, so a repeated submit starts another job."""
+    """Idempotency keys are ignored, so that a repeated request starts another job."""
     set_request_header(hooks, "idempotency-key", None)
 
 
 @faulty_server("TW-JOB-031", "idempotency.key_reuse_with_another_body_returns_422")
 def reused_key_with_another_body_accepted(hooks):
-    """A key that is reused with another body returns the first job."""
+    """If an idempotency key is reused with another body, the server returns the first job."""
 
     def first_body(exchange):
         if key := exchange.header("idempotency-key"):
@@ -27,7 +27,7 @@ def reused_key_with_another_body_accepted(hooks):
 
 @faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
 def refused_submit_uses_up_its_key(hooks):
-    """A refused submit uses up its idempotency key."""
+    """A rejected request to submit a job uses up its idempotency key."""
 
     def burn(exchange, status, body):
         if status == 422 and exchange.header("idempotency-key"):
@@ -44,7 +44,7 @@ def refused_submit_uses_up_its_key(hooks):
 
 @faulty_server("TW-JOB-029", "idempotency.repeated_submit_returns_the_same_job")
 def replay_without_idempotency_replayed(hooks):
-    """The response to a repeated submit lacks `Idempotency-Replayed`."""
+    """The response to a repeated request lacks `Idempotency-Replayed`."""
     drop_header(hooks, "idempotency-replayed")
 
 
@@ -85,7 +85,7 @@ def key_forgotten_when_job_ends(hooks):
 
 @faulty_server("TW-JOB-030", "idempotency.repeated_submit_returns_the_ended_job")
 def replayed_stream_has_only_done(hooks):
-    """The stream that answers a repeated submit contains only `done`."""
+    """The stream in response to a repeated request contains only `done`."""
     hooks.frames.append(
         lambda exchange, frame: (
             b"" if exchange.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
@@ -95,7 +95,7 @@ def replayed_stream_has_only_done(hooks):
 
 @faulty_server("TW-JOB-028", "idempotency.concurrent_submits_start_one_job")
 def concurrent_submits_start_several_jobs(hooks):
-    """Concurrent submits with one key start several jobs."""
+    """Concurrent requests with the same idempotency key start several jobs."""
 
     async def race(exchange):
         if key := exchange.key:
@@ -146,7 +146,7 @@ def keys_case_insensitive(hooks):
 
 @faulty_server("TW-JOB-019", "idempotency.repeated_submit_returns_the_ended_job")
 def replayed_stream_without_content_location(hooks):
-    """The stream that answers a repeated submit lacks `Content-Location`."""
+    """The stream in response to a repeated request lacks `Content-Location`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
             headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
@@ -156,7 +156,7 @@ def replayed_stream_without_content_location(hooks):
 
 @faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
 def wrong_media_type_uses_up_key(hooks):
-    """A submit with a wrong media type uses up its idempotency key."""
+    """A request to submit a job with a wrong media type uses up its idempotency key."""
 
     def refuse(exchange):
         if exchange.key and "json" not in exchange.header("content-type"):
@@ -170,7 +170,7 @@ def wrong_media_type_uses_up_key(hooks):
 
 @faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
 def unacceptable_submit_runs_its_job(hooks):
-    """A submit with an unacceptable `Accept` runs its job before it is refused."""
+    """A request to submit a job is rejected because of its `Accept` header, but the job runs anyway."""
     late = lambda exchange: exchange.own.get("accept") == "text/html"  # noqa: E731
 
     def remember(exchange):

@@ -1,4 +1,4 @@
-"""Faulty servers with errors in the responses to submits, reads and lists of jobs."""
+"""Faulty servers with errors in the responses to requests that submit, read or list jobs."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from tidewire_server.jobs import job_service
 
 @faulty_server("TW-JOB-038", "jobs.submit_returns_the_job")
 def job_status_differs_from_state(hooks):
-    """`status` of a job differs from the status in its state."""
+    """The member `status` of a job resource differs from the status in the job's state."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (status, body.replace(b'"status":"queued","batch"', b'"status":"running","batch"'))
@@ -24,7 +24,7 @@ def job_status_differs_from_state(hooks):
 
 @faulty_server("TW-JOB-041", "jobs.ended_job_includes_done")
 def ended_job_cursor_before_done(hooks):
-    """The cursor of an ended job is that of its last diff instead of `done`."""
+    """The cursor of an ended job is the id of its last diff instead of the id of `done`."""
 
     def earlier(exchange, status, body):
         less = lambda found: b'"cursor":"1-%d"' % (int(found[1]) - 1)  # noqa: E731
@@ -35,7 +35,7 @@ def ended_job_cursor_before_done(hooks):
 
 @faulty_server("TW-JOB-018", "jobs.submit_returns_the_job")
 def submit_gets_200(hooks):
-    """A submit is answered with 200 instead of 201."""
+    """A request to submit a job is answered with 200 instead of 201."""
     hooks.heads.append(
         lambda exchange, status, headers: 200 if exchange.is_submit and status == 201 else status
     )
@@ -43,7 +43,7 @@ def submit_gets_200(hooks):
 
 @faulty_server("TW-JOB-019", "jobs.submit_can_return_the_stream")
 def submit_stream_without_content_location(hooks):
-    """The stream that answers a submit lacks `Content-Location`."""
+    """A stream in response to a submitted job lacks `Content-Location`."""
     drop_header(hooks, "content-location")
 
 
@@ -68,7 +68,7 @@ def job_list_oldest_first(hooks):
 
 @faulty_server("TW-JOB-040", "jobs.stream_continues_from_a_read")
 def read_cursor_older_than_state(hooks):
-    """The cursor of a job read is older than its state."""
+    """In the job resource, the cursor is older than the state."""
 
     def behind(exchange, status, body):
         less = lambda found: b'"cursor":"1-%d"' % max(1, int(found[1]) - 1)  # noqa: E731
@@ -79,7 +79,7 @@ def read_cursor_older_than_state(hooks):
 
 @faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources", "jobs.submit_returns_the_job")
 def links_name_internal_host(hooks):
-    """Links name the internal host behind a proxy."""
+    """Links contain the name of the internal host behind a proxy."""
     rewrite_body(hooks, b'"events":"/v1', b'"events":"http://backend.internal:8080/v1')
 
 
@@ -113,19 +113,19 @@ def consecutive_job_ids(hooks):
 
 @faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
 def cancel_link_broken(hooks):
-    """The link `cancel` of a job names an unknown URL."""
+    """The link `cancel` of a job refers to a URL that does not exist."""
     rewrite_body(hooks, rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"')
 
 
 @faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
 def events_link_names_the_job(hooks):
-    """The link `events` of a job names the job resource."""
+    """The link `events` of a job refers to the job resource."""
     rewrite_body(hooks, rb'("events":"[^"]*)/events"', rb'\1"', at="/v1/jobs.*")
 
 
 @faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
 def jobs_link_broken(hooks):
-    """The link `jobs` of an endpoint names an unknown URL."""
+    """The link `jobs` of an endpoint refers to a URL that does not exist."""
     rewrite_body(hooks, rb'("jobs":"[^"]*)/jobs"', rb'\1/run"', at="/v1/endpoints.*")
 
 

@@ -18,13 +18,13 @@ def declare_only(hooks, name):
 
 @faulty_server("TW-SEC-024", "limits_per_caller.stream_above_the_limit_returns_429")
 def streams_not_limited(hooks):
-    """The number of streams per caller is not limited."""
+    """The declared limit on the streams per caller is not enforced."""
     declare_only(hooks, "max_streams_per_principal")
 
 
 @faulty_server("TW-DSC-012", "limits_per_caller.job_above_the_limit_returns_429")
 def jobs_not_limited(hooks):
-    """The number of jobs per caller is not limited."""
+    """The declared limit on the jobs per caller is not enforced."""
     declare_only(hooks, "max_jobs_per_principal")
 
 
@@ -44,7 +44,7 @@ def oldest_stream_closed_at_the_limit(hooks):
 
 @faulty_server("TW-SEC-024", "limits_per_caller.job_above_the_limit_returns_429")
 def job_limit_shared_by_all_callers(hooks):
-    """The jobs of all callers count against one limit."""
+    """The limit on jobs per caller counts the jobs of all callers."""
 
     def refuse(exchange):
         if hooks.shared.get("full") and exchange.is_submit and "bob" in exchange.header("authorization"):
@@ -66,7 +66,7 @@ def retryable_inband_problem_has_id(hooks):
 
 @faulty_server("TW-ERR-016", "limits_per_caller.stream_above_the_limit_returns_429")
 def retryable_inband_problem_has_default_retry(hooks):
-    """A retryable in-band problem has the default `retry` of a stream."""
+    """A retryable in-band problem has the same `retry` as an ordinary stream."""
     hooks.frames.append(
         lambda exchange, frame: (
             re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in exchange.query else frame
@@ -76,7 +76,7 @@ def retryable_inband_problem_has_default_retry(hooks):
 
 @faulty_server("TW-FRM-068", "limits_per_caller.job_above_the_limit_returns_429")
 def queued_job_gets_no_pings(hooks):
-    """A stream of a queued job gets no pings."""
+    """No pings are sent on a stream of a queued job."""
 
     def silent(exchange, frame):
         if b"event:queue" in frame:
@@ -88,7 +88,7 @@ def queued_job_gets_no_pings(hooks):
 
 @faulty_server("TW-FRM-067", "limits_per_caller.job_above_the_limit_returns_429")
 def queue_position_not_repeated_on_resume(hooks):
-    """A resumed stream does not get the position in the queue."""
+    """The position in the queue is not sent on a resumed stream."""
     hooks.frames.append(lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)
 
 
@@ -100,7 +100,7 @@ def no_cors_headers_on_429(hooks):
 
 @faulty_server("TW-FRM-063", "limits_per_caller.job_above_the_limit_returns_429")
 def queue_position_sent_once(hooks):
-    """A stream gets the position in the queue only once."""
+    """The position in the queue is sent only once on each stream."""
 
     def once(exchange, frame):
         repeated = b"event:queue" in frame and exchange.own.get("sent")

@@ -47,7 +47,7 @@ def candidate_missing(hooks):
 
 @faulty_server("TW-GEN-029", "logprobs.token_columns_stay_aligned", "logprobs.candidates_match_chosen_tokens")
 def probabilities_sum_above_1(hooks):
-    """The probabilities of a position add up to more than 1, as without normalization."""
+    """The probabilities at a position add up to more than 1, as if they were not normalized."""
     change_candidates(
         hooks, lambda ids, found: (ids, [round(each + 3, 6) if each < -3 else -0.001 for each in found])
     )
@@ -55,7 +55,7 @@ def probabilities_sum_above_1(hooks):
 
 @faulty_server("TW-GEN-022", "logprobs.candidates_match_chosen_tokens")
 def logprobs_in_base_2(hooks):
-    """The chosen token's log-probability has base 2."""
+    """The chosen token's log-probability is a logarithm to base 2."""
     hooks.deltas.append(
         lambda delta, request: setattr(delta, "logprobs", [each / math.log(2) for each in delta.logprobs])
     )
@@ -115,7 +115,7 @@ def logprobs_normalized_over_candidates(hooks):
 
 @faulty_server("TW-GEN-025", "logprobs.only_processed_logprobs_depend_on_sampling_options")
 def raw_logprobs_after_temperature(hooks):
-    """Raw log-probabilities include the temperature."""
+    """Raw log-probabilities are computed after the temperature was applied."""
     inner = table_engine.scored
 
     def scored(token, request):
@@ -126,7 +126,7 @@ def raw_logprobs_after_temperature(hooks):
 
 @faulty_server("TW-GEN-026", "logprobs.only_processed_logprobs_depend_on_sampling_options")
 def processed_logprobs_before_temperature(hooks):
-    """Processed log-probabilities ignore the temperature."""
+    """Processed log-probabilities are computed before the temperature is applied."""
     inner = table_engine.scored
     table_engine.scored = lambda token, request: inner(
         token, request.model_copy(update={"logprobs_mode": "raw"})
@@ -162,7 +162,7 @@ def chosen_token_missing_from_candidates(hooks):
 
 @faulty_server("TW-GEN-013", "logprobs.token_columns_stay_aligned", "logprobs.candidates_match_chosen_tokens")
 def rollback_keeps_logprobs(hooks):
-    """A rollback truncates the text but not the tokens and log-probabilities."""
+    """When text is retracted, the text is truncated, but not the lists of tokens and log-probabilities."""
     rewrite_events(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
 
 
@@ -181,14 +181,14 @@ def ranks_capped_at_6(hooks):
 
 @faulty_server("TW-GEN-025", "logprobs.only_processed_logprobs_depend_on_sampling_options")
 def raw_logprobs_after_top_k(hooks):
-    """Raw log-probabilities include only the tokens that `top_k` leaves."""
+    """Raw log-probabilities are computed after `top_k` was applied."""
     left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
     change_delta(hooks, "top_logprobs", left)
 
 
 @faulty_server("TW-GEN-041", "logprobs.vocabulary_decodes_the_tokens")
 def any_if_none_match_gets_304(hooks):
-    """Every `If-None-Match` is answered with 304."""
+    """Every request with `If-None-Match` is answered with 304."""
     asks = lambda exchange: exchange.path.endswith("/vocabulary") and exchange.header("if-none-match")  # noqa: E731
     hooks.heads.append(lambda exchange, status, headers: 304 if asks(exchange) else None)
     hooks.bodies.append(lambda exchange, status, body: (304, b"") if asks(exchange) else None)
@@ -212,7 +212,7 @@ def if_none_match_with_several_tags_ignored(hooks):
 
 @faulty_server("TW-GEN-034", "logprobs.candidates_match_chosen_tokens")
 def two_candidates_instead_of_one(hooks):
-    """Two candidates are sent if one was requested."""
+    """Two candidates are sent even if only one was requested."""
 
     def two(delta, request):
         if request.top_logprobs == 1 and delta.top_ids:

@@ -1,4 +1,4 @@
-"""Faulty servers with errors in authentication or in the access to jobs of other callers."""
+"""Faulty servers with errors in authentication, or in the protection of jobs from other callers."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ def is_known(exchange):
 
 @faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
 def any_caller_can_read_any_job(hooks):
-    """Every caller may read every job whose id they know."""
+    """Every caller who knows the id of a job may read it."""
 
     def borrow(exchange):
         if "/v1/jobs/" in exchange.path and exchange.header("authorization"):
@@ -32,7 +32,7 @@ def any_caller_can_read_any_job(hooks):
 
 @faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
 def other_principals_job_gets_403(hooks):
-    """Another principal's job is answered with 403, which reveals that it exists."""
+    """A request for another caller's job is answered with 403, which reveals that the job exists."""
     hooks.shared["jobs"] = set()
 
     def note(exchange, status, body):
@@ -78,7 +78,7 @@ def credentials_accepted_in_url(hooks):
 
 @faulty_server("TW-SEC-001", "ownership.other_principals_jobs_look_unknown")
 def any_caller_gets_a_stream_token(hooks):
-    """Every caller gets a stream token for every job whose id they know."""
+    """Every caller who knows the id of a job can get a stream token for it."""
 
     def note(exchange, status, body):
         if exchange.is_submit and status == 201:
@@ -96,7 +96,7 @@ def any_caller_gets_a_stream_token(hooks):
 
 @faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
 def submit_without_credentials(hooks):
-    """A submit needs no credentials."""
+    """A request to submit a job needs no credentials."""
     unauthenticated = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
     set_request_header(hooks, "authorization", f"Bearer {ALICE}", unauthenticated)
 
@@ -114,7 +114,7 @@ def unauthorized_list_is_empty(hooks):
 
 @faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
 def bearer_token_compared_by_prefix(hooks):
-    """Characters after a valid bearer token are ignored."""
+    """A bearer token is valid even if more characters follow it."""
     right = f"Bearer {ALICE}"
     set_request_header(
         hooks, "authorization", right, lambda exchange: exchange.header("authorization").startswith(right)
@@ -130,7 +130,7 @@ def authentication_scheme_not_checked(hooks):
 
 @faulty_server("TW-SEC-008", "ownership.response_time_does_not_reveal_other_jobs")
 def slow_refusal_of_other_principals_job(hooks):
-    """Access to another principal's job is refused measurably later than to an unknown job."""
+    """A request for another caller's job is rejected measurably later than a request for an unknown job."""
 
     async def read(exchange):
         if exchange.header("authorization") == f"Bearer {BOB}" and not exchange.path.endswith("A" * 22):
@@ -141,7 +141,7 @@ def slow_refusal_of_other_principals_job(hooks):
 
 @faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
 def problem_detail_reveals_job(hooks):
-    """`detail` differs between another principal's job and an unknown job."""
+    """The problem's `detail` for another caller's job differs from that for an unknown job."""
 
     def change_detail(exchange, status, body):
         another = exchange.header("authorization") == f"Bearer {BOB}" and "A" * 22 not in exchange.path

@@ -6,7 +6,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-OVR-009", "parameters.invalid_parameters_return_400")
 def unknown_members_refused(hooks):
-    """Unknown members of a submit are refused."""
+    """A request to submit a job is rejected if it has unknown members."""
     refuse(hooks, lambda exchange: b"x.colour" in exchange.body, 422, "invalid_input", pointer="/x.colour")
 
 
@@ -35,7 +35,7 @@ def empty_token_refused(hooks):
 
 @faulty_server("TW-JOB-006", "parameters.default_parameter_values_are_accepted")
 def stream_parameter_validated_at_every_url(hooks):
-    """A parameter of event streams is also validated at other URLs."""
+    """A query parameter for event streams is validated even at URLs that are not event streams."""
     wrong = lambda exchange: exchange.path == "/v1" and b"diffs=2" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_parameter")
 
@@ -60,7 +60,7 @@ def negative_min_interval_ms_accepted(hooks):
 
 @faulty_server("TW-JOB-007", "parameters.invalid_parameters_return_400")
 def repeated_diffs_or_errors_accepted(hooks):
-    """A repeated `diffs` or `errors` parameter is accepted."""
+    """The parameters `diffs` and `errors` may be repeated."""
     rewrite_query(hooks, rb"(diffs=1|errors=http)&\1", rb"\1")
 
 
@@ -72,5 +72,5 @@ def diffs_false_accepted(hooks):
 
 @faulty_server("TW-JOB-006", "parameters.default_parameter_values_are_accepted")
 def submit_validates_after(hooks):
-    """A submit validates `after`, although it has no cursor."""
+    """A request to submit a job is rejected if `after` is invalid, although such a request has no cursor."""
     refuse(hooks, lambda exchange: exchange.is_submit and b"after=x" in exchange.query, 400, "bad_cursor")

@@ -1,4 +1,4 @@
-"""Faulty servers with errors in purges of jobs."""
+"""Faulty servers with errors when a job is purged."""
 
 from proof.servers.fault_helpers import gone_is_unknown, replace_events
 from proof.servers.faults import faulty_server
@@ -6,7 +6,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-062", "purges.purged_job_returns_410")
 def purged_job_gets_404(hooks):
-    """A purged job is answered with 404 instead of 410."""
+    """A request for a purged job is answered with 404 instead of 410."""
 
     def forget(exchange, status, body):
         return (
@@ -26,5 +26,5 @@ def purged_stream_ends_without_done(hooks):
 
 @faulty_server("TW-JOB-062", "purges.purged_job_returns_410")
 def stream_token_of_purged_job_gets_404(hooks):
-    """A stream token for a purged job is answered with 404 instead of 410."""
+    """A request for a stream token for a purged job is answered with 404 instead of 410."""
     gone_is_unknown(hooks, at=".*/stream-token")

@@ -5,7 +5,7 @@ from proof.servers.faults import faulty_server
 
 
 def drop_pings(hooks, holds):
-    """Drop the pings of streams that satisfy a condition."""
+    """If the request for a stream satisfies a condition, drop the pings of the stream."""
     hooks.frames.append(lambda exchange, frame: b"" if PING in frame and holds(exchange) else frame)
 
 
@@ -17,7 +17,7 @@ def no_pings(hooks):
 
 @faulty_server("TW-FRM-069", "queue_progress_ping_goaway.idle_stream_receives_pings")
 def ping_names_a_head_never_sent(hooks):
-    """A ping names a head that is never sent."""
+    """A ping names the id of an event that is never sent."""
     rewrite_events(hooks, rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping")
 
 
@@ -52,7 +52,7 @@ def stream_ends_without_closing_event(hooks):
     "generation.seeded_generation_is_reproducible",
 )
 def batch_progress_without_item(hooks):
-    """`progress` of a batch lacks `item`."""
+    """The `progress` events of a batch lack the member `item`."""
     rewrite_events(hooks, rb',"item":\d+', b"", within=b"event:progress")
 
 
@@ -75,7 +75,7 @@ def queue_positions_start_at_0(hooks):
 
 @faulty_server("TW-FRM-067", "queue_progress_ping_goaway.progress_is_repeated_on_each_connection")
 def progress_not_repeated_on_new_connection(hooks):
-    """A new connection does not get the current progress."""
+    """After a new connection, the current progress is not sent."""
 
     def once(exchange, frame):
         late = b"event:progress" in frame and hooks.shared.setdefault(
@@ -110,25 +110,25 @@ def only_one_ping_per_connection(hooks):
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
 def no_pings_after_resume(hooks):
-    """A resumed stream gets no pings."""
+    """No pings are sent on a resumed stream."""
     drop_pings(hooks, lambda exchange: exchange.cursor)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
 def no_pings_on_submit_stream(hooks):
-    """A stream that answers a submit gets no pings."""
+    """No pings are sent on a stream in response to a submitted job."""
     drop_pings(hooks, lambda exchange: exchange.is_submit)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
 def no_pings_on_snapshot_stream(hooks):
-    """A stream of snapshots gets no pings."""
+    """No pings are sent on a stream of snapshots."""
     drop_pings(hooks, lambda exchange: b"diffs=0" in exchange.query)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings")
 def hello_declares_shorter_heartbeat(hooks):
-    """`hello` declares a shorter heartbeat than the server keeps."""
+    """`hello` declares a shorter heartbeat interval than the server uses."""
     hooks.settings["heartbeat"] = 5.0
     rewrite_events(hooks, rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100')
 

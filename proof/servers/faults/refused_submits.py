@@ -1,4 +1,4 @@
-"""Faulty servers that accept invalid submits or describe the error wrongly."""
+"""Faulty servers that accept invalid requests to submit a job, or describe the error wrongly."""
 
 import json
 
@@ -16,7 +16,7 @@ def _fits(input_value):
 
 @faulty_server("TW-JOB-014", "refused_submits.input_violating_its_schema_returns_422")
 def invalid_input_accepted(hooks):
-    """An input that does not match its schema is accepted and fails later."""
+    """An input that does not match the endpoint's schema is accepted, but fails later."""
     good = {"input": {"script": [{"fail": "a wrong input"}]}}
 
     def rewrite(exchange):
@@ -34,7 +34,7 @@ def invalid_input_accepted(hooks):
 
 @faulty_server("TW-JOB-017", "refused_submits.accept_header_selects_json_or_stream")
 def accept_weights_ignored(hooks):
-    """`Accept` is searched for `text/event-stream` without regard to weights."""
+    """The server searches `Accept` for `text/event-stream`, and ignores the weight of the media type."""
 
     def search(exchange):
         if "text/event-stream" in exchange.header("accept"):
@@ -80,7 +80,7 @@ def fractional_deadline_accepted(hooks):
 
 @faulty_server("TW-JOB-083", "refused_submits.invalid_submit_body_returns_422")
 def deadline_true_read_as_1(hooks):
-    """`deadline_ms: true` is treated as 1, as in Python."""
+    """`deadline_ms: true` is treated as 1, because `True` equals 1 in Python."""
     rewrite_request_body(hooks, rb'("deadline_ms": ?)true', rb"\g<1>1")
 
 

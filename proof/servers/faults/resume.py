@@ -1,4 +1,4 @@
-"""Faulty servers with errors in event ids or in resuming from a cursor."""
+"""Faulty servers with errors in event ids, or when a stream resumes from a cursor."""
 
 import re
 
@@ -32,7 +32,7 @@ def cursor_ignored(hooks):
 
 @faulty_server("TW-RES-019", "resume.ended_job_resumes_from_every_id")
 def cursor_event_sent_again(hooks):
-    """The event of the cursor is sent again."""
+    """The event with the id of the cursor is sent again."""
     shift_cursor(hooks, -1)
 
 
@@ -86,7 +86,7 @@ def replay_reordered(hooks):
 
 @faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id")
 def replay_has_other_text(hooks):
-    """A replay has other text than the original stream."""
+    """The text in a replay differs from the text in the original stream."""
     hooks.frames.append(
         lambda exchange, frame: (
             frame.replace(b'data:"2', b'data:"3') if exchange.cursor not in {"", "0-0"} else frame
@@ -129,13 +129,13 @@ def ids_restart_after_reconnect(hooks):
 
 @faulty_server("TW-RES-012", "resume.unknown_cursor_returns_rewound_snapshot")
 def unknown_cursor_gets_only_new_events(hooks):
-    """An unknown cursor gets only new events, without a snapshot."""
+    """If the cursor is unknown, only new events are sent, without a snapshot."""
     replace_events(hooks, b'"reason":"rewound"', lambda frame: b"")
 
 
 @faulty_server("TW-RES-012", "resume.trimmed_log_resumes_with_a_snapshot")
 def trimmed_cursor_gets_no_snapshot(hooks):
-    """A cursor before the trimmed log gets the remaining events without a snapshot."""
+    """If the log no longer contains the cursor, the remaining events are sent without a snapshot."""
     hooks.frames.append(
         lambda exchange, frame: b"" if exchange.cursor and b'"reason":"compacted"' in frame else frame
     )
@@ -163,7 +163,7 @@ def resume_of_ended_job_hangs(hooks):
 
 @faulty_server("TW-RES-012", "resume.cursor_of_done_returns_204")
 def cursor_of_done_gets_done_again(hooks):
-    """The id of `done` as the cursor gets `done` again."""
+    """If the cursor is the id of `done`, `done` is sent again."""
 
     def back(exchange):
         if (n := hooks.shared.get(exchange.path)) and exchange.cursor == f"1-{n}":
@@ -216,7 +216,7 @@ def disconnect_cancels(hooks):
 
 @faulty_server("TW-DIF-066", "resume.concurrent_readers_see_the_same_states")
 def readers_share_events(hooks):
-    """Two readers of one job share its events between them."""
+    """If two readers read the same job, each event is sent to only one of them."""
 
     def deal(exchange, frame):
         dealt = hooks.shared.setdefault("dealt", {})
@@ -230,7 +230,7 @@ def readers_share_events(hooks):
 
 @faulty_server("TW-DIF-045", "resume.log_begins_at_1_1_without_gaps")
 def unmerged_diffs_have_on(hooks):
-    """Unmerged diffs have `on`."""
+    """Diffs that were not merged have the member `on`."""
     base = lambda found: b'id:1-%b\ndata:{"ops":%b,"on":%d}' % (found[1], found[2], int(found[1]) - 1)  # noqa: E731
     rewrite_events(hooks, rb"^id:1-(\d+)\ndata:(\[.*\])", base)
 
@@ -243,7 +243,7 @@ def last_event_id_case_sensitive(hooks):
 
 @faulty_server("TW-RES-043", "resume.ids_are_consecutive", "resume.ended_job_resumes_from_every_id")
 def merged_diff_has_wrong_base(hooks):
-    """A merged diff names a base that its reader does not have."""
+    """A merged diff applies to a state that its reader does not have."""
 
     def base(exchange, frame):
         found = re.match(rb'id:1-(\d+)\ndata:(".*")', frame)
@@ -259,7 +259,7 @@ def merged_diff_has_wrong_base(hooks):
 
 @faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id")
 def first_diff_after_resume_repeats_text(hooks):
-    """The first diff after a resume repeats text that the reader has."""
+    """The first diff on a resumed stream repeats text that the reader already has."""
 
     def twice(exchange, frame):
         first = exchange.cursor not in {"", "0-0"} and not exchange.own.get("twice") and b'\ndata:"' in frame
@@ -271,7 +271,7 @@ def first_diff_after_resume_repeats_text(hooks):
 
 @faulty_server("TW-RES-012", "resume.ended_job_resumes_from_every_id")
 def ids_compared_as_strings(hooks):
-    """Ids are compared as strings, so `1-9` comes after `1-10`."""
+    """Ids are compared as strings, so that `1-9` is greater than `1-10`."""
     hooks.frames.append(
         lambda exchange, frame: (
             b""
@@ -285,7 +285,7 @@ def ids_compared_as_strings(hooks):
 
 @faulty_server("TW-RES-006", "resume.ids_are_consecutive", "durable.sent_events_survive_a_restart")
 def old_epoch_writer_continues(hooks):
-    """The writer of an old epoch continues after the new epoch was opened."""
+    """After a new epoch has begun, events of the old epoch are still written."""
     late = b'id:1-4\ndata:"late"\n\n'
     after_a_restart(
         hooks,
@@ -356,7 +356,7 @@ def event_after_oldest_snapshot_skipped(hooks):
 
 @faulty_server("TW-RES-011", "resume.malformed_cursor_returns_400")
 def cursor_with_line_feed_accepted(hooks):
-    """A cursor with a trailing line feed is accepted, as by `$` in a regular expression."""
+    """A cursor that ends with a line feed is accepted, as by a regular expression that ends with `$`."""
     rewrite_query(hooks, rb"%0A$", b"")
 
 
@@ -368,11 +368,11 @@ def cursor_with_spaces_accepted(hooks):
 
 @faulty_server("TW-RES-012", "resume.unknown_cursor_returns_rewound_snapshot")
 def epochs_limited_to_32_bits(hooks):
-    """An epoch above 32 bits is refused."""
+    """A cursor whose epoch has more than 32 bits is rejected."""
     refuse(hooks, lambda exchange: exchange.cursor.startswith("9999999999-"), 400, "bad_cursor")
 
 
 @faulty_server("TW-RES-047", "resume.unknown_cursor_returns_rewound_snapshot")
 def seqs_limited_to_32_bits(hooks):
-    """A sequence number above 32 bits is answered with 500."""
+    """A cursor whose sequence number has more than 32 bits is answered with 500."""
     refuse(hooks, lambda exchange: exchange.cursor.endswith("-999999999999999"), 500, "internal")

@@ -17,7 +17,7 @@ def oversized_event_sent(hooks):
     "sizes.long_text_is_split_over_several_events",
 )
 def discovery_declares_smaller_event_limit(hooks):
-    """Discovery declares a smaller `max_event_bytes` than the server keeps."""
+    """Discovery declares a smaller `max_event_bytes` than the server enforces."""
     hooks.settings["max_event_bytes"] = 100 * 1024
     rewrite_body(hooks, b":102400,", b":65536,")
 

@@ -1,4 +1,4 @@
-"""Faulty servers with errors in merged diffs, or in which slow readers delay others."""
+"""Faulty servers with errors in merged diffs, or on which slow readers delay other readers."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from proof.servers.faults import faulty_server
 
 
 def merge_text_and_check(hooks, change):
-    """In resumed streams, merge an append with the following diff that has a check, and apply `change` to the result."""
+    """In resumed streams, merge an append with the next diff if that diff has a check, and apply `change` to it."""
 
     def join(exchange, frame):
         held = exchange.own.pop("buffered", b"")

@@ -1,23 +1,23 @@
-"""Faulty servers whose snapshots lack members that diffs had set."""
+"""Faulty servers whose snapshots lack members that were set by earlier diffs."""
 
 from proof.servers.fault_helpers import rewrite_events
 from proof.servers.faults import faulty_server
 
 
 def drop_from_snapshots(hooks, pattern, by=b""):
-    """Rewrite snapshots that are made for a reader, which have the reason `compacted`."""
+    """Rewrite snapshots with the reason `compacted`. The server creates such a snapshot for a single reader."""
     rewrite_events(hooks, pattern, by, within=b'"reason":"compacted"')
 
 
 @faulty_server("TW-RES-007", "snapshots.snapshots_match_the_history")
 def snapshots_without_notes(hooks):
-    """Snapshots lack notes that diffs had set."""
+    """Snapshots lack the notes that were set by earlier diffs."""
     drop_from_snapshots(hooks, rb'"notes":\[\{.*?\}\]', b'"notes":[]')
 
 
 @faulty_server("TW-RES-007", "snapshots.snapshots_match_the_history")
 def snapshots_without_stable(hooks):
-    """Snapshots lack `stable` values that diffs had set."""
+    """Snapshots lack the `stable` lengths that were set by earlier diffs."""
     drop_from_snapshots(hooks, rb',"stable":\{[^}]*\}')
 
 

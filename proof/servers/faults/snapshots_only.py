@@ -48,7 +48,7 @@ def snapshot_stream_ignores_min_interval_ms(hooks):
 
 @faulty_server("TW-JOB-074", "snapshots_only.min_interval_ms_is_raised_to_the_minimum")
 def low_min_interval_ms_not_raised(hooks):
-    """A `min_interval_ms` below the minimum in discovery is not raised."""
+    """A `min_interval_ms` below the minimum in discovery is not raised to the minimum."""
     hooks.settings["min_snapshot_interval"] = 0.005
     rewrite_body(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
 

@@ -63,13 +63,13 @@ def lengths_in_utf16_units(hooks):
 
 @faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold")
 def wrong_digest(hooks):
-    """The digest of `done` is wrong."""
+    """The digest in `done` is wrong."""
     rewrite_events(hooks, rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"')
 
 
 @faulty_server("TW-JOB-039", "state.each_id_has_one_state", "jobs.ended_job_includes_done")
 def read_differs_from_stream(hooks):
-    """A read of the job returns another value than its stream."""
+    """The job resource contains a different value than the job's event stream."""
     rewrite_body(hooks, b'"value":"Hello"', b'"value":"Hallo"')
 
 
@@ -89,7 +89,7 @@ def ops_out_of_order(hooks):
 
 @faulty_server("TW-DIF-012", "state.diffs_reconstruct_the_value")
 def insert_off_by_one(hooks):
-    """Array insertions use an index that is too low by one."""
+    """When an element is inserted into an array, the index is too low by one."""
     before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
     rewrite_events(hooks, rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before)
 
@@ -106,7 +106,7 @@ def append_splits_a_surrogate_pair(hooks):
     "resume.ended_job_without_cursor_returns_snapshot_and_done",
 )
 def columns_change_within_an_epoch(hooks):
-    """A snapshot of the same epoch has other columns."""
+    """Two snapshots of the same epoch have different columns."""
     hooks.frames.append(
         lambda exchange, frame: frame.replace(
             b'"columns":["/items/0/value"],"reason":"compacted"', b'"columns":[],"reason":"compacted"'
@@ -165,7 +165,7 @@ def item_added_while_running(hooks):
 
 @faulty_server("TW-OVR-018", "state.item_status_transitions_are_valid")
 def queued_item_succeeds_directly(hooks):
-    """An item changes from queued to succeeded without running."""
+    """The status of an item changes directly from `queued` to `succeeded`."""
 
     def jump(exchange, kind, data):
         return (
@@ -179,7 +179,7 @@ def queued_item_succeeds_directly(hooks):
     "TW-OVR-020", "state.item_status_transitions_are_valid", "framing.log_ends_with_exactly_one_done"
 )
 def job_with_failed_item_succeeds(hooks):
-    """A job with a failed item ends as succeeded."""
+    """A job with a failed item ends with the status `succeeded`."""
     rewrite_events(hooks, b'"status":"failed","usage"', b'"status":"succeeded","usage"')
 
 
@@ -202,7 +202,7 @@ def digest_of_unsorted_members(hooks):
 
 @faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold", "state.diffs_reconstruct_the_value")
 def digest_sorts_by_code_points(hooks):
-    """The digest sorts members by code points instead of UTF-16 code units."""
+    """The digest is computed over JSON whose members are sorted by code points, not by UTF-16 code units."""
     numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
     digest_by(
         lambda items: numbers(json.dumps(items, ensure_ascii=False, separators=(",", ":"), sort_keys=True))
@@ -211,7 +211,7 @@ def digest_sorts_by_code_points(hooks):
 
 @faulty_server("TW-DIF-055", "state.diffs_apply_and_checks_hold", "state.diffs_reconstruct_the_value")
 def digest_uses_python_numbers(hooks):
-    """The digest writes numbers as Python does."""
+    """The digest is computed over JSON whose numbers are written as in Python."""
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
@@ -219,7 +219,7 @@ def digest_uses_python_numbers(hooks):
 
 @faulty_server("TW-DIF-055", "state.diffs_reconstruct_the_value")
 def digest_keeps_negative_zero(hooks):
-    """The digest keeps the sign of negative zero."""
+    """The digest is computed over JSON that keeps the sign of negative zero."""
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))

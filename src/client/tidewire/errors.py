@@ -43,7 +43,7 @@ from tidewire.protocol.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The request, the job and the last event to which an error belongs. An attribute is None if it is not known."""
+    """Where an error occurred: the request, the job, and the last event before the error. Unknown details are None."""
 
     method: str | None = None
     url: str | None = None
@@ -75,7 +75,7 @@ class TidewireError(Exception):
 
     Attributes:
         what: Description of the error, in one sentence.
-        where: The request, the job and the last event to which the error belongs, as far as they are known.
+        where: The request, the job, and the last event before the error, as far as they are known.
         advice: Suggestion for the user, which may be empty.
         problem: The problem details that the server sent, or None.
         retryable: Whether the same call may succeed later without changes.
@@ -189,7 +189,7 @@ class InvalidInputError(RequestError, ValueError):
 
 
 class QueueFullError(RequestError):
-    """The server responded with 429, because the endpoint's queue was full, even after all retries that are allowed."""
+    """The endpoint's queue was full, so the server responded with 429 to the request and to all allowed retries."""
 
     default_advice = (
         "Submit again later, or allow more attempts: with_options(retry=RetryPolicy(submit_attempts=…))."
@@ -199,7 +199,7 @@ class QueueFullError(RequestError):
 class RateLimitError(RequestError):
     """The server responded with 429, because there were too many requests, unfinished jobs or open streams.
 
-    The client raises this error after all retries that are allowed.
+    The client raises this error only after it has made all allowed retries.
     """
 
     default_advice = "Wait, or lower the concurrency."
@@ -226,10 +226,10 @@ class JobCancelledError(TidewireError):
 
 
 class ItemFailedError(TidewireError):
-    """One input of a batch failed or was cancelled. The attribute `problem` contains the reason.
+    """One item of a batch failed or was cancelled. The attribute `problem` contains the reason.
 
     Attributes:
-        index: Index of the input in the batch, from 0.
+        index: Index of the item's input in the batch, from 0.
         status: `failed` or `cancelled`.
         value: The item's partial value, as JSON.
     """
@@ -256,7 +256,7 @@ class CheckpointError(TidewireError, ValueError):
 
 
 class ConcurrentReadError(TidewireError, RuntimeError):
-    """Two loops read one job object at the same time."""
+    """Two loops read the same job object at the same time."""
 
     default_advice = "Create a separate job object for each reader: client.job(job.id)."
 
@@ -363,7 +363,7 @@ _BY_STATUS: MappingProxyType[int, type[RequestError]] = MappingProxyType(
 def class_of(status: int, code: str | None = None, *, of_job: bool = False) -> type[RequestError]:
     """Return the error class for a rejected request.
 
-    The class depends on the problem code. If the client does not know the code, it depends on the HTTP status.
+    The class depends on the problem code. If the client does not know the code, the class depends on the HTTP status.
     """
     if status == 404 and of_job:
         return JobNotFoundError

@@ -20,7 +20,7 @@ log.addHandler(logging.NullHandler())
 
 
 class HasStatus(Protocol):
-    """A response with an HTTP status. Its body was read completely, or is still open as a stream."""
+    """A response with an HTTP status. The body may have been read completely, or may be a stream that is still open."""
 
     @property
     def status(self) -> int: ...
@@ -41,8 +41,8 @@ class RequestEvent:
         method: HTTP method, such as GET or POST.
         url: URL of the request.
         status: HTTP status of the response, or None if there was no response.
-        seconds: Time from the start of the request to the end of the response. For a stream, the time to the end of the
-            headers.
+        seconds: Time from the start of the request to the end of the response. For a stream, only the time until the client
+            has received the headers.
         error: Description of the network error, or None if there was a response.
     """
 
@@ -55,13 +55,13 @@ class RequestEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectEvent:
-    """An event stream ended although the job has not ended. The client will reconnect after a wait.
+    """An event stream ended before the job ended. The client will reconnect after a wait.
 
     Attributes:
         job_id: Id of the job.
         cause: `cut` if the connection was lost, `goaway` if the server closed the connection as planned, `busy` if the
             server asked the client to wait, or `resync` if an event did not match the client's state.
-        why: Reason for a human reader.
+        why: Human-readable reason.
         wait: Number of seconds until the client reconnects.
         last_event_id: Id of the event after which the stream will resume, or None if the client will request a snapshot.
     """
@@ -79,7 +79,7 @@ class ResyncEvent:
 
     Attributes:
         job_id: Id of the job.
-        why: Reason for a human reader.
+        why: Human-readable reason.
     """
 
     job_id: str | None
@@ -150,7 +150,8 @@ async def watched(hook: Hook[RequestEvent] | None, method: str, url: str, work: 
             hook, RequestEvent(method, url, answer.status, time.perf_counter() - begun, None)
         )
     except BaseException:
-        # The task was cancelled while it waited for the hook. Close the response here, because the caller never gets it.
+        # The task was cancelled while it waited for the hook. Close the response here, because the caller will never
+        # receive it.
         await answer.aclose()
         raise
     return answer

@@ -40,7 +40,7 @@ UNSET: Final[Literal[Unset.UNSET]] = Unset.UNSET
 
 
 class TextDelta(NamedTuple):
-    """Change of a text, in which the last `deleted` code points were removed, and then `text` was appended."""
+    """Change of a text: first, the last `deleted` code points were removed, and then `text` was appended."""
 
     deleted: int
     text: str
@@ -63,7 +63,10 @@ class Position(NamedTuple):
 
 
 class ResultType(Generic[T]):
-    """Validator for the values of a job, created from the argument `returns`. Without it, all JSON values are valid."""
+    """Validator for the values of a job, created from the argument `returns`.
+
+    Without this argument, all JSON values are valid.
+    """
 
     def __init__(self, returns: Any = None) -> None:
         self._adapter: TypeAdapter[T] | None
@@ -81,7 +84,9 @@ class ResultType(Generic[T]):
         self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 
     def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> T:
-        """Validate a JSON value with pydantic. If the type has dates, for example, they are parsed from strings.
+        """Validate a JSON value with pydantic, which also converts it to the type.
+
+        For example, strings are converted to dates.
 
         Args:
             value: The value to validate.
@@ -176,7 +181,7 @@ class Update(Generic[T]):
     def text(self) -> str:
         """Text that was appended to the growing text in the value, after `deleted` code points were removed from its end.
 
-        If the value contains several growing texts, the first text counts.
+        If the value contains several growing texts, this property refers to the first of them.
         """
         return self._change.text
 
@@ -187,7 +192,10 @@ class Update(Generic[T]):
 
     @property
     def first_seq(self) -> int:
-        """Seq of the first event that this update covers. It follows the last event of the previous update."""
+        """Seq of the first event that this update covers.
+
+        This event directly follows the last event of the previous update.
+        """
         return self._change.first_seq
 
     @property

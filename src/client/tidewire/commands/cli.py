@@ -93,7 +93,10 @@ Headers = Annotated[
 def _client(
     url: str, headers: list[str] | None, timeout: float | None = None
 ) -> Iterator[tuple[Client, display.Screen]]:
-    """Open a client and a screen. If an error occurs, print it to standard error and exit with the matching exit code."""
+    """Open a client and a screen for a `with` block.
+
+    If the block raises an error, print the error to standard error, and exit with the exit code for this error.
+    """
     screen = display.Screen()
     try:
         with Client(url, headers=read_headers(headers), timeout=timeout) as client:
@@ -176,12 +179,13 @@ def call(
 ) -> None:
     """Start a job and show its result as it arrives.
 
-    Text is printed to standard output while it arrives. Any other value is
-    printed when it is complete. The position in the queue and the progress
-    are printed to standard error. After Ctrl+C, the job keeps running, and
-    the command that attaches to it is printed. If the result is generated
-    text with log-probabilities, and standard output is a terminal, a table
-    of the tokens is printed after the text.
+    Text is printed to standard output while it arrives. Any other value
+    is printed when it is complete. The position in the queue and the
+    progress are printed to standard error. If you press Ctrl+C, the job
+    keeps running, and the command with which you can attach to it is
+    printed. If the result is generated text with log-probabilities, and
+    standard output is a terminal, a table of the tokens is printed
+    after the text.
     """
     with _client(url, header, timeout) as (client, screen):
         endpoint, members = read_words(words or [])
@@ -382,8 +386,9 @@ def codegen(
     """Generate a typed Python module for the endpoints of a server.
 
     The module has pydantic models for the input and the value of each
-    endpoint. Its classes TypedClient and TypedAsyncClient wrap a client.
-    Editors and type checkers know the types of their methods.
+    endpoint. Its classes TypedClient and TypedAsyncClient wrap a
+    client. Editors and type checkers know the types of the methods of
+    these classes.
     """
     try:
         import_module("datamodel_code_generator")

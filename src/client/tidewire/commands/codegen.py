@@ -54,7 +54,7 @@ _OURS: Final = {_SYNC, _ASYNC, "BaseModel", "Model"}
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """An endpoint, with the names of the types of its input and its value in the generated module."""
+    """An endpoint, and the names that its input type and its value type have in the generated module."""
 
     name: str
     batches: bool
@@ -130,7 +130,7 @@ def _camel(name: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Make untrusted text safe for a comment of one line, by removing line breaks and all but the first 200 characters."""
+    """Make untrusted text safe for a one-line comment: remove line breaks, and keep only the first 200 characters."""
     return "".join(sign if sign.isprintable() else " " for sign in text)[:200]
 
 
@@ -150,8 +150,8 @@ def _document(schemas: dict[str, Any], names: _Names) -> dict[str, Any]:
         serialized = json.dumps(definitions, sort_keys=True)
         known = {}
         for name in definitions:
-            # Definitions may refer to each other. Treat two definitions with the same name as equal only if all definitions
-            # of their schemas are equal.
+            # Definitions may refer to each other. If two schemas have a definition with the same name, create one common
+            # type only if all definitions of the two schemas are equal.
             if (name, serialized) not in shared:
                 shared[name, serialized] = names.fresh(_camel(name))
             known[name] = shared[name, serialized]
@@ -190,7 +190,8 @@ def _pointed(reference: str, root: str, known: dict[str, str]) -> str:
         return f"#/components/schemas/{known[place[1]]}{place[2] or ''}"
     if place is None and (reference == "#" or reference.startswith("#/")):
         return f"#/components/schemas/{root}{reference[1:]}"
-    # Never resolve external references. With such a reference, a malicious server could make this program request any URL.
+    # Never resolve references to external documents. A malicious server could use such a reference to make this program
+    # request any URL.
     raise ValueError(f"the schema of {root} refers to {reference!r}, which is outside of that schema")
 
 
@@ -226,8 +227,8 @@ def _models(document: dict[str, Any], header: str, imports: list[str]) -> str:
 
 # ---- the two classes ---------------------------------------------------------------------------------------------
 
-# For each method: its name, its argument, its return types in the blocking and in the async client, and whether the method
-# of the async client is a coroutine function.
+# Each entry describes one method: its name, its argument, its return type in the blocking client, its return type in the
+# async client, and whether the async client's method is a coroutine function.
 _METHODS: Final = (
     ("submit", "input: {input}", "Job[{value}]", "AsyncJob[{value}]", True),
     ("run", "input: {input}", "{value}", "{value}", True),

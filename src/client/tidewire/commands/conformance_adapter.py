@@ -63,7 +63,10 @@ SendReport = Callable[[Report], None]
 
 
 class _Reporter:
-    """Creates and sends the reports of one command. They describe the updates that the client yields, and the outcome."""
+    """Creates and sends the reports of one command.
+
+    The reports describe the updates that the client yields, and the outcome of the command.
+    """
 
     def __init__(self, command: Command, send: SendReport) -> None:
         self.command, self.send = command, send
@@ -79,7 +82,7 @@ class _Reporter:
         return options
 
     def saved(self) -> dict[str, Any]:
-        """Return keyword arguments for `client.job`, with the command's checkpoint if it has one."""
+        """Return keyword arguments for `client.job`. They include a checkpoint if the command contains one."""
         if "checkpoint" not in self.command:
             return {}
         return {"checkpoint": tidewire.Checkpoint.from_json(json.dumps(self.command["checkpoint"]))}

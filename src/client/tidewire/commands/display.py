@@ -33,18 +33,21 @@ UNSHORTENED: Final = 1000
 
 
 class _Output(Console):
-    """A console that raises BrokenPipeError if the output pipe is closed. The default of rich is to exit the process."""
+    """A console that raises BrokenPipeError if the output pipe is closed.
+
+    The console of rich would exit the process instead.
+    """
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class Screen:
-    """The output of one command, to standard output and standard error."""
+    """The output of one command, which is written to standard output and standard error."""
 
     def __init__(self) -> None:
         # Printing must not fail because of the locale's encoding. Write UTF-8 to pipes. On a terminal, replace characters
-        # that the terminal's encoding does not have.
+        # that the terminal's encoding cannot represent.
         if isinstance(sys.stdout, io.TextIOWrapper):
             if sys.stdout.isatty():
                 sys.stdout.reconfigure(errors="replace")
@@ -97,7 +100,10 @@ class Screen:
         sys.stdout.flush()
 
     def note_retraction(self, count: int) -> None:
-        """Print a note that the server has retracted printed text, because a command cannot erase what it has printed."""
+        """Print a note that the server has retracted some of the printed text.
+
+        A command cannot erase text that it has printed.
+        """
         self.end_line()
         self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
 
@@ -107,7 +113,7 @@ class Screen:
             self._status.update(escape(compact(value)[: max(20, self.err.width - 6)]))
 
     def end_line(self) -> None:
-        """Write a line break if the last line of the output is not complete."""
+        """Write a line break, unless the output already ends with a line break."""
         if self._open_line:
             self.write("\n")
 
@@ -117,7 +123,10 @@ class Screen:
         sys.stdout.flush()
 
     def value(self, value: JsonValue) -> None:
-        """Write a complete value. A text is written verbatim. Any other value is written as JSON, indented on a terminal."""
+        """Write a complete value.
+
+        A text is written verbatim. Any other value is written as JSON, which is indented if standard output is a terminal.
+        """
         if isinstance(value, str):
             self.write(value if value.endswith("\n") else value + "\n")
         elif self.live:
@@ -131,7 +140,10 @@ class Screen:
 
     @contextmanager
     def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
-        """Show a progress bar if standard error is a terminal. Yields a function that updates the progress bar."""
+        """Show a progress bar while the `with` block runs, if standard error is a terminal.
+
+        Yields a function that updates the progress bar.
+        """
         with Bar(
             BarColumn(),
             MofNCompleteColumn(),

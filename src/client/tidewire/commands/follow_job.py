@@ -40,7 +40,10 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
 
 
 def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
-    """Print one line for each item when the item ends. After all items have ended, raise the error of the first failure."""
+    """Print one line for each item when the item ends.
+
+    At the end, raise the error of the item that failed first, if any.
+    """
     batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
     for index, result in batch.as_completed():
@@ -94,8 +97,8 @@ def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
                 "deleted": update.deleted,
                 "text": update.text,
             }
-            # Do not add the value if the update has text. The output would otherwise repeat the whole text in each line, so
-            # that its size would grow quadratically.
+            # Omit the value if the update has text. Otherwise, each line would repeat the whole text, so that the size of
+            # the output would grow quadratically.
             screen.json(line if update.text or update.deleted else line | {"value": update.value})
         screen.json({"type": "result", "job": job.id, "value": job.result()})
     except TidewireError as error:

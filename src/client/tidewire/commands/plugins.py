@@ -1,4 +1,7 @@
-"""Commands that other packages add to `tidewire`. They are found through entry points, and imported on first use."""
+"""Commands that other packages add to `tidewire`.
+
+The commands are found through entry points, and imported on first use.
+"""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -21,7 +24,7 @@ _EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "conformance"}
 
 
 class Commands(typer.core.TyperGroup):
-    """Group of the commands of a typer app and the commands of plugins."""
+    """Command group that contains the commands of a typer app and the commands of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *sorted(set(_plugins()) - set(super().list_commands(ctx)))]
@@ -60,7 +63,8 @@ def _missing(point: EntryPoint, error: ImportError) -> Any:
         display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: pip install {wanted}")
         raise typer.Exit(USAGE)
 
-    # Help texts are rich markup. If the brackets were not escaped, rich would drop `[server]` as an unknown tag.
+    # The library rich reads help texts as markup. Escape the brackets, because rich would drop `[server]` as an unknown
+    # tag.
     command.__doc__ = escape(f"Not installed: pip install {wanted}")
     return _command(point.name, command, ignore_unknown_options=True, allow_extra_args=True)
 

@@ -44,7 +44,7 @@ def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
 def read_lines(source: str) -> Iterator[tuple[Iterator[Any], int | None]]:
     """Open a file with one JSON input per line, or standard input if the source is `-`.
 
-    Yields an iterator of the inputs, and the number of inputs. The number is None for standard input.
+    Yields an iterator over the inputs, and the number of inputs. For standard input, the number is not known, and is None.
     """
     if source == "-":
         yield _parse(sys.stdin, "standard input"), None

@@ -30,7 +30,7 @@ def jobs(found: Iterable[JobResource]) -> Table:
 
 
 def tokens(found: Iterable[Token]) -> Table:
-    """Return a table of tokens, with their probabilities, their ranks, and the most probable other tokens."""
+    """Return a table of tokens. It shows the probability and the rank of each token, and the most probable alternatives."""
     table = Table(box=None, pad_edge=False)
     for name, justify in (
         ("token", "left"),
@@ -55,7 +55,7 @@ def _time(stamp: str) -> str:
 
 
 def server(discovery: Discovery) -> Iterator[Any]:
-    """Yield the parts of a server's description: its name, its endpoints and its limits."""
+    """Yield the parts of the text that describes a server: its name, its endpoints and its limits."""
     yield f"[bold]{escape(discovery.server)}[/bold], {discovery.protocol}, durability: {discovery.durability}"
     endpoints = Table("endpoint", "description", box=None, pad_edge=False)
     for endpoint in discovery.endpoints:
@@ -69,7 +69,7 @@ def server(discovery: Discovery) -> Iterator[Any]:
 
 
 def endpoint(description: EndpointDescription, url: str) -> Iterator[Any]:
-    """Yield the parts of an endpoint's description: its input, the type of its value, its capabilities and examples."""
+    """Yield the parts of the text that describes an endpoint: its input, value type, capabilities and examples."""
     yield f"[bold]{escape(description.name)}[/bold]  {escape(description.summary)}"
     if description.description:
         yield escape(description.description)

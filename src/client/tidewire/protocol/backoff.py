@@ -4,8 +4,8 @@
   random factor.
 - Only progress resets the count of failures. The client makes progress when it applies a logged event that it did not
   have yet. The snapshot at the beginning of a connection does not count as progress.
-- A server can ask for a longer wait, with `Retry-After` or `goaway`. The client never waits less. If the wait would exceed
-  the total time that the policy allows without progress, the client gives up at once.
+- A server can ask for a longer wait, with `Retry-After` or `goaway`. The client never waits less than the server asks. If
+  the wait would exceed the total time that the policy allows without progress, the client gives up at once.
 """
 
 import random
@@ -81,14 +81,14 @@ class Backoff:
         return self.failures >= self.policy.max_attempts or self.spent >= self.policy.max_seconds
 
     def allows(self, seconds: float | None) -> bool:
-        """Whether the policy's limit on seconds without progress allows a wait for which the server has asked."""
+        """Whether the wait that the server has requested stays within the policy's limit on seconds without progress."""
         return seconds is None or self.spent + seconds <= self.policy.max_seconds
 
     def failed(self, *, at_least: float | None = None) -> float:
         """Count one failure, and return the number of seconds to wait before the next attempt.
 
         Args:
-            at_least: Wait for which the server has asked, in seconds. The result is not shorter.
+            at_least: Minimum wait in seconds, as requested by the server. The result is never less.
         """
         base = max(self.policy.initial if self.retry is None else self.retry, 0.001)
         wait = min(self.policy.maximum, base * 2.0 ** min(self.failures, 30))
@@ -100,5 +100,5 @@ class Backoff:
         return wait
 
     def invited(self, seconds: float) -> float:
-        """Return the wait for which the server has asked with `goaway` or `Retry-After`, lengthened by a random factor."""
+        """Return the wait that the server has requested with `goaway` or `Retry-After`, lengthened by a random factor."""
         return max(seconds, MIN_WAIT) * self.rng.uniform(1, 1 + self.policy.jitter)

@@ -1,9 +1,10 @@
 """Event ids (`Cursor`): their text form and their order.
 
-An id is `epoch "-" seq`, two decimal numbers without leading zeros. Ids are ordered by epoch, then by seq. Within an
-epoch, seq increases by exactly 1 per event. A new epoch begins when a restarted server continues a job, and does not
-restart seq. Two ids are reserved and never belong to a logged event. With `0-0`, a client requests all events that the log
-still contains. The id `0-1` ends an event stream permanently after a fatal `problem` event.
+An id has the form `epoch-seq`, where epoch and seq are decimal numbers without leading zeros. Ids are ordered by epoch,
+then by seq. Within an epoch, seq increases by exactly 1 per event. If a server continues a job after a restart, the job
+gets a new epoch, but its seq continues to increase. Two ids are reserved and never belong to a logged event. A client sends
+`0-0` to request all events that the log still contains. A server sends `0-1` as the id of a fatal `problem` event, which
+ends an event stream permanently.
 """
 
 import re

@@ -6,12 +6,12 @@ different values, and so are `-0.0` and `0.0`. The order of an object's members 
 `diff` compares values by these rules:
 
 - If both values are the same Python object, they are equal and are not compared further.
-- If a text only grew, the diff has an append op (`a`). If the end of a text changed, it has a truncate op (`t`) and an
-  append op. If the texts have little in common, it has a set op (`s`).
+- If a text only grew, the diff has an append op (`a`). If the end of a text changed, the diff has a truncate op (`t`) and
+  an append op. If the old and the new text have little in common, the diff has a set op (`s`).
 - Objects are compared member by member.
 - For arrays, the elements that both arrays have in common at the beginning and at the end are skipped. If the remaining
-  parts have the same length, and at least half of their elements are equal at the same index, they are compared index by
-  index. Otherwise `match_list_elements` aligns the two parts, and the elements between two matches are paired in order.
+  parts have the same length, and at least half of their elements are equal at the same index, the parts are compared index
+  by index. Otherwise `match_list_elements` aligns the two parts, and the elements between two matches are paired in order.
 - If nested values differ, the diff has ops for the nested paths, unless an op that sets the whole value is shorter.
 """
 
@@ -83,7 +83,8 @@ def _between(old: Any, new: Any, path: str, max_depth: int) -> _Change:
             _text(change, old, new, path)
         elif not same(old, new):
             change.add("s", path, admit(new))
-        # A single `s` op is smaller than these ops if its value is smaller than this limit.
+        # A single op that sets the whole value (`s`) is shorter than these ops if the size of the value is below this
+        # limit.
         limit = change.size - _OP_BYTES - len(path)
         if _size(new, limit) >= limit:
             return change
@@ -115,7 +116,7 @@ def _elements(change: _Change, old: list[Any], new: list[Any], path: str, max_de
     head, tail = _common_ends(old, new)
     old, new = old[head : len(old) - tail], new[head : len(new) - tail]
     at, i, j = head, 0, 0
-    # Each iteration handles the elements before a match. The additional pair is after the ends of both lists, so that the
+    # Each iteration handles the elements before one match. Add a pair of indexes after the ends of both lists, so that the
     # elements after the last match are handled, too.
     for i_match, j_match in [*_matches(old, new, max_depth), (len(old), len(new))]:
         while i < i_match and j < j_match:
@@ -136,7 +137,10 @@ def _elements(change: _Change, old: list[Any], new: list[Any], path: str, max_de
 
 
 def _common_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
-    """Return the lengths of the common prefix and of the common suffix of two lists, which never overlap."""
+    """Return the lengths of the common prefix and the common suffix of two lists.
+
+    The prefix and the suffix never overlap.
+    """
     shorter = min(len(old), len(new))
     head = 0
     for one, other in zip(old, new, strict=False):

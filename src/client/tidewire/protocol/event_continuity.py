@@ -1,4 +1,4 @@
-"""Decide from the id of a logged event whether it is the next event for a reader, a repeat, or a break in the sequence.
+"""Decide by the id of a logged event whether the event is next for a reader, is a repetition, or follows a gap.
 
 A reader's cursor is the id of the last event that the reader has applied.
 """
@@ -33,7 +33,7 @@ class Continuity(Enum):
 def continuity_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Continuity:
     """Classify a snapshot by its id.
 
-    A snapshot with the reason `rewound` is always `NEXT`, even if its id is less than the cursor.
+    A snapshot with the reason `rewound` is always `NEXT`, even if its id is less than the reader's cursor.
     """
     if mine is None or rewound or event > mine:
         return Continuity.NEXT
@@ -41,13 +41,13 @@ def continuity_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool)
 
 
 def continuity_of_change(mine: Cursor | None, event: Cursor, *, on: int | None = None) -> Continuity:
-    """Classify a diff or a `done` event by its id and its base.
+    """Classify a diff or a `done` event by its id, and by the state to which it applies.
 
     Args:
         mine: The reader's cursor, or None if the reader has no state.
         event: The id of the event.
-        on: The event's member `on`, that is the seq of the state to which the event applies. None means the seq before the
-            event.
+        on: The event's member `on`, that is the seq of the state to which the event applies. None means the state directly
+            before the event.
     """
     if mine is None:
         return Continuity.BROKEN

@@ -21,7 +21,7 @@ from tidewire.protocol.strict_json import StrictJsonError
 def rows_of(given: Any) -> TypeAdapter[list[Any]]:
     """Return a pydantic adapter that serializes a list of values of one type.
 
-    The adapter is for a list, because pydantic does not accept the argument `config` for a model class.
+    The adapter is for a list, because pydantic does not accept the argument `config` for the adapter of a model class.
     """
     return TypeAdapter(list[given], config=ConfigDict(ser_json_inf_nan="constants"))
 
@@ -34,7 +34,8 @@ def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any]
     Args:
         rows: An adapter from `rows_of`.
         value: A value that pydantic can serialize, or one that `fallback` can convert.
-        fallback: Function that converts an object that pydantic cannot serialize to an object that pydantic can serialize.
+        fallback: Function that is called with each object that pydantic cannot serialize. It returns an object that
+            pydantic can serialize.
 
     Raises:
         StrictJsonError: Two members of one object have the same name in JSON.
@@ -52,7 +53,10 @@ _Rows: Final = list | tuple | set | frozenset | deque
 
 
 def _restore_losses(kept: Any, made: Any, pointer: str) -> Any:
-    """Return `made`, the output of JSON mode, with the numbers and names that only `kept`, the output of Python mode, has."""
+    """Return `made` with the lost numbers and names restored from `kept`.
+
+    Here, `made` is the output of JSON mode, and `kept` is the output of Python mode.
+    """
     kind = type(made)
     if made is not None and kind is not list and kind is not dict:
         return made
@@ -89,7 +93,8 @@ def _equal(one: Any, other: Any) -> bool:
 def _name(known: Any, name: str) -> str:
     """Return the name of a member in the result.
 
-    This is the original name if it contains a lone surrogate, which JSON mode replaces, otherwise the converted name.
+    If the original name contains a lone surrogate, the member keeps this name, because JSON mode would replace the
+    surrogate. Otherwise the member has the name from the output of JSON mode.
     """
     try:
         known.encode()
@@ -103,7 +108,7 @@ def _name(known: Any, name: str) -> str:
 def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
     """Raise an error if two keys have the same name in JSON.
 
-    If all names differ, members are missing because a model excludes them on purpose, which is allowed.
+    If all names differ, no error is raised. Members are then missing only because a model excludes them on purpose.
 
     Raises:
         StrictJsonError: Two keys have the same name in JSON.

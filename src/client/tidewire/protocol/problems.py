@@ -17,8 +17,8 @@ MEDIA_TYPE = "application/problem+json"
 class Problem(WireModel):
     """A problem details object. Members that this model does not define are kept in `model_extra`."""
 
-    # Built when this is imported: pydantic looks for plugins in all installed packages when it builds a first model, and
-    # would hold the event loop for that in a first call.
+    # Build the model when this module is imported. When pydantic builds its first model, it searches all installed packages
+    # for plugins, which would block the event loop during the first call.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", defer_build=False)
 
     code: str
@@ -37,7 +37,7 @@ class Problem(WireModel):
 
 
 class Kind(NamedTuple):
-    """Entry of the registry for one problem code. `retry_after_ms` is the default wait, or None if there is no wait."""
+    """Entry of the registry for one problem code. `retry_after_ms` is the default wait before a retry, or None."""
 
     status: int
     retryable: bool
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
 
 # The server sends `retry_after_ms` as the wait, unless it has computed a more accurate wait. Every response with the status
-# 409, 429 or 503 contains a wait. It also has the header Retry-After with the wait in seconds, rounded up.
+# 409, 429 or 503 contains a wait. Such a response also has the header Retry-After with the wait in seconds, rounded up.
 REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
     {
         # code                          status retryable wait    title

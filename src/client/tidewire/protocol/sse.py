@@ -56,7 +56,7 @@ class Event(NamedTuple):
     id: str
 
 
-# Equivalent to `Event._make`, but without a call of a Python function for each event.
+# This is equivalent to `Event._make`, but does not call a Python function for each event.
 _event_from: Callable[[Iterable[str]], Event] = partial(tuple.__new__, Event)
 
 
@@ -168,7 +168,7 @@ class Decoder:
             chunk = chunk.removeprefix(b"\n")
         if (
             _CR in chunk
-        ):  # `_CR` is an int, because searching for an int is several times faster than for a bytes object
+        ):  # `_CR` is an int, because searching for an int is several times faster than searching for a bytes object
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
@@ -200,12 +200,14 @@ class Decoder:
     def _take_events(self, block: bytes, events: list[Event]) -> None:
         """Decode complete events.
 
-        If all events have the usual shape, they are decoded with one regular expression, otherwise line by line.
+        If all events have the usual shape, they are decoded with one regular expression. Otherwise they are decoded line by
+        line.
         """
         if len(block) > self._limit:
             self._take_lines(block, events)
             return
-        # The list is ["", id, event, data, "", id, event, data, …, ""]. A line that an event does not have is None.
+        # The list is ["", id, event, data, "", id, event, data, …, ""]. The list contains None for each line that an event
+        # does not have.
         fields = _COMMON_EVENTS.split(block.decode("utf-8", "replace"))
         if fields[-2] is None:
             self._take_lines(block, events)
@@ -231,8 +233,9 @@ class Decoder:
         lines: Iterable[bytes | bytearray] = ended
         if self._line:
             self._line += ended[0]
-            # A line can be as long as `max_event_bytes`. To limit the memory, do not copy long lines, and do not keep a
-            # reference after they were parsed. Convert short lines to bytes, which are faster.
+            # A line can be as long as `max_event_bytes`. To limit the memory, do not copy long lines, and do not keep
+            # references to them after they were parsed. Convert short lines to bytes, because operations on bytes are
+            # faster.
             first = self._line if len(self._line) > _LONG_LINE else bytes(self._line)
             lines = chain(iter((first,)), ended[1:])
             self._line = bytearray()

@@ -28,40 +28,40 @@ class FakeToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """Step of a script that appends text to the value."""
+    """Script step that appends text to the value."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetValue:
-    """Step of a script that replaces the value."""
+    """Script step that replaces the value."""
 
     value: JsonValue
 
 
 @dataclass(frozen=True, slots=True)
 class FailItem:
-    """Step of a script that ends the item with the status `failed` and a problem."""
+    """Script step that ends the item with the status `failed` and a problem."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class SendEvent:
-    """Step of a script that sends a `queue` or `progress` event, which does not change the value."""
+    """Script step that sends a `queue` or `progress` event, which does not change the value."""
 
     message: Queue | Progress
 
 
 @dataclass(frozen=True, slots=True)
 class RestartJob:
-    """Step of a script that restarts the job, as after a restart of the server. The current value is retracted."""
+    """Script step that restarts the job, as after a restart of the server. The current value is retracted."""
 
 
 @dataclass(slots=True)
 class ConnectionFault:
-    """Step of a script that breaks or stalls the connection once, in the middle of the next event."""
+    """Script step that breaks or stalls the connection once, in the middle of the next event."""
 
     stalls: bool = False
     """Whether the connection stays open but transfers no more data. Otherwise, the connection breaks."""
@@ -104,8 +104,8 @@ class Answer:
 
         Args:
             values: The successive values, in the order in which a generator on a real server would yield them.
-            columns: JSON Pointers within the value to the texts that grow, which clients read with `update.text` and
-                `iter_text`. Use `""` if the value is a text.
+            columns: JSON Pointers to the growing texts within the value. Clients read these texts with `update.text` and
+                `iter_text`. If the value itself is a text, use `""`.
         """
         self.columns = tuple(columns)
         self.steps += [SetValue(value) for value in values]
@@ -125,7 +125,7 @@ class Answer:
 
         Args:
             code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`.
-            detail: Explanation for a human reader.
+            detail: Human-readable explanation.
             members: Additional members of the problem.
         """
         self.steps.append(FailItem(problem(code, detail, **members)))
@@ -142,23 +142,23 @@ class Answer:
         return self
 
     def cuts_after(self, changes: int) -> Self:
-        """Break the connection once, in the middle of the event that follows a number of changes of the value."""
+        """Break the connection once, after the value has changed `changes` times, in the middle of the next event."""
         self.steps.insert(self._behind(changes), ConnectionFault())
         return self
 
     def stalls_after(self, changes: int) -> Self:
-        """Stall the connection once, in the middle of the event that follows a number of changes of the value."""
+        """Stall the connection once, after the value has changed `changes` times, in the middle of the next event."""
         self.steps.insert(self._behind(changes), ConnectionFault(stalls=True))
         return self
 
     def restarts_after(self, changes: int) -> Self:
-        """Restart the job after a number of changes of the value. These changes are retracted, and then repeated."""
+        """Restart the job after the value has changed `changes` times. These changes are retracted, and then repeated."""
         at = self._behind(changes)
         self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), RestartJob()]
         return self
 
     def _behind(self, changes: int) -> int:
-        """Return the index of the step that follows a number of changes of the value."""
+        """Return the index of the step that follows the first `changes` changes of the value."""
         seen = 0
         for at, step in enumerate(self.steps):
             if seen == changes:

@@ -60,7 +60,7 @@ class FakeEndpoint:
 
         Args:
             code: Problem code, such as `queue_full`, `unavailable` or `invalid_input`.
-            detail: Explanation for a human reader.
+            detail: Human-readable explanation.
             times: Number of requests to reject.
             members: Additional members of the problem, such as `pointer`.
         """

@@ -84,8 +84,8 @@ class FakeServer:
         submits: All requests to submit a job, in order, including retries.
         requests: Method and path of every request.
         cuts: Number of connections that a scripted fault has broken or stalled.
-        cancels: Ids of the jobs that clients have requested to cancel.
-        vocabularies_sent: Number of responses with a complete vocabulary.
+        cancels: Ids of the jobs for which clients have requested a cancellation.
+        vocabularies_sent: Number of responses that contained a complete vocabulary.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class FakeServer:
         Args:
             name: Name of the endpoint.
             batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
-            max_top: Maximum value of the input member `top_logprobs` that the endpoint's description reports.
+            max_top: Maximum value of the input member `top_logprobs`. The endpoint's description reports this maximum.
             rollback: Whether the endpoint declares the capability `rollback`, which allows it to retract text. `iter_text`
                 then waits for the end of the job.
         """

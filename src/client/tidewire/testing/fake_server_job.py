@@ -33,7 +33,7 @@ RETRY_MS = 1
 
 
 class Signal(Enum):
-    """Fault of a connection. The body of a response yields it instead of bytes where the connection breaks or stalls."""
+    """Connection fault. Where the connection breaks or stalls, the response body yields this signal instead of bytes."""
 
     CUT = "cut"
     STALL = "stall"
@@ -92,7 +92,7 @@ class FakeJob:
 
     @property
     def latest(self) -> Logged:
-        """The last logged event that was generated so far."""
+        """The logged event that was generated last."""
         return next(entry for entry in reversed(self._script) if isinstance(entry, Logged))
 
     @property
@@ -101,7 +101,10 @@ class FakeJob:
         return str(self.latest.view.value("/status")) if done is None else done.status
 
     def resource(self, *, state: bool = True) -> dict[str, Any]:
-        """Return the body of the response to `GET /v1/jobs/{id}`. Without `state`, return an entry for `GET /v1/jobs`."""
+        """Return the body of the response to `GET /v1/jobs/{id}`.
+
+        If `state` is False, return an entry of the job list instead.
+        """
         latest = self.latest
         root = f"/v1/jobs/{self.id}"
         body: dict[str, Any] = {
@@ -159,9 +162,9 @@ class FakeJob:
             yield entry.frame
 
     def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
-        """Return the index of the first entry to send to a client with a cursor, and an encoded snapshot to send before it.
+        """Return the index of the first entry to send after a cursor, and a snapshot to send before this entry.
 
-        The snapshot is empty if the client can continue from its cursor.
+        The snapshot is encoded. If the client can continue from its cursor, the snapshot is empty.
         """
         if cursor == BEGINNING:
             return 0, b""

@@ -37,7 +37,7 @@ class _Stream(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        # Let other tasks run between two events, like a read from a socket.
+        # Let other tasks run between two events, as a read from a socket would.
         await anyio.lowlevel.checkpoint()
         frame = b""
         while frame == b"":

@@ -17,7 +17,7 @@ class TokenIds:
         return self._ids.setdefault(text, len(self._ids))
 
     def assign(self, token: FakeToken) -> None:
-        """Assign ids to the texts of a token and of its candidates, that is of the most probable tokens."""
+        """Assign ids to the text of a token, and to the texts of its candidates, which are the most probable tokens."""
         for text in (token.text, *(text for text, _ in token.top)):
             self(text)
 
@@ -28,7 +28,7 @@ class TokenIds:
 
 
 def columns(input_value: Any) -> list[str]:
-    """Return the names of the columns that an input requests, in the order in which rows contain their elements."""
+    """Return the names of the columns that an input requests, in the order of the elements in a row."""
     input_value = input_value if isinstance(input_value, dict) else {}
     top = bool(input_value.get("top_logprobs"))
     wanted = {

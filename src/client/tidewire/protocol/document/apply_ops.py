@@ -52,7 +52,7 @@ def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, A
     Args:
         top: A list whose only element is the root.
         tokens: The tokens of the path.
-        version: Version of the document. Elements that were appended to a `RopeArray` later are ignored.
+        version: Version of the document. Elements that were appended to a `RopeArray` after this version are ignored.
 
     Raises:
         DiffError: The path does not exist.
@@ -100,7 +100,8 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
     Args:
         value: Any JSON value.
         ops: A diff of any of the three shapes: a string, an array of ops, or an object with the member `ops`.
-        columns: JSON Pointers of the columns, that is of the texts and arrays to which string diffs and rows append.
+        columns: JSON Pointers of the columns. Rows, and diffs that are only a string, append to the texts and arrays at
+            these pointers.
 
     Raises:
         DiffError: The diff is malformed, or it cannot be applied to the value. The message names the op and its path.
@@ -221,7 +222,10 @@ class DiffApplier:
         self._grow(tokens, target, self._addition(target, x, len(tokens)))
 
     def _addition(self, target: Any, x: Any, depth: int) -> str | list[Any]:
-        """Validate the argument of an append op. Returns the string, or a copy of the list of elements."""
+        """Validate the argument of an append op.
+
+        Return the string to append, or a copy of the list of elements to append.
+        """
         if type(target) in TEXTS:
             if type(x) is not str:
                 raise DiffError(f"only a string can be appended to a text, not {describe(x)}")
@@ -318,7 +322,10 @@ class DiffApplier:
         return container, key
 
     def _open(self, container: Any, key: Any) -> Any:
-        """Return the dict or list at `container[key]`. It is first replaced by a writable copy, unless the diff created it."""
+        """Return the dict or list at `container[key]` for writing.
+
+        Unless the current diff has created it, replace it by a copy first.
+        """
         node = container[key]
         if id(node) in self._own:
             return node

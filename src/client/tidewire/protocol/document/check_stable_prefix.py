@@ -1,8 +1,8 @@
 """Check that diffs leave the stable prefix of a text unchanged.
 
-An item may have the member `stable`, which maps a JSON Pointer within the item's value to a number n. No diff may change
-the first n code points of the text at this pointer, or make the number smaller. The check compares the document before a
-diff with the document after the diff.
+An item may have the member `stable`, which maps JSON Pointers within the item's value to numbers. If a pointer is mapped to
+the number n, no diff may change the first n code points of the text at the pointer, or decrease the number. The check
+compares the document before a diff with the document after the diff.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from tidewire.protocol.document.view import View
 
 
 def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> None:
-    """Raise an error if a diff changed a stable prefix of a text, or made the length of a stable prefix smaller.
+    """Raise an error if a diff changed the stable prefix of a text, or decreased or removed the length of a stable prefix.
 
     Args:
         before: The document before the diff.
@@ -22,7 +22,7 @@ def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> N
         touched: Paths that the diff changed.
 
     Raises:
-        StableError: The diff changed a stable prefix, or made its length smaller, or removed its length.
+        StableError: The diff changed a stable prefix, or decreased or removed the length of a stable prefix.
         DiffError: The member `stable` of an item is malformed.
     """
     for index in _items(touched, before, now):

@@ -1,7 +1,8 @@
 """The three shapes of a diff, their validation, and the errors for a diff that cannot be applied.
 
-A diff is an array of ops, an object with the member `ops` and optional members, or a string. A string is appended to the
-job's column, and requires that there is exactly one column. A column is a text or an array in the job's state that grows.
+A diff is an array of ops, an object with the member `ops` and optional members, or a string. A column is a text or an array
+in the job's state to which the job appends. If a diff is only a string, the string is appended to the job's column. Such a
+diff is valid only if the job has exactly one column.
 
   op                  | meaning
   --------------------+--------------------------------------------------------------------------------------------
@@ -50,11 +51,14 @@ class UnknownOpError(DiffError):
 
 
 class StableError(DiffError):
-    """The diff changes text that the server has declared stable, or shortens or removes a stable prefix."""
+    """The diff changes text that was declared as stable, or decreases or removes the length of a stable prefix."""
 
 
 class DiffShape(NamedTuple):
-    """The content of a diff of any of the three shapes, as a list of ops and a list of checks."""
+    """A diff in normal form, with a list of ops and a list of checks.
+
+    Diffs of all three shapes are converted to this form.
+    """
 
     ops: list[Any]
     check: list[Any]
@@ -97,7 +101,7 @@ def is_count(number: object) -> bool:
 
 
 def check_form(op: object) -> None:
-    """Validate the letter and the length of an op, and that its path is a string.
+    """Check that an op has a known letter and the right length, and that its path is a string.
 
     Raises:
         UnknownOpError: The protocol defines no op with this letter.

@@ -1,7 +1,7 @@
 """Integrity checks with which a client verifies that its copy of a job's state equals the server's state.
 
 A check of a text is `[path, n, crc]`, where n is the length in code points, and crc is the CRC-32 of the text in UTF-8. A
-check of an array is `[path, n]`, where n is its length. The digest is a hash over all final items of a job.
+check of an array is `[path, n]`, where n is the number of elements. The digest is a hash over all final items of a job.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def verify(document: Measured, checks: JsonValue) -> None:
 
     Raises:
         DiffError: The checks are malformed.
-        IntegrityError: A check failed. The message names its pointer, the expected value and the actual value.
+        IntegrityError: A check failed. The message contains the check's pointer, the expected value and the actual value.
     """
     if not isinstance(checks, list):
         raise DiffError("'check' is not an array")
@@ -93,7 +93,7 @@ def digest(items: Any) -> str:
     Raises:
         StrictJsonError: The items are not valid I-JSON.
     """
-    # Most items are small and contain no unusual numbers. Python's `json` can serialize such items at once.
+    # Most items are small and contain no unusual numbers. Python's `json` can serialize such items in one call.
     form = _canonical_by_json_module(items)
     found = hashlib.sha256(form or b"")
     for part in () if form else _parts(items):
@@ -176,8 +176,8 @@ def _canonical_by_json_module(value: Any) -> bytes | None:
     """Serialize a value with Python's module `json`. Return None if the output might not be canonical JSON."""
     if _is_canonical_in_python(value, strict_json.MAX_DEPTH):
         text = _write(value)
-        # RFC 8785 sorts members by UTF-16 code units, and Python sorts them by code points. The orders can only differ if a
-        # name contains a character above U+FFFF.
+        # RFC 8785 sorts members by UTF-16 code units, and Python sorts them by code points. The two orders can differ only
+        # if a name contains a character above U+FFFF.
         if text.isascii() or max(text) < "\U00010000":
             return text.encode()
     return None
@@ -192,7 +192,7 @@ def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
     """Whether the output of Python's module `json` for a value is certainly canonical, except for the order of members.
 
     The value must be valid I-JSON without long texts. Each number must be written in the same way by Python and ECMAScript.
-    This is true for integers, and for fractions that neither of them writes with an exponent.
+    This is true for integers, and for fractions that both of them write without an exponent.
     """
     kind = type(value)
     if kind is str:
@@ -236,7 +236,10 @@ def _parse_check(check: object) -> list[Any]:
 
 
 def _within_library(value: Any) -> Any:
-    """Convert the integers ±2^53 to floats. `rfc8785` rejects these integers, and writes the floats in the same way."""
+    """Convert the integers ±2^53 to floats.
+
+    The library `rfc8785` rejects these integers, but writes the equal floats in the required form.
+    """
     if type(value) is int:
         return float(value) if abs(value) == strict_json.MAX_INTEGER else value
     if type(value) is list:

@@ -30,7 +30,7 @@ __all__ = ["Document", "TextChange", "View"]
 
 
 class TextChange(NamedTuple):
-    """Change of one text, in which the last `deleted` code points were removed, and then `text` was appended."""
+    """Change of one text: first, the last `deleted` code points were removed, and then `text` was appended."""
 
     pointer: str
     deleted: int
@@ -56,7 +56,10 @@ class TextChange(NamedTuple):
 
 @dataclass(slots=True)
 class _Applied:
-    """Record of the last applied diff, from which `Document.text_changes` computes its result when it is read."""
+    """Record of the last applied diff.
+
+    The property `Document.text_changes` is computed from this record when it is read.
+    """
 
     before: View
     touched: list[Tokens]
@@ -88,11 +91,11 @@ class Document(DiffApplier):
 
         Args:
             value: The state, or any other JSON value. The document copies it.
-            columns: JSON Pointers of the columns, that is of the texts and arrays to which rows and string diffs append. The
-                texts and arrays need not exist yet.
+            columns: JSON Pointers of the columns. Rows, and diffs that are only a string, append to the texts and arrays at
+                these pointers. The texts and arrays need not exist yet.
 
         Raises:
-            DiffError: A column is not a valid JSON Pointer, or the value is nested too deep, or it is not I-JSON.
+            DiffError: A column is not a valid JSON Pointer, or the value is nested too deep or is not I-JSON.
         """
         try:
             super().__init__(admit(value), columns)
@@ -179,7 +182,10 @@ class Document(DiffApplier):
         return View(self._top, LATEST).value(pointer)
 
     def in_pieces(self, pointer: str) -> Any:
-        """Return a copy of the current value at a pointer, in which long texts are `Rope` nodes, for `digests.digest`."""
+        """Return a copy of the current value at a pointer for `digests.digest`.
+
+        In the copy, long texts are `Rope` nodes.
+        """
         return in_pieces(find(self._top, parse(pointer)))
 
     def json_bytes(self) -> int:
@@ -188,7 +194,7 @@ class Document(DiffApplier):
 
     @property
     def text_changes(self) -> tuple[TextChange, ...]:
-        """Changes that the last diff made to the texts in columns. Texts that did not change are omitted."""
+        """Changes that the last diff made to the columns that are texts. Texts that did not change are omitted."""
         last = self._last
         if isinstance(last, tuple):
             return last
@@ -200,7 +206,7 @@ class Document(DiffApplier):
         return changes
 
     def changes_since(self, before: "Document | None") -> tuple[TextChange, ...]:
-        """Return the changes of the texts in columns since an earlier document, which a snapshot has replaced.
+        """Compute the changes of the columns that are texts, compared to an earlier document that a snapshot has replaced.
 
         If a text is a column of the earlier document but not of this document, the whole text counts as deleted.
         """
@@ -231,8 +237,8 @@ class Document(DiffApplier):
             if isinstance(new, Rope) and old is new:
                 change = TextChange(pointer, 0, new.text_since(new.length_at(before._version)))
             elif isinstance(old, Rope) and isinstance(new, Rope):
-                # The text was truncated, so that the new rope shares its first pieces with the old rope. These pieces need
-                # not be compared. The old rope may also have grown before it was truncated.
+                # The new rope was created when the old rope was truncated, so the ropes share their first pieces. These
+                # pieces need not be compared. The old rope may also have grown before it was truncated.
                 length = old.length_at(before._version)
                 shared = min(old.shared_with(new), length)
                 was = old.text_since(shared)[: length - shared]

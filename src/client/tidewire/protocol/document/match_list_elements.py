@@ -1,4 +1,6 @@
-"""Align two lists, that is, find pairs of equal elements in the same order, so that the diff between the lists is short.
+"""Align two lists, so that the diff between them is short.
+
+The result is pairs of equal elements, which are in the same order in both lists.
 
 If at most `MAX_EDITS` edits lead from one list to the other, the optimal alignment is found with the greedy algorithm of
 Myers ("An O(ND) Difference Algorithm", 1986). It takes time proportional to the length of the lists times the number of

@@ -1,8 +1,9 @@
 """Limit on the size of a job's state, which the client enforces without measuring the state at each event.
 
 An op adds at most its own size to the state. The client therefore adds up the sizes of the events, and measures the state
-only when the sum exceeds the limit. When the state is nearly as large as the limit, the client measures it each time that
-events with a sixteenth of the limit have arrived. The state can therefore exceed the limit by up to a sixteenth.
+only when the sum exceeds the limit. When the state is nearly as large as the limit, the client measures the state again
+each time the events since the last measurement add up to a sixteenth of the limit. The state can therefore exceed the limit
+by up to a sixteenth.
 """
 
 from json.encoder import encode_basestring
@@ -21,7 +22,7 @@ _PART: Final = 2**16
 
 
 def cost(data: str) -> int:
-    """Return an upper bound of the UTF-8 size of an event's data, in bytes. This takes constant time."""
+    """Return an upper bound for the size of an event's data in UTF-8, in bytes. The function takes constant time."""
     return len(data) if data.isascii() else 4 * len(data)
 
 

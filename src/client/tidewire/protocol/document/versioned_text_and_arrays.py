@@ -48,7 +48,7 @@ class _RopeNode:
         self._lengths = array("q")
 
     def length_at(self, version: int) -> int:
-        """Return the length of the node in a version of the document."""
+        """Return the length that the node had in a version of the document."""
         length = self.length
         if self.version <= version:
             return length
@@ -93,7 +93,7 @@ class Rope(_RopeNode):
             self._merge()
 
     def text_at(self, version: int) -> str:
-        """Return the text of the node in a version of the document."""
+        """Return the text that the node had in a version of the document."""
         length = self.length_at(version)
         text = "".join(self._pieces)
         return text if len(text) == length else text[:length]
@@ -112,7 +112,7 @@ class Rope(_RopeNode):
         return iter(self._pieces)
 
     def shared_with(self, other: "Rope") -> int:
-        """Return the total length of the first pieces that two ropes share, in code points.
+        """Return the total length of the pieces that two ropes share at the beginning, in code points.
 
         Only pieces that are the same Python object count as shared. Their characters are not compared.
         """
@@ -165,7 +165,10 @@ class Rope(_RopeNode):
 
 
 def _blocks(pieces: Iterable[str]) -> Iterator[str]:
-    """Join pieces into blocks of at most `MAX_PIECE` code points. A piece that is longer becomes a separate block."""
+    """Join pieces into blocks of at most `MAX_PIECE` code points.
+
+    A piece that is longer than this becomes a separate block.
+    """
     run: list[str] = []
     size = 0
     for piece in pieces:
@@ -203,7 +206,7 @@ class RopeArray(_RopeNode):
         self.length += len(elements)
 
     def items_at(self, version: int) -> list[Any]:
-        """Return a new list with the elements of the array in a version of the document."""
+        """Return a new list of the elements that the array had in a version of the document."""
         return self.items[: self.length_at(version)]
 
     def cut(self, length: int) -> None:
@@ -251,7 +254,7 @@ def holds(node: Any, value: Any) -> bool:
 
 
 def materialize(node: Any, version: int) -> Any:
-    """Copy the content of a node in a version of the document to dicts, lists, strings and other JSON types."""
+    """Return the content that a node had in a version of the document, as dicts, lists, strings and other JSON types."""
     kind = type(node)
     if kind is dict:
         return {name: materialize(member, version) for name, member in node.items()}

@@ -44,14 +44,17 @@ class View:
         return [materialize(one, self._version) for one in items[start : self.length(pointer)]]
 
     def node(self, tokens: Tokens) -> Any:
-        """Return the node at a path, or None if there is no node. For internal use, because the document shares the node."""
+        """Return the node at a path, or None.
+
+        This method is for internal use, because the node is shared with the document.
+        """
         try:
             return find(self._top, tokens, self._version)
         except LookupError:
             return None
 
     def same_prefix(self, later: "View", tokens: Tokens, n: int) -> bool:
-        """Whether the first n code points of the text at a path are the same in a later view. For internal use.
+        """Whether the text at a path has the same first n code points in this view and a later view. For internal use only.
 
         If this view has no text at the path, the result is True. Pieces of the text that both views share are not compared.
         """
