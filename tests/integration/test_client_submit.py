@@ -225,7 +225,7 @@ async def test_gateway_errors_are_not_retried_if_the_server_keeps_no_keys(
     )
     error, posts, _ = await submitted("count", script=script)
     assert (type(error), error.status_code, len(posts)) == (RequestError, status, 1)
-    assert "no idempotency keys" in str(error)
+    assert "does not keep the idempotency keys" in str(error)
 
 
 async def test_submit_is_not_retried_if_the_server_keeps_no_keys():

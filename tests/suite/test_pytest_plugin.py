@@ -79,7 +79,7 @@ def test_a_faulty_server_fails_with_the_console_output(fork_server, tmp_path):
         )
     assert found.returncode == 1, found.stdout + found.stderr
     assert "FAILED tidewire::framing::log_ends_with_exactly_one_done" in found.stdout
-    assert "A server MUST write exactly one `done` into the log of a job that ends" in found.stdout
+    assert "a server MUST write exactly one event `done` into the log of the job" in found.stdout
     assert "expected  exactly one done, as the last event" in found.stdout
     assert 'curl -iN -H "Authorization: $AUTHORIZATION"' in found.stdout
     assert "Traceback" not in found.stdout

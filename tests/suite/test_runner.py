@@ -91,7 +91,7 @@ def test_a_faulty_server_exits_with_1_and_writes_reports(faulty_url, tmp_path):
         tmp_path / "r.svg",
     )
     assert done.exit_code == 1
-    assert "A server MUST write exactly one `done` into the log of a job that ends" in done.stdout
+    assert "a server MUST write exactly one event `done` into the log of the job" in done.stdout
     assert "expected  exactly one done, as the last event" in done.stdout
     assert "curl -iN" in done.stdout
     assert "id:1-" in done.stdout

@@ -109,7 +109,7 @@ class _Connection:
 
     hello: bool = False
     opening: bool = True
-    """Whether no event of the job's log has arrived on this connection yet."""
+    """Whether the connection has yet to deliver its first logged event."""
     progress: bool = False
     pings_above: int = 0
     last_id: str = ""

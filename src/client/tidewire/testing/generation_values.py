@@ -17,7 +17,7 @@ class TokenIds:
         return self._ids.setdefault(text, len(self._ids))
 
     def assign(self, token: FakeToken) -> None:
-        """Assign ids to the text of a token, and to the texts of its candidates, which are the most probable tokens."""
+        """Assign ids to the text of a token and to the texts of its most probable alternatives."""
         for text in (token.text, *(text for text, _ in token.top)):
             self(text)
 

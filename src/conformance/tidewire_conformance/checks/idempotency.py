@@ -34,7 +34,7 @@ async def _submit(
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
 async def repeated_submit_returns_the_same_job(s: Session) -> None:
-    """A repeated request with the same key and body gets the same job and `Idempotency-Replayed`. Another key gets a new job."""
+    """A repeated request with the same key and body returns the same job with `Idempotency-Replayed`. A request with another key creates a new job."""
     sample = _keyed(s)
     key = _key()
     first, again = await _submit(s, sample, key), await _submit(s, sample, key)

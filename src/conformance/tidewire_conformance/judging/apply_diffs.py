@@ -32,7 +32,7 @@ class InvalidDiffError(Exception):
 
 @dataclass(frozen=True)
 class State:
-    """Value of a job's state, together with the paths in its `columns`."""
+    """A job's state and the list of its column paths."""
 
     value: Any
     columns: tuple[str, ...]

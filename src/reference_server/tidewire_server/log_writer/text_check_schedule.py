@@ -22,8 +22,8 @@ Unchecked = dict[str, int]
 
 
 def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
-    """Count one more change for each text that grew in an event, and return the texts whose check the event must
-    contain.
+    """Count one more change for each text that grew in an event. Return the texts for which the event must contain a
+    check.
     """
     due = []
     for path in paths:

@@ -205,7 +205,7 @@ class SqliteLog(Subscribers):
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """Update this object because all events except `done` were deleted from the file."""
+        """Update this object after all events except `done` were deleted from the file."""
         before = self._head.seq - 1
         self._tail.cut(max(before, self._tail.base))
         self._base = self.extent().id_at(before)
