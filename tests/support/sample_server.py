@@ -10,9 +10,12 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from tidewire_server import Server
 
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 SLOW = 0.005
@@ -48,9 +51,9 @@ def served(**settings: Any) -> Iterator[str]:
                 process.kill()
 
 
-def _serve(settings: dict[str, Any]) -> None:
+def sample_server(**settings: Any) -> "Server":
+    """Return a server with the sample endpoints."""
     from tidewire_server import ItemError, Server, Stream
-    from tidewire_server.serving.serve import serve
 
     server = Server(**settings)
     starts = {"count": 0}
@@ -114,6 +117,13 @@ def _serve(settings: dict[str, Any]) -> None:
     async def starts_so_far() -> int:
         return starts["count"]
 
+    return server
+
+
+def _serve(settings: dict[str, Any]) -> None:
+    from tidewire_server.serving.serve import serve
+
+    server = sample_server(**settings)
     serve(server.app, server.settings, port=0, started=lambda url: print(url, flush=True))
 
 

@@ -68,7 +68,12 @@ class UvicornConnection:
         """
         if self._transport is None:
             return
-        self._transport.set_write_buffer_limits(high=0)
+        if self._transport.get_extra_info("ssl_object") is None:
+            self._transport.set_write_buffer_limits(high=0)
+        else:
+            # The TLS transports of asyncio and uvloop compare `size >= high`. With `high=0` an empty buffer would pause the
+            # writer, and nothing would resume it.
+            self._transport.set_write_buffer_limits(high=1, low=0)
         sock = None if self._bounded else self._transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):  # the socket is already closed

@@ -1,0 +1,73 @@
+"""Streams of the server under uvicorn with TLS: both event loops, both HTTP parsers."""
+
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from support.sample_server import sentence
+from tidewire import AsyncClient, Hooks
+
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def trust(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+@contextmanager
+def served(authority: trustme.CA, folder: Path, **options: Any) -> Iterator[str]:
+    """Run the sample server under uvicorn with TLS in a process of its own, and yield its URL."""
+    pem = folder / "certificate.pem"
+    authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    command = [sys.executable, "-m", "support.tls_server", json.dumps({"ssl_certfile": str(pem), **options})]
+    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip()
+            assert port.isdecimal(), "the server did not start"
+            yield f"https://localhost:{port}"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.anyio
+async def test_streams_arrive_on_their_first_connection(
+    authority: trustme.CA, trust: ssl.SSLContext, tmp_path: Path, loop: str, http: str
+) -> None:
+    with served(authority, tmp_path, loop=loop, http=http) as url:
+        cuts: list[object] = []
+        hooks = Hooks(on_reconnect=cuts.append)
+        async with AsyncClient(url, verify=trust, hooks=hooks) as client:
+            for words in (1, 12, 2_000, 20_000):
+                job = await client.submit("talk", words=words)
+                text = "".join([update.text async for update in job])
+                assert text == sentence(words)
+            slow = await client.submit("talk", words=40, slow=True)
+            assert await slow.result() == sentence(40)
+            assert cuts == []
+        # The connection of a stream also serves the requests that follow on it.
+        with httpx.Client(base_url=url, verify=trust, timeout=20) as http_client:
+            for _ in range(3):
+                started = http_client.post("/v1/endpoints/talk/jobs", json={"input": {"words": 500}})
+                assert started.status_code == 201
+                assert http_client.get(started.json()["links"]["events"]).status_code == 200
