@@ -139,7 +139,7 @@ def main() -> None:
         ),
         section(
             "Many short jobs",
-            "One server runs 100 jobs at the same time, and the jobs use all parts of the server except its sockets. The memory of\n"
+            "One server runs jobs without HTTP: the script calls the job service directly, 100 jobs at the same time. The memory of\n"
             "the server does not grow with the number of finished jobs. The script is `python bench/jobs.py`.",
             tables.jobs,
         ),

@@ -129,7 +129,7 @@ def _page(found: list[RequirementTrace]) -> Iterator[str]:
     yield f"- No check judges {reasoned} of the requirements, for the stated reasons. The other requirements without a check grant a choice (MAY)."
     for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
         yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
-        yield from ("| requirement | level | role | judged by | proved by |", "|---|---|---|---|---|")
+        yield from ("| requirement | level | role | judged by | tested with |", "|---|---|---|---|---|")
         for trace in traces_of:
             one = trace.requirement
             text = f"**{one.id}** {_cell(one.text)}"

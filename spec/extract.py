@@ -60,7 +60,7 @@ UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
 WATCHED_HEADING = "Judged in every transcript or by separate tests"
 
-# Only letters extend a key word, because an underscore can be markdown emphasis.
+# An underscore beside a key word is markdown emphasis. A letter beside it makes it a part of another word.
 _KEYWORD = re.compile(
     r"(?<![A-Za-z])(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)"
     r"(?![A-Za-z])"
@@ -110,7 +110,7 @@ class Specification:
 
 
 def read(folder: Path = SPEC) -> Specification:
-    """Read all chapters and check the rules in the docstring of this module."""
+    """Read all chapters, and check that they follow the rules that the module docstring lists."""
     spec = Specification()
     for chapter in sorted(folder.glob("[0-9][0-9]-*.md")):
         read_chapter(chapter.stem, chapter.read_text(encoding="utf-8"), spec)
@@ -299,7 +299,7 @@ def _required(node: object) -> Iterator[str]:
 
 
 def reasons(text: str, heading: str) -> dict[str, str]:
-    """Map each identifier in the table under a heading of README.md to its reason, the second column."""
+    """Read a table of README.md: map each identifier in its first column to the reason in its second column."""
     section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = (line.strip("| ").split(" | ", 1) for line in section.splitlines() if line.startswith("| TW-"))
     return {name: why for names, why in rows for name in identifiers(names)}
@@ -348,7 +348,7 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
         f"| named by scenarios | {counts['scenarios']} |",
         f"| named by transcripts | {counts['transcript']} |",
         f"| judged in every transcript | {counts['every']} |",
-        f"| named by no data, but judged in every transcript or by a separate test | {counts['alone']} |",
+        f"| without test data, but judged in every transcript or by a separate test | {counts['alone']} |",
         f"| observable on the wire, but without test data | {counts['without']} |",
         f"| not seen on the wire | {counts['unobservable']} |",
         "",
