@@ -81,8 +81,8 @@ def _where_bytes_go(rows: list[dict]) -> str:
     left = 4.6 * floor - (row["stream"] - row["checks"])
     return (
         f"With one event per step, the stream has {row['stream']:,} bytes. Of these, {floor:,} bytes are the text, {seqs:,} bytes "
-        f"are sequence numbers, and {frame} × {n:,} bytes are the other characters of the two lines of each event. Together "
-        f"this is {bare / floor:.2f} × the size of the text. A text needs a check every 64 changes, so {checks} events contain a check. "
+        f'are sequence numbers, and {frame} × {n:,} bytes are the characters that every event has (`id:1-`, `data:""` and line '
+        f"ends). Together, without checks, this is {bare / floor:.2f} × the size of the text. A text needs a check every 64 changes, so {checks} events contain a check. "
         f"A check makes an event {row['checks'] / checks:.0f} bytes longer, and all checks together are "
         f"{row['checks'] / floor:.2f} × the size of the text. The target of 4.6 × would leave {left / checks:.0f} bytes for each check, "
         f"which is not enough even for the decimal digits of a CRC. The protocol therefore needs "
@@ -104,8 +104,8 @@ def finding() -> str:
     exact = ", ".join(f"{name} {right}" for name, right in result["exact"].items())
     return (
         "\n\n".join(parts)
-        + f"\n\nThe correctness of the diffs was tested with {result['edits']} small changes, including changes of a type. Each "
-        f"library reproduced this number of the changes exactly: {exact}.\n\n"
+        + f"\n\nTo compare correctness, each library computed and applied a diff for each of {result['edits']} small changes, "
+        f"some of which replace a value by a value of another type. Number of changes reproduced exactly: {exact}.\n\n"
         f"The numbers are median CPU times of {result['repetitions']} repetitions, measured with Python {result['python']} on "
         f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
@@ -212,7 +212,8 @@ def batching() -> str:
         if plain is None
         else (
             f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. If the same server also "
-            f"has a batched endpoint, this time changes by {plain['pays']:+.1%} (median of pairs). The target is at most 2 %.\n"
+            f"has a batched endpoint, this time changes by {plain['pays']:+.1%} (median of paired runs). The target is an "
+            f"increase of at most 2 %.\n"
         )
     )
     return (
@@ -346,8 +347,8 @@ def log() -> str:
     killed = result["kill"]
     return (
         f"{table(head, rows)}\n\n"
-        f"The time from the kill of a server to the first event of the new attempt is {killed['resumed_ms']:.0f} ms. The start of a\n"
-        f"Python process alone takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} kills.\n\n"
+        f"After a server is killed and started again, the first event of the new attempt arrives {killed['resumed_ms']:.0f} ms after the kill.\n"
+        f"The start of Python with the imports of the server takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} runs, measured separately.\n\n"
         f"The numbers are medians of {result['repetitions']} repetitions, measured with Python {result['python']} on "
         f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"

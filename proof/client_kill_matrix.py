@@ -30,7 +30,7 @@ HEAD = """# Faulty clients: the proof of the scenarios
 *plain client* is a correct client that was written from the specification alone. A *faulty client* is the plain client
 with one method or part changed. A faulty client is *noticed* if the named scenario reports the requirement that the
 client breaks, and if another scenario, unrelated to the fault, reports nothing. Slow clients play only these two
-scenarios. A requirement is *proved* if a client that breaks the requirement was noticed.
+scenarios. A requirement is *tested* if a client that breaks the requirement was noticed.
 
 """
 NOT_BROKEN = {
@@ -138,9 +138,9 @@ def _page(rows: list[ClientRow]) -> str:
     named = {requirement for scenario in SCENARIOS for requirement in scenario.requirements}
     lines = [
         f"- There are {len(rows)} faulty clients. The suite noticed {len(noticed)} of them.",
-        f"- The {len(SCENARIOS)} scenarios judge {len(named)} requirements. Faulty clients prove {len(proved & named)} of these requirements.",
+        f"- The {len(SCENARIOS)} scenarios judge {len(named)} requirements. {len(proved & named)} of these requirements are tested with at least one faulty client.",
         *(
-            f"- The requirement {name} is not proved: {NOT_BROKEN.get(name, 'there is no stated reason')}."
+            f"- The requirement {name} is not tested: {NOT_BROKEN.get(name, 'there is no stated reason')}."
             for name in sorted(named - proved)
         ),
         "",

@@ -109,7 +109,7 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     proved = {server.check for server in faulty}
     yield f"- There are {len(faulty)} faulty servers. The suite noticed {_proved(found, faulty)} of them, without an unexpected failure."
     yield f"- There are {len(benign)} benign variants, of which {_proved(found, benign)} pass."
-    yield f"- The {len(checks)} checks judge {len(judged)} requirements. Faulty servers prove {len(proved)} of the checks."
+    yield f"- The {len(checks)} checks judge {len(judged)} requirements. {len(proved)} of the checks are tested with at least one faulty server."
     yield from (
         "",
         "## Faulty servers",

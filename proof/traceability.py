@@ -1,4 +1,4 @@
-"""Traceability matrix: the checks and scenarios that judge a requirement, and the faults that prove these checks.
+"""Traceability matrix: the checks and scenarios that judge a requirement, and the faults that test these checks.
 
 Writes the suite's traceability.json and docs/proof/requirements.md. Both files are derived from the registries within
 seconds, without running the suite. A check is a function of the suite (`resume.malformed_cursor_returns_400`). A scenario
@@ -30,9 +30,7 @@ MAX_NAMES = 3
 HEAD = """# The requirements with their checks
 
 `python -m proof traceability` generates this page, together with `traceability.json` of the conformance suite. For each
-requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It
-also lists the faulty servers and clients that prove that these checks and scenarios can fail. *By its check* means that
-a faulty server breaks another requirement of the same check. To run the checks of one requirement, use a command such as
+requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It also lists the faulty servers and clients with which these checks and scenarios are tested: each of them breaks the requirement, and must be reported. *Its check* means that the check is tested only with a server that breaks another of its requirements. To run the checks of one requirement, use a command such as
 `tidewire conformance URL --only TW-RES-019`.
 
 """
@@ -40,7 +38,7 @@ a faulty server breaks another requirement of the same check. To run the checks 
 
 @dataclass(frozen=True)
 class RequirementTrace:
-    """A requirement with its checks, its scenarios, and the faults that prove them."""
+    """A requirement with its checks and scenarios, and with the faulty implementations that test them."""
 
     requirement: Requirement
     checks: tuple[str, ...]
@@ -49,7 +47,7 @@ class RequirementTrace:
     """Names of the faulty servers that break the requirement."""
     faulty_clients: tuple[str, ...]
     is_proved_by_its_check: bool
-    """Whether a fault that breaks another requirement proves one of the checks or scenarios."""
+    """Whether one of the checks or scenarios is tested with a fault that breaks another requirement."""
     reason: str
     """Reason why no check or scenario judges the requirement; empty if one does."""
 
@@ -145,7 +143,7 @@ def _judged_by(trace: RequirementTrace) -> str:
 
 
 def _proved_by(trace: RequirementTrace) -> str:
-    return _names(trace.faulty) or ("*by its check*" if trace.is_proved_by_its_check else "")
+    return _names(trace.faulty) or ("*its check*" if trace.is_proved_by_its_check else "")
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -60,7 +60,7 @@ UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
 WATCHED_HEADING = "Judged in every transcript or by separate tests"
 
-# An underscore beside a key word is markdown emphasis. A letter beside it makes it a part of another word.
+# Letters before or after a key word make it a part of another word. An underscore is only markdown emphasis.
 _KEYWORD = re.compile(
     r"(?<![A-Za-z])(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)"
     r"(?![A-Za-z])"
@@ -338,7 +338,7 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
     top = [
         "# Coverage of the requirements",
         "",
-        "`extract.py` writes this file for every requirement with MUST or MUST NOT. `×n` is the number of vectors or scenarios.",
+        "`extract.py` generates this file. It has a row for each requirement with MUST or MUST NOT. `×n` is the number of vectors or scenarios.",
         "The reasons are in README.md.",
         "",
         "| | requirements |",
@@ -372,7 +372,7 @@ def main() -> int:
     ]
     problems = [
         *broken,
-        *(f"{name}: no test data names it, and README.md gives no reason" for name in uncovered),
+        *(f"{name}: no vector, scenario or transcript refers to this requirement, and README.md gives no reason" for name in uncovered),
     ]
     for problem in problems:
         print(problem, file=sys.stderr)
