@@ -20,6 +20,7 @@ from support.scripted_server import (
     state,
 )
 from tidewire import AsyncClient, Client, Hooks
+from tidewire.errors import EventLoopError
 from tidewire.testing import FakeServer
 
 
@@ -172,3 +173,20 @@ async def test_cancelling_a_hook_leaves_no_connection_open():
             with anyio.move_on_after(0.2):
                 await found.result()
             assert not session_of(client).transport.open
+
+
+def test_a_blocking_client_called_by_its_own_callback_says_so_and_the_call_goes_on(server):
+    raised = []
+
+    def call_the_client(event):
+        try:
+            client.discover()
+        except EventLoopError as error:
+            raised.append(str(error))
+
+    with Client(server.url, hooks=Hooks(on_end=call_the_client)) as client:
+        assert client.run("talk") == "Hello"
+        assert client.run("talk") == "Hello"
+    assert len(raised) == 2
+    assert "a callback of a blocking client called the client" in raised[0]
+    assert "queue.Queue" in raised[0]

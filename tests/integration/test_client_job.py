@@ -234,6 +234,51 @@ async def test_the_listener_receives_queue_and_progress_messages():
     assert following.progress.total == 4
 
 
+async def test_a_listener_that_raises_loses_no_update(caplog):
+    progress = event({"current": 1, "total": 4, "unit": "step"}, type="progress")
+    pieces = [each for part in EVENTS for each in (progress, part)]
+
+    def fail(message):
+        raise ValueError("from the listener")
+
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
+        expected = [update.value async for update in await client.submit("reply")]
+    async with ServerAndClient(replying(*pieces)) as (client, _):
+        following = await client.submit("reply")
+        following.listener = fail
+        assert [update.value async for update in following] == expected
+        assert await following.result() == REPLY
+    assert "from the listener" in caplog.text
+
+
+async def test_an_async_listener_is_awaited_and_its_cancellation_loses_no_update():
+    progress = event({"current": 1, "total": 4, "unit": "step"}, type="progress")
+    pieces = [each for part in EVENTS for each in (progress, part)]
+    reached = anyio.Event()
+
+    async def wait_forever(message):
+        reached.set()
+        await anyio.sleep_forever()
+
+    async with ServerAndClient(replying(*pieces)) as (client, _):
+        following = await client.submit("reply")
+        following.listener = wait_forever
+        async with anyio.create_task_group() as group:
+            group.start_soon(following.result)
+            await reached.wait()
+            group.cancel_scope.cancel()
+        following.listener = None
+        assert [update.value async for update in following][-1] == REPLY
+
+
+async def test_a_listener_must_be_callable():
+    async with ServerAndClient(replying(*EVENTS)) as (client, _):
+        following = await client.submit("reply")
+        with pytest.raises(TypeError, match="listener must be a function with one argument, not 'print'"):
+            following.listener = "print"
+        assert await following.result() == REPLY
+
+
 # ---- result ------------------------------------------------------------------------------------------------------
 
 

@@ -268,7 +268,9 @@ class ClientClosedError(TidewireError, RuntimeError):
 
 
 class EventLoopError(TidewireError, RuntimeError):
-    """An `AsyncClient` or one of its jobs was used on a different event loop than before."""
+    """A client was used on the wrong event loop: an `AsyncClient` on another one than before, or a blocking client on its
+    own, in one of its callbacks.
+    """
 
     default_advice = "Create one AsyncClient per event loop. A tidewire.Client can be used from any thread."
 

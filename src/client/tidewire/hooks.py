@@ -126,7 +126,7 @@ class Hooks:
 
 
 async def tell(hook: Hook[E] | None, event: E) -> None:
-    """Call a hook, wait until it returns, and log an exception that it raises."""
+    """Call a hook or a listener, await its result if it is awaitable, and log an exception that it raises."""
     if hook is None:
         return
     try:
@@ -134,7 +134,7 @@ async def tell(hook: Hook[E] | None, event: E) -> None:
         if inspect.isawaitable(result):
             await result
     except Exception:
-        log.exception("ignored an exception in a hook for %r", event)
+        log.exception("ignored an exception in the callback for %r", event)
 
 
 async def watched(hook: Hook[RequestEvent] | None, method: str, url: str, work: Awaitable[A]) -> A:

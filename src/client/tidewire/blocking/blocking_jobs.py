@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
+from tidewire.hooks import Hook
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.job_base import NO_COPY, JobBase
@@ -62,10 +63,11 @@ class BlockingJobBase(Generic[J]):
         return self._inner[1].progress
 
     @property
-    def listener(self) -> Callable[[Queue | Progress], None] | None:
-        """Callback that receives queue positions and progress reports while a call or a loop waits for the job.
+    def listener(self) -> Hook[Queue | Progress] | None:
+        """Function that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        The blocking client calls this callback on its background thread.
+        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls it on
+        its background thread, where it cannot call the client.
         """
         return self._inner[1].listener
 

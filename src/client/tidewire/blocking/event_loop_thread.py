@@ -20,7 +20,7 @@ import anyio
 import anyio.from_thread
 
 from tidewire.blocking.read_ahead import ReadAhead
-from tidewire.errors import ClientClosedError
+from tidewire.errors import ClientClosedError, EventLoopError
 from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
 
@@ -64,7 +64,14 @@ class LoopThread:
         self._state.stop()
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
-        """Run a coroutine function on the thread, wait for its end and return its result."""
+        """Run a coroutine function on the thread, wait for its end and return its result.
+
+        Raises:
+            EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
+        """
+        if self._state.is_current():
+            advice = "Pass the message to another thread, for example in a queue.Queue, and call the client there."
+            raise EventLoopError("a callback of a blocking client called the client", advice=advice)
         pending = _Call(work, args)
         try:
             return self._state.start(self._state.portal(), pending.run).result()

@@ -1,9 +1,9 @@
 """`JobBase`, the base class of `AsyncJob` and `AsyncBatchJob`."""
 
-from collections.abc import Callable
 from typing import Final, Generic, NoReturn, TypeVar
 
 from tidewire.checkpoint import Checkpoint
+from tidewire.hooks import Hook
 from tidewire.jobs.job_reader import JobReader
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
@@ -55,15 +55,18 @@ class JobBase(Generic[R]):
         return self._reader.progress
 
     @property
-    def listener(self) -> Callable[[Queue | Progress], None] | None:
-        """Callback that receives queue positions and progress reports while a call or a loop waits for the job.
+    def listener(self) -> Hook[Queue | Progress] | None:
+        """Function that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        The blocking client calls this callback on its background thread.
+        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls it on
+        its background thread, where it cannot call the client.
         """
         return self._reader.listener
 
     @listener.setter
-    def listener(self, listener: Callable[[Queue | Progress], None] | None) -> None:
+    def listener(self, listener: Hook[Queue | Progress] | None) -> None:
+        if listener is not None and not callable(listener):
+            raise TypeError(f"listener must be a function with one argument, not {listener!r}")
         self._reader.listener = listener
 
     async def status(self) -> JobStatus:

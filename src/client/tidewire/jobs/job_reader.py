@@ -10,7 +10,7 @@ import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
+from tidewire.hooks import Hook, tell
 from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.options import check_seconds
@@ -72,7 +73,7 @@ class JobReader(ABC):
         cancel_url: str,
         delivered: Position | None,
     ) -> None:
-        self.listener: Callable[[Queue | Progress], None] | None = None
+        self.listener: Hook[Queue | Progress] | None = None
         self.queue: Queue | None = None
         """The job's position in the server's queue, as last received."""
         self.progress: Progress | None = None
@@ -267,15 +268,17 @@ class JobReader(ABC):
         else:
             block = await self._stream.next_outcomes(BLOCK)
         for outcome in block:
-            self._receive(outcome, silent=silent, merge=merge)
+            if isinstance(outcome, Applied):
+                self._receive(outcome, silent=silent, merge=merge)
+        # The listener may raise, or wait and be cancelled there. By then, no update of the block can be lost.
+        for outcome in block:
+            if isinstance(outcome, Notice):
+                await self._notify(outcome.message)
         if self.ended:
             await self._stream.aclose()
             await self._stream.notify_end()
 
-    def _receive(self, outcome: Applied | Notice, *, silent: bool = False, merge: bool = False) -> None:
-        if isinstance(outcome, Notice):
-            self._notify(outcome.message)
-            return
+    def _receive(self, outcome: Applied, *, silent: bool = False, merge: bool = False) -> None:
         position: Position | None = None
         for update in self._updates(outcome):
             position = update.position
@@ -305,13 +308,12 @@ class JobReader(ABC):
             update.settles = update is merged[-1].latest
         return [each.latest for each in merged]
 
-    def _notify(self, message: Queue | Progress) -> None:
+    async def _notify(self, message: Queue | Progress) -> None:
         if isinstance(message, Queue):
             self.queue = message
         else:
             self.progress = message
-        if self.listener is not None:
-            self.listener(message)
+        await tell(self.listener, message)
 
     @abstractmethod
     def _updates(self, applied: Applied) -> Iterable[ItemChange[Any]]:
