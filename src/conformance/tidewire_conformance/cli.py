@@ -98,7 +98,7 @@ def conformance(
         RepeatedOption,
         typer.Option(
             metavar="NAME",
-            help="Unusual servers that a client is also tested with: a name, `all` or `none`. By default, each of them plays a few scenarios.",
+            help="Unusual servers that a client is also tested with: a name, `all` or `none`. By default, the client is tested with a few scenarios on each of them.",
         ),
     ] = None,
     only: Annotated[

@@ -137,7 +137,9 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the background run, and fail the pytest session if a requirement in the baseline holds."""
+    """Stop the background run, and fail the pytest session if the server now meets a requirement that the baseline
+    lists as a known failure.
+    """
     background = session.config.stash.get(_RUN, None)
     if background is None:
         return

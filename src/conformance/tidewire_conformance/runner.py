@@ -292,9 +292,9 @@ def settle(verdict: Verdict) -> None:
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """Merge the verdicts of a repeated check into the worst one. Its note says how often that outcome occurred.
+    """Merge the verdicts of a repeated check into the worst verdict, whose note says how often it occurred.
 
-    Repetitions that were skipped as untested are ignored if the check ran in any other repetition.
+    A repetition in which the check could not test anything counts only if all repetitions were like this.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)

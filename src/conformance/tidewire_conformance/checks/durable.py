@@ -115,7 +115,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     new = first is not None and first.type == "snapshot"
     continues = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
     s.expect("TW-RES-035", continues or (new and first is not None and first.json.get("reason") in {"restart", "rewound"}),
-             "the same epoch, or a snapshot with the reason restart or rewound", contents(rest.logged[:1]), at=rest)  # fmt: skip
+             "an event of the same epoch, or a snapshot whose reason is `restart` or `rewound`", contents(rest.logged[:1]), at=rest)  # fmt: skip
     where: dict[str, Any] = {"at": rest, "block": first}
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
@@ -175,7 +175,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
              f"the events after {old[0]}", contents(answer.logged[:1]), at=answer)  # fmt: skip
     past = await s.stream(job, f"1-{len(old) + 1}")
     snapshot = past.logged[0].json if past.logged and past.logged[0].type == "snapshot" else {}
-    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a rewound snapshot, because the last id of epoch 1 is {old[-1]}",
+    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a snapshot whose reason is `rewound`, because the last id of epoch 1 is {old[-1]}",
              contents(past.logged[:1]), at=past)  # fmt: skip
 
 
@@ -349,7 +349,7 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
                 first = there.exchange.logged[0] if there.exchange.logged else None
                 rewound = first and first.type == "snapshot" and first.json.get("reason") == "rewound"
                 s.expect("TW-RES-045", first and not rewound, f"the events after {cursor}, an id that another replica had sent",
-                         "a rewound snapshot" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
+                         "a snapshot with the reason `rewound`" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
 
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)

@@ -189,13 +189,13 @@ async def streams_begin_with_hello(s: Session) -> None:
             s.expect("TW-FRM-060", head, "an event id as the head", hello.get("head"), at=each, block=first)
         end = ends.get(job_of(each))
         if head and end:
-            s.expect("TW-FRM-060", head <= end, f"a head that is not greater than {end}, the last id in the log", hello, at=each,
+            s.expect("TW-FRM-060", head <= end, f"a `head` up to {end}, because that is the last id in the log", hello, at=each,
                      block=first)  # fmt: skip
         if head and known:
             s.expect(
                 "TW-FRM-060",
                 head >= known,
-                f"a head that is not less than {known}, an id that the server had already sent",
+                f"a `head` from {known} on, because the server had already sent that id",
                 hello,
                 at=each,
                 block=first,
@@ -304,7 +304,10 @@ async def hello_arrives_within_one_second(s: Session) -> None:
 
 @check("TW-FRM-006", serial=True)
 async def events_are_sent_without_delay(s: Session) -> None:
-    """For at least one of three jobs, the server sends each event without waiting for the next event."""
+    """The server sends each event at once, without waiting for the next event.
+
+    One of three jobs is enough, because a busy machine can delay events.
+    """
     sample = s.long_running_sample(1.5)
     for _ in range(3):
         job = await s.submit(sample)

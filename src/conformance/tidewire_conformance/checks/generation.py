@@ -38,7 +38,10 @@ def generation(s: Session, **members: Any) -> SampleRequest:
 
 
 async def generate(s: Session, **members: Any) -> Job:
-    """Submit a text-generation job. Skips the check if the endpoint does not support one of the members (TW-GEN-001)."""
+    """Submit a text-generation job.
+
+    Skip the check if the endpoint does not support a member of the input (TW-GEN-001).
+    """
     sample = generation(s, **members)
     answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""

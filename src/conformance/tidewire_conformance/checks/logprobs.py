@@ -76,7 +76,10 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
 async def logprobs_are_sent_only_on_request(s: Session) -> None:
-    """A generation has log-probabilities only if they were requested. In that case, `text` is the first of its `columns`."""
+    """A generation has log-probabilities only if the request asks for them.
+
+    The job's `columns` then begin with `text`.
+    """
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
     extra = {name for name in plain if name in TOKEN_COLUMNS[1:] or "logprob" in name}
@@ -117,7 +120,10 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     needs=LOGPROBS,
 )
 async def candidates_match_chosen_tokens(s: Session) -> None:
-    """Each token has `top_logprobs` sorted candidates. The token's rank and log-probability match its place among them."""
+    """Each token has as many candidates as `top_logprobs` requests, sorted by probability.
+
+    The rank and the log-probability of the chosen token match its place among the candidates.
+    """
     decimals = 6
     all_numbers: list[float] = []
     value, history = await generated(

@@ -12,7 +12,10 @@ from tidewire_conformance.wire.recording_client import Wire
 REQUESTS_PER_JOB = 5
 """Number of timed requests for each job and round. Only the fastest response counts, because load affects it least."""
 MAX_ROUNDS = 4
-"""Number of rounds of timed requests. The check ends after the first round in which the fastest responses agree."""
+"""Maximum number of rounds of timed requests.
+
+The check ends after the first round in which the fastest responses of both kinds take the same time.
+"""
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the fastest responses for two jobs."""
 

@@ -6,7 +6,9 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
 async def default_parameter_values_are_accepted(s: Session) -> None:
-    """`diffs=1` and `errors=http` are accepted as the defaults, and parameters that belong to other URLs are ignored."""
+    """The server accepts the default values `diffs=1` and `errors=http`, and ignores parameters that belong to other
+    URLs.
+    """
     job, _ = await s.run_to_end(s.any_sample())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
         answer = await s.stream(job, query=query)

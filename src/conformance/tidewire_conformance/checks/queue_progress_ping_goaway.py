@@ -177,7 +177,10 @@ async def stream_ends_with_a_closing_event(s: Session) -> None:
 
 @check("TW-DIF-004", whole_run=True)
 async def ephemeral_events_carry_no_results(s: Session) -> None:
-    """Ephemeral events carry no part of a result: their unknown members do not have `value` or `text` in their names."""
+    """Ephemeral events carry no part of a result.
+
+    As a sign of a violation, the check looks for unknown members with `value` or `text` in their names.
+    """
     tables = {
         "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
         "ping": {"head"}, "goaway": {"reason", "retry_ms"},

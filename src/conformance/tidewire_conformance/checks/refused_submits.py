@@ -49,7 +49,7 @@ async def invalid_submit_body_returns_422(s: Session) -> None:
 
 
 def _points_into(body: Any, pointer: str) -> bool:
-    """Whether a pointer leads to a part of the body, or to a member that an object in the body lacks."""
+    """Whether a JSON pointer leads to an existing part of the body, or to a missing member of an object in the body."""
     value = body
     for token in (each.replace("~1", "/").replace("~0", "~") for each in pointer.split("/")[1:]):
         if isinstance(value, dict) and token in value:

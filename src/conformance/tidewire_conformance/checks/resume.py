@@ -311,7 +311,7 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
-        s.expect(requirement, sound, f"a rewound snapshot for {cursor}",
+        s.expect(requirement, sound, f"a snapshot with the reason `rewound` for {cursor}",
                  f"{answer.status} {contents(answer.logged[:1])}", at=answer, block=first)  # fmt: skip
         if sound and first is not None:
             s.expect("TW-RES-016", first.id == history.logged[-2].id, f"the id {history.logged[-2].id}", first.id,
@@ -350,7 +350,7 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     oldest = await s.stream(job, "0-0")
     first = oldest.logged[0]
     reason = first.json.get("reason") if first.type == "snapshot" else ""
-    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot with the oldest id in the log and the reason start or compacted",
+    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot with the oldest id in the log and the reason `start` or `compacted`",
              f"{first.type} {reason} {first.id}", at=oldest, block=first)  # fmt: skip
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)

@@ -41,7 +41,9 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
 
 @check("TW-JOB-081", needs=["snapshots_only"])
 async def diffs_0_validates_the_cursor(s: Session) -> None:
-    """With `?diffs=0`, the cursor of `done` gets 204, an invalid cursor gets 400, and an unknown cursor a `rewound` snapshot."""
+    """With `?diffs=0`, the server responds to the cursor of `done` with 204, to an invalid cursor with 400, and to an
+    unknown cursor with a snapshot whose reason is `rewound`.
+    """
     job, history = await s.run_to_end(s.any_sample())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)

@@ -1,4 +1,4 @@
-"""Checks for section 5.6: the events in which the server must send a check of a text."""
+"""Checks for section 5.6: the events in which the server must send the length and the CRC-32 of a text."""
 
 from typing import Any
 
@@ -8,12 +8,14 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 CHECK_AFTER = 64
-"""Maximum number of times that a text may change without a check (TW-DIF-051)."""
+"""Maximum number of changes of a text between two events that contain its length and CRC-32 (TW-DIF-051)."""
 
 
 @check("TW-DIF-051", whole_run=True)
 async def required_text_checks_are_sent(s: Session) -> None:
-    """The server sends a check of a text when it truncates the text, when the item or job ends, and no later than the 64th change."""
+    """The server sends the length and the CRC-32 of a text when it truncates the text, when the item or job ends, and
+    no later than the 64th change.
+    """
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
             _judge_due_checks(s, steps)
@@ -21,7 +23,7 @@ async def required_text_checks_are_sent(s: Session) -> None:
 
 @check("TW-DIF-051", slow=True)
 async def text_check_is_sent_by_the_64th_change(s: Session) -> None:
-    """A text that grows in more than 64 events gets a check before its item ends."""
+    """If a text grows in more than 64 events, the server sends its length and CRC-32 before its item ends."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
     sample = s.script_sample(*steps)
     _, history = await s.run_to_end(sample)

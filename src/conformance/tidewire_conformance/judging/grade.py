@@ -96,7 +96,7 @@ class RequirementResult:
     def broken(self) -> list[tuple[Verdict, Assertion]]:
         """Violations of the requirement, each with the verdict of the check that found it.
 
-        Violations in checks that list this requirement first come before all others.
+        A check that was written for this requirement, and therefore lists it first, is placed before the others.
         """
         own = sorted(self.verdicts, key=lambda verdict: verdict.requirements[:1] != (self.requirement.id,))
         return [
@@ -143,9 +143,10 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """Text with the met profiles and the numbers of requirements that hold.
+        """One line with the profiles that the server or client meets, and the numbers of requirements that hold.
 
-        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. No profile counts as met unless the first one is met.
+        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. The line shows no profile unless the first profile is
+        met.
         """
         tried = self.grades
         met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
@@ -187,7 +188,10 @@ class Report:
 
     @property
     def known_unjudged(self) -> list[str]:
-        """Ids of selected requirements that the baseline lists and no check judged, so they may still fail."""
+        """Ids of selected requirements that the baseline lists as known failures and that no check judged in this run.
+
+        They may still fail.
+        """
         result = {name: self.results.get(name) for name in self.known}
         return [
             name

@@ -179,8 +179,8 @@ def _shown(exchange: RecordedExchange, data: bytes, names: Sequence[str] = ()) -
     Args:
         exchange: Recorded exchange that contains the bytes.
         data: Bytes to print.
-        names: Words of the expected and actual results. The first of these words that is the name of a JSON member of
-            `data` is taken as the failing member.
+        names: Words from the descriptions of the expected and the actual result. The first word that is also the name
+            of a JSON member in `data` identifies the failing member.
     """
     # Remove secrets before the text is shortened. Otherwise half a secret could remain in the report.
     text = exchange.without_secrets(data.decode("utf-8", "backslashreplace"))

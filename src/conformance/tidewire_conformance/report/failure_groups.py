@@ -30,7 +30,7 @@ class Symptom:
 
     failures: list[Failure] = field(default_factory=list)
     shown: list[Failure] = field(default_factory=list)
-    """Failures that are printed in full. They belong to one check and one requirement."""
+    """Failures that are printed in full. All of them belong to the same check and the same requirement."""
 
     @property
     def others(self) -> list[str]:

@@ -184,7 +184,8 @@ class _CutFinder:
     def _find_marks(self, data: bytes) -> int:
         """Count the occurrences of the mark, even if a mark is split across chunks.
 
-        Returns the index in `data` just after the occurrence that completes the count, or 0 if the count is not complete.
+        Returns the index in `data` just after the last occurrence that has to be counted, or 0 if more occurrences have
+        to follow.
         """
         mark = self.cut.mark
         seen = len(self._window)

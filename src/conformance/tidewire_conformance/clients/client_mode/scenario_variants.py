@@ -295,7 +295,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _streams(_with_http_1_0)),
     "byte-order-mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
     "space-after-colon": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
-    "full-pointers": Variant("operations with full pointers in place of bare text", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
+    "full-pointers": Variant("operations with JSON pointers in place of a string", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
     "merged": Variant("consecutive diffs merged into one", (EXACTLY_ONCE, "TW-RES-030"), _with_merged_diffs),
     "snapshots": Variant("a snapshot in place of every diff", (EXACTLY_ONCE, "TW-DIF-061"), _each_diff(_as_snapshot)),
     "busy": Variant("429 with Retry-After as the first response", ("TW-CLI-040",), _busy_once),

@@ -2,7 +2,7 @@
 
 result of the scenario                                 | verdict
 -------------------------------------------------------+-------------------------------------------------------
-the player found a failure                             | each requirement that the failure names fails
+the player found a failure                             | the requirements that the failure names have failed
 no failure names a requirement of the scenario         | the requirements of the scenario are met
 all requests satisfy the general requirements          | general requirements that applied to a request are met
 the client lacks an ability that the scenario needs    | skipped, not declared
@@ -86,12 +86,12 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
     A client that meets the profile `core` can follow a job over one connection. A client that meets the profile
     `durable` delivers each change exactly once despite network and server faults.
 
-    If a requirement is the first one that some scenarios list, only these scenarios count. Otherwise, all scenarios
-    that list the requirement count. The requirement belongs to `durable` if all scenarios that count are in
-    `DURABLE_AREAS`, and to `core` if at least one of them is not.
+    A scenario was written for the first requirement in its list. The profile of a requirement is determined by the
+    scenarios that were written for it or, if there are none, by all scenarios that list it. It is `durable` if all
+    these scenarios are in `DURABLE_AREAS`, and `core` otherwise.
     """
     found: dict[str, str] = {}
-    # A scenario was written for the first requirement that it lists, so classify first requirements before others.
+    # A scenario was written for the first requirement in its list. Start with these requirements.
     ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE_AREAS)
     for scenario in ordered:
         found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")

@@ -44,7 +44,7 @@ MAX_REPORTS: Final = 20_000
 MAX_REPORTED: Final = 512 * 2**20
 """Maximum total size, in bytes, of the reports for one command."""
 MAX_CONCURRENT_COMMANDS: Final = 64
-"""Maximum number of concurrent commands for one process, even if the introduction allows more."""
+"""Maximum number of concurrent commands for one process, even if the client declares a higher number."""
 _MAX_STDERR: Final = 4000
 """Number of bytes that are kept from the end of a program's standard error."""
 
@@ -333,7 +333,8 @@ class _Program:
             inboxes = self._inboxes or {}
             inbox = inboxes.get("") or inboxes.get(name)
             if inbox is None and len(inboxes) == 1:
-                # Deliver the report to the only running command. The reader of that command detects the wrong id.
+                # Deliver a report with an unknown command id to the only running command, whose reader reports the
+                # wrong id.
                 inbox = next(iter(inboxes.values()))
             if inbox is None and name not in self._command_ids:
                 raise AdapterError(

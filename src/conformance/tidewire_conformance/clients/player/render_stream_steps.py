@@ -37,7 +37,7 @@ class WaitForRequest:
 
 @dataclass(frozen=True)
 class StartTiming:
-    """Step that starts a timed part of the stream with this name."""
+    """Step that starts a timed part of the stream. The member `name` identifies the part."""
 
     name: str
 
