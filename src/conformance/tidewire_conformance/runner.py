@@ -224,7 +224,7 @@ class CheckProgress:
 
 
 class Budget(Protocol):
-    """Run options with a time budget."""
+    """Options of a run that may take only a limited time."""
 
     @property
     def budget(self) -> float: ...

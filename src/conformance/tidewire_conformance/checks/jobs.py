@@ -90,7 +90,7 @@ async def job_ids_are_unpredictable(s: Session) -> None:
     s.expect(
         "TW-JOB-023",
         alike < MAX_COMMON_CHARACTERS,
-        f"ids that share fewer than {MAX_COMMON_CHARACTERS} characters after their common prefix of {same} characters",
+        f"ids of which no two have {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} characters that all ids share",
         two,
     )
     short = min(found, key=len)

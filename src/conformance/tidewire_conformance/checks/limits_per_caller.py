@@ -80,7 +80,7 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
             problem = block.json if block and isinstance(block.json, dict) else {}
-            s.expect("TW-ERR-016", block and block.id is None, "a problem without an id, because the limit is temporary",
+            s.expect("TW-ERR-016", block and block.id is None, "a `problem` event without an id, because the client may retry",
                      block and block.id, at=inband, block=block)  # fmt: skip
             waits = next((each.retry for each in inband.blocks if each.retry is not None), None)
             s.expect("TW-ERR-016", waits is not None and waits == problem.get("retry_after_ms"),

@@ -251,7 +251,7 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
         s.skip_untested(f"max_top is {top}")
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
-    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities, whether 2 or more candidates are requested",
+    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities for two candidates as for a larger number of candidates",
              [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = sum(math.exp(each) for each in found if each is not None)

@@ -89,7 +89,8 @@ async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
     places = job.path, f"/v1/jobs/{UNKNOWN_JOB}"
     limit = MAX_DIFFERENCE_SECONDS * s.wire.patience
     shortest = [math.inf, math.inf]
-    # A busy machine delays single responses at random. The shortest times of more requests differ only if the server does.
+    # A busy machine delays single responses at random. The shortest times of many requests differ only if the server
+    # treats the two kinds of requests differently.
     for _ in range(MAX_ROUNDS):
         for _ in range(REQUESTS_PER_JOB):
             for index, place in enumerate(places):

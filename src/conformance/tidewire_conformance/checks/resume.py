@@ -394,7 +394,9 @@ async def disconnect_does_not_affect_the_job(s: Session) -> None:
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
 async def concurrent_readers_see_the_same_states(s: Session) -> None:
-    """Two concurrent readers of a job receive the same end, and equal states at each event id that both received."""
+    """Two concurrent readers of a job receive the same `done`, and have equal states at each event id that both
+    received.
+    """
     sample = s.server.long_running_sample() or s.growing_sample()
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:

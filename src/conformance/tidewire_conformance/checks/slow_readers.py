@@ -10,7 +10,9 @@ from tidewire_conformance.session import Session
 
 @check("TW-DIF-044", whole_run=True)
 async def merged_diffs_keep_text_checks(s: Session) -> None:
-    """If one diff replaces several events, it contains a check for each text for which one of these events has a check."""
+    """If one diff replaces several events, it contains the length and the CRC-32 of each text that one of these events
+    checked.
+    """
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
         for block in exchange.of_type("message"):
@@ -40,7 +42,7 @@ def _names_base(data: Any) -> bool:
 
 
 def _checked_texts(data: Any) -> set[str]:
-    """Return the paths of the texts for which a diff contains a check."""
+    """Return the paths of the texts whose length and CRC-32 a diff contains."""
     found = data.get("check", ()) if isinstance(data, dict) else ()
     return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
 

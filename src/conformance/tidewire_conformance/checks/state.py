@@ -17,7 +17,7 @@ TRANSITIONS = {
 """Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several of these changes."""
 MAX_VALUE_DEPTH = 56
 
-# Requirements by diff operation. An operation that can be applied to the state satisfies its requirements.
+# Requirements on the operations of a diff. The server has met them if the operation can be applied to the state.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),

@@ -32,7 +32,7 @@ class InvalidDiffError(Exception):
 
 @dataclass(frozen=True)
 class State:
-    """A job's state and the list of its column paths."""
+    """A job's state, and the paths in it that rows append to (`columns`)."""
 
     value: Any
     columns: tuple[str, ...]

@@ -113,7 +113,9 @@ def sections(report: Report) -> Iterator[Section]:
 
 
 def _show(symptom: Symptom, failure: Failure) -> None:
-    """Mark a failure to be printed in full, unless another check or the same expected result is already printed."""
+    """Select a failure to be printed in full, unless a failure of another check, or one with the same expected result,
+    is already selected.
+    """
     shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]
     if same and len(symptom.shown) < MAX_SYMPTOMS and failure[1].expected not in shown_expectations:

@@ -35,7 +35,9 @@ class Variant:
 
     about: str
     requirements: tuple[str, ...]
-    """Ids of the requirements that a client violates if it passes the original scenario but fails the changed one."""
+    """Ids of the requirements that a client violates if it passes a scenario on the usual server but fails it on this
+    variant.
+    """
     change: Callable[[Scenario], Scenario]
     """Function that changes a scenario.
 

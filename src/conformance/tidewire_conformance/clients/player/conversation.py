@@ -52,12 +52,15 @@ class RecordedRequest:
     flood_read: bool = False
     """Whether the client read all bytes of an excessively long event instead of closing the connection."""
     laps: list[tuple[str, float]] = field(default_factory=list)
-    """Names and start times of the timed parts of the response."""
+    """Names and start times of the parts of the response that the scenario measures."""
     last_id: str | None = None
     """Id of the last logged event that the server had sent completely before it received this request."""
 
     def durations(self, name: str) -> list[float]:
-        """Return the durations, in seconds, of all completed timed parts with this name."""
+        """Return how many seconds each completed part of the stream with this name took.
+
+        A scenario names the parts that it measures.
+        """
         return [ends - at for (lap, at), (_, ends) in pairwise(self.laps) if lap == name]
 
     @property

@@ -132,7 +132,9 @@ def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]
     if action.get("resume"):
         end = runs[-1].end or {}
         if "checkpoint" not in end:
-            raise AdapterError("the client's previous end has no checkpoint to resume from")
+            raise AdapterError(
+                "the client reported no checkpoint at the end of its previous command, so it cannot resume"
+            )
         command["checkpoint"] = end["checkpoint"]
     if action["do"] == "submit":
         command.setdefault("endpoint", "demo")
