@@ -28,15 +28,13 @@ def main() -> None:
             "The first workload comes from Gradio's pull request 7102. In each of N steps, the last message of a chat grows by one\n"
             "number, and the function yields the whole history. The second workload is a JSON value that contains a deeply nested\n"
             "text. `GET` means that the client reads the stream from the log after the end of the job. The script is\n"
-            "`python bench/wire.py`. At N = 20,000, the targets for one event per step are 4.6 × the size of the text and 1/13 of\n"
-            "the\n"
+            "`python bench/wire.py`. At N = 20,000, the targets for one event per step are 4.6 × the size of the text and 1/13 of the\n"
             "bytes that gradio sends. The target for merged events is 1.1 × the size of the text.",
             tables.wire,
         ),
         section(
             "Short runs over a slow link",
-            "For short runs, sending diffs must not be slower than sending whole values. A client reads a chat of a hundred\n"
-            "messages,\n"
+            "For short runs, sending diffs must not be slower than sending whole values. A client reads a chat of a hundred messages,\n"
             "whose last text grows N times, through a link with 30 Mbit/s and a round trip time of 40 ms. The script is\n"
             "`python bench/short_runs.py`. The target is at most 1.02 × the time that the client takes to read whole states\n"
             "(`?diffs=0`).",
@@ -53,8 +51,7 @@ def main() -> None:
         ),
         section(
             "Applying diffs",
-            "These tables show the CPU time that a client takes to apply a diff, for several sizes of the existing value. To apply\n"
-            "a\n"
+            "These tables show the CPU time that a client takes to apply a diff, for several sizes of the existing value. To apply a\n"
             "row, or a diff that is only a string, the client changes the mutable document that it keeps for a stream. The pure\n"
             "function `apply` creates a new value. The script is `python bench/apply.py`. The target is 0.2 µs for an append to a\n"
             "text of any size.",
@@ -62,72 +59,65 @@ def main() -> None:
         ),
         section(
             "Streams",
-            "Tokens are due at fixed times, and the first table shows how late they arrive. The second table shows the cost of an\n"
-            "event that is sent separately. The third table shows the workload of Gradio's pull request 7102 with the complete\n"
-            "server\n"
-            "and client of both projects. The script is `python bench/streams.py --full`. The targets for the first table are 99 %\n"
-            "of\n"
-            "the tokens within 20 ms at less than half a core for 100 streams, and 99 % within 25 ms for 600 streams. In the second\n"
-            "table, an event may take 0.45 × the CPU time that it takes with sse-starlette. In the third table, the target is 1/40\n"
-            "of gradio's time. The first event should arrive within 3 ms. For an event that is sent separately, the target of 0.45\n"
-            "× is about what uvicorn itself takes (`raw ASGI`), and it is missed. The server applies and\n"
-            "logs each event before it sends the event, so that a lost connection loses no event. A server that sends 600 streams\n"
-            "of\n"
-            "separate events uses most of a core, so the slowest 1 % of their tokens meets the target only on an otherwise idle\n"
-            "machine. By default the server merges tokens that follow each other within 5 ms, or within up to 50 ms under load.",
+            "A function produces tokens at fixed times. The first table shows how late each token arrives at the client. The\n"
+            "second table shows the CPU time per event if the server sends each event by itself. In the third table, the server\n"
+            "and client of each project process the workload of Gradio's pull request 7102. The script is `python\n"
+            "bench/streams.py --full`.\n\n"
+            "Targets:\n\n"
+            "- first table: with 100 streams, 99 % of the tokens arrive within 20 ms, and the server uses less than half a core;\n"
+            "  with 600 streams, 99 % arrive within 25 ms\n"
+            "- second table: 0.45 × the CPU time of sse-starlette. This target is missed, because uvicorn alone (`raw ASGI`)\n"
+            "  already takes about this time.\n"
+            "- third table: 1/40 of gradio's time, and at most 3 ms until the first event\n\n"
+            "The server applies and logs each event before it sends the event, so that a lost connection loses no event. With 600\n"
+            "streams of separate events, the server uses most of a core, so the first target is met only if the machine is\n"
+            "otherwise idle. By default, the server merges tokens that follow each other within 5 ms, or within up to 50 ms under\n"
+            "load.",
             tables.streams,
         ),
         section(
             "Tokens from function to application",
-            "A function produces tokens one by one or in blocks of sixteen. An application receives each piece through one server\n"
-            "process and one client process. tidewire merges the tokens so that it sends at most one event per 5 ms. sse-starlette\n"
-            "is\n"
-            "used together with httpx-sse and a pydantic model for each event, and gradio together with gradio_client. The script\n"
-            "is\n"
-            "`python bench/end_to_end.py`. The targets for streams of 20,000 tokens are 10 × the tokens per second of sse-starlette\n"
-            "and 30 × those of gradio. For single tokens, the first target is missed in tokens per second. The function that\n"
-            "produces\n"
-            "the tokens runs the event loop once for each token, which takes more than half of the server's CPU (see below the\n"
-            "table). In short streams, most of the cost is the fixed cost of a job.",
+            "A function produces tokens one by one or in blocks of sixteen. An application receives each token or block through\n"
+            "one server process and one client process. The peers are sse-starlette with httpx-sse and a pydantic model for each\n"
+            "event, and gradio with gradio_client. tidewire sends at most one event per 5 ms, and merges the tokens of this time.\n"
+            "The script is `python bench/end_to_end.py`.\n\n"
+            "For streams of 20,000 tokens, the targets are 10 × the tokens per second of sse-starlette, and 30 × those of gradio.\n"
+            "The target of 10 × is missed for single tokens: more than half of the server's CPU time is spent in the function,\n"
+            "which runs the event loop once for each token (see below the table). In short streams, most of the time is the fixed\n"
+            "cost of a job.",
             tables.end_to_end,
         ),
         section(
             "Cost of the client",
-            "The client receives one event per chunk at full speed from a server that does nothing else. Other clients read the\n"
-            "same\n"
-            "events, except openai, which reads the same tokens in its own format. The script is `python bench/client.py`. There\n"
-            "are\n"
-            "four targets. Both the async and the blocking client take at most 0.9 × the time of httpx-sse with `json.loads`. A\n"
-            "short\n"
-            "job, from its submission to its value, takes at most 2 × the CPU time that httpx takes to read the same bytes. The\n"
-            "clients deliver the first value at most 2 ms later than a raw reader (in wall time, which is sensitive to load). Their\n"
-            "memory use is at most 3 × the size of the document.\n\n"
-            "Both clients send their requests with `httpx.AsyncClient`, which takes more CPU than `httpx.Client` for the same\n"
-            "bytes.\n"
-            "A short job therefore meets its target relative to `httpx.AsyncClient`, and misses it relative to `httpx.Client`.\n"
-            "Apart from HTTP, the client parses, validates and applies the five events of the job, verifies the digest, and opens\n"
-            "and closes the stream. The blocking client also switches threads twice for each call.",
+            "A server that does nothing else sends one event per chunk as fast as the client reads. The peers read the same\n"
+            "events, except openai, which reads the same tokens in its own format. The script is `python bench/client.py`.\n\n"
+            "Targets:\n\n"
+            "- a stream: at most 0.9 × the CPU time of httpx-sse with `json.loads`, for `AsyncClient` and for `Client`\n"
+            "- a short job, from its submission to its value: at most 2 × the CPU time that httpx takes to read the same bytes\n"
+            "- the first value: at most 2 ms later than a raw reader, in wall time\n"
+            "- memory: at most 3 × the size of the document\n\n"
+            "`AsyncClient` and `Client` both use `httpx.AsyncClient`, which takes more CPU time than `httpx.Client` for the same\n"
+            "bytes. A short job takes less than 2 × the time of `httpx.AsyncClient`, but more than 2 × the time of\n"
+            "`httpx.Client`. In addition to HTTP, a job needs CPU time to parse, validate and apply its five events, to verify\n"
+            "the digest, and to open and close the stream. `Client` also switches between threads twice for each call.",
             tables.client,
         ),
         section(
             "Request batching",
             "A function takes 20 ms for any number of inputs. There are 50 concurrent callers, and the server runs one call of the\n"
-            "function at a time. Size 1 means a function without `batch=True`. The ideal throughput is the throughput of the\n"
-            "function\n"
+            "function at a time. Size 1 means a function without `batch=True`. The ideal throughput is the throughput of the function\n"
             "alone. The script is `python bench/batching.py`. The target is 90 % of the ideal throughput at each size.",
             tables.batching,
         ),
         section(
             "Stalled readers",
-            "In this measurement, 50 readers open a stream and then read nothing while the job continues. The table shows the\n"
-            "memory\n"
+            "In this measurement, 50 readers open a stream and then read nothing while the job continues. The table shows the memory\n"
             "per stream. The script is `python bench/readers.py`. The target is 150,000 bytes per stream, including kernel memory.",
             tables.stalled,
         ),
         section(
             "CPU-bound plain functions",
-            "Five plain functions (`def`) keep five threads of the server busy. The table shows the latency of other requests\n"
-            "during\n"
+            "Five plain functions (`def`) keep five threads of the server busy. The table shows the latency of other requests during\n"
             "this time, for several values of Python's thread switch interval. Python's default is 5 ms, and the default of\n"
             "`tidewire serve` is 0.5 ms. The script is `python bench/busy_threads.py`.",
             tables.busy_threads,
@@ -135,29 +125,27 @@ def main() -> None:
         section(
             "The log",
             "The table shows the CPU time of all threads per event, measured through the interface that the server uses. *Plain\n"
-            "SQLite* means one table with one commit per block, without the thread, the fencing and the saved states of the\n"
-            "server's\n"
-            "log. The script is `python bench/log.py`. For blocks of 100 events, the targets are 0.1 µs per event in memory, and\n"
-            "0.5\n"
-            "µs per event in a file to which 20 jobs write.",
+            "SQLite* is a program that only inserts the events into one table, with one commit per block. It has no writer\n"
+            "thread, does not check the expected head of a job, and stores no snapshots. The script is `python bench/log.py`. For\n"
+            "blocks of 100 events, the targets are 0.1 µs per event in memory, and 0.5 µs per event in a file to which 20 jobs\n"
+            "write.",
             tables.log,
         ),
         section(
             "Starting a process",
-            "The table shows the CPU time from the start of an interpreter to the first response of a local server, compared with\n"
-            "httpx, which sends the same request. The script is `python bench/start.py`. There are three targets. The first\n"
-            "response\n"
-            "takes at most 1.4 × the CPU time of httpx. The command `tidewire --version` takes at most 0.3 s. No call blocks the\n"
-            "event loop for more than 50 ms, where an import statement does not count as a call.\n\n"
-            "The target of 1.4 × httpx is missed. The row `httpx.AsyncClient, pydantic` is a program of ten lines that sends the\n"
-            "same\n"
-            "request on asyncio and validates the response with a pydantic model of one member. Because it imports asyncio and\n"
-            "pydantic in addition to httpx, this program already exceeds the target. The client adds its own modules and models,\n"
-            "and\n"
-            "the thread of its event loop. If trio, click and rich are installed, httpx and httpcore import these packages, too.\n"
-            "Most\n"
-            "users do not have these packages, so the last rows are measured without them. In these rows httpx takes less CPU time,\n"
-            "so the ratios to it are higher. The wall time includes time in which other processes ran.",
+            "The table shows the CPU time from the start of an interpreter to the first response of a local server. The script is\n"
+            "`python bench/start.py`.\n\n"
+            "Targets:\n\n"
+            "- the first response: at most 1.4 × the CPU time of httpx, which sends the same request\n"
+            "- the command `tidewire --version`: at most 0.3 s\n"
+            "- no call blocks the event loop for more than 50 ms, where an import statement does not count as a call\n\n"
+            "The target of 1.4 × httpx is missed. The row `httpx.AsyncClient, pydantic` shows a program of ten lines that sends\n"
+            "the same request on asyncio and validates the response with a pydantic model of one member. Because it imports\n"
+            "asyncio and pydantic in addition to httpx, this program already exceeds the target. tidewire also imports its own\n"
+            "modules and starts a thread for its event loop.\n\n"
+            "httpx and httpcore import trio, click and rich if they are installed. Most users do not have these packages, so the\n"
+            "last rows are measured without them. The time of httpx is then shorter, and the ratios are higher. The wall time\n"
+            "includes time in which other processes ran.",
             tables.start,
         ),
         section(

@@ -107,7 +107,7 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     checks = registry.checks()
     judged = {requirement for check in checks for requirement in check.requirements}
     proved = {server.check for server in faulty}
-    yield f"- There are {len(faulty)} faulty servers. The suite noticed {_proved(found, faulty)} of them, without an unexpected failure."
+    yield f"- There are {len(faulty)} faulty servers. The suite noticed {_proved(found, faulty)} of them, and reported no requirement that the fault does not explain."
     yield f"- There are {len(benign)} benign variants, of which {_proved(found, benign)} pass."
     yield f"- The {len(checks)} checks judge {len(judged)} requirements. {len(proved)} of the checks are tested with at least one faulty server."
     yield from (

@@ -30,8 +30,11 @@ MAX_NAMES = 3
 HEAD = """# The requirements with their checks
 
 `python -m proof traceability` generates this page, together with `traceability.json` of the conformance suite. For each
-requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It also lists the faulty servers and clients with which these checks and scenarios are tested: each of them breaks the requirement, and must be reported. *Its check* means that the check is tested only with a server that breaks another of its requirements. To run the checks of one requirement, use a command such as
-`tidewire conformance URL --only TW-RES-019`.
+requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It
+also lists the faulty servers and clients with which these checks and scenarios are tested: each of them breaks the
+requirement, and must be reported. *Its check* means that the check is tested only with a server that breaks another of
+its requirements. To run the checks of one requirement, use a command such as `tidewire conformance URL --only
+TW-RES-019`.
 
 """
 
@@ -124,7 +127,7 @@ def _page(found: list[RequirementTrace]) -> Iterator[str]:
     broken = sum(bool(each.faulty) for each in found)
     yield f"- Together, {_count(found, 'faulty')} faulty servers and clients break {broken} of the requirements."
     reasoned = sum(not each.judges and bool(each.reason) for each in found)
-    yield f"- No check judges {reasoned} of the requirements, for the stated reasons. The other requirements without a check grant a choice (MAY)."
+    yield f"- {reasoned} requirements have neither a check nor a scenario; their rows give the reason in italics. The other requirements without a check grant a choice (MAY)."
     for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
         yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
         yield from ("| requirement | level | role | judged by | tested with |", "|---|---|---|---|---|")

@@ -372,7 +372,10 @@ def main() -> int:
     ]
     problems = [
         *broken,
-        *(f"{name}: no vector, scenario or transcript refers to this requirement, and README.md gives no reason" for name in uncovered),
+        *(
+            f"{name}: no vector, scenario or transcript refers to this requirement, and README.md gives no reason"
+            for name in uncovered
+        ),
     ]
     for problem in problems:
         print(problem, file=sys.stderr)
