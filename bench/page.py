@@ -28,8 +28,10 @@ def main() -> None:
             "The first workload comes from Gradio's pull request 7102. In each of N steps, the last message of a chat grows by one\n"
             "number, and the function yields the whole history. The second workload is a JSON value that contains a deeply nested\n"
             "text. `GET` means that the client reads the stream from the log after the end of the job. The script is\n"
-            "`python bench/wire.py`. At N = 20,000, the targets for one event per step are 4.6 × the size of the text and 1/13 of the\n"
-            "bytes that gradio sends. The target for merged events is 1.1 × the size of the text.",
+            "`python bench/wire.py`.\n\n"
+            "Targets for N = 20,000:\n\n"
+            "- one event per step: at most 4.6 × the size of the text, and at most 1/13 of the bytes that gradio sends\n"
+            "- several steps merged into one event, which is the default: at most 1.1 × the size of the text",
             tables.wire,
         ),
         section(

@@ -31,10 +31,10 @@ HEAD = """# The requirements with their checks
 
 `python -m proof traceability` generates this page, together with `traceability.json` of the conformance suite. For each
 requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It
-also lists the faulty servers and clients with which these checks and scenarios are tested: each of them breaks the
-requirement, and must be reported. *Its check* means that the check is tested only with a server that breaks another of
-its requirements. To run the checks of one requirement, use a command such as `tidewire conformance URL --only
-TW-RES-019`.
+also lists faulty servers and clients that break the requirement; `make proof` verifies that the suite reports each of
+them. Some checks judge several requirements. *Its check* marks a requirement that no faulty server breaks, but whose
+check was tested with a server that breaks another requirement. To run the checks of one requirement, use a command such
+as `tidewire conformance URL --only TW-RES-019`.
 
 """
 
