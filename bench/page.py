@@ -53,9 +53,9 @@ def main() -> None:
         ),
         section(
             "Applying diffs",
-            "These tables show the CPU time that a client takes to apply a diff, for several sizes of the existing value. To apply a\n"
-            "row, or a diff that is only a string, the client changes the mutable document that it keeps for a stream. The pure\n"
-            "function `apply` creates a new value. The script is `python bench/apply.py`. The target is 0.2 µs for an append to a\n"
+            "These tables show the CPU time that a client takes to apply a diff, for several sizes of the existing value. The\n"
+            "diffs that only append (a string, or a row with a piece for each of several columns) change the mutable document that\n"
+            "the client keeps for a stream. The pure function `apply` creates a new value. The script is `python bench/apply.py`. The target is 0.2 µs for an append to a\n"
             "text of any size.",
             tables.applying,
         ),

@@ -101,7 +101,7 @@ def finding() -> str:
             for name, row in table_of["microseconds"].items()
         ]
         parts.append(table(head, rows))
-    exact = ", ".join(f"{name} {right}" for name, right in result["exact"].items())
+    exact = "; ".join(f"{name}: {right}" for name, right in result["exact"].items())
     return (
         "\n\n".join(parts)
         + f"\n\nTo compare correctness, each library computed and applied a diff for each of {result['edits']} small changes, "
@@ -348,7 +348,8 @@ def log() -> str:
     return (
         f"{table(head, rows)}\n\n"
         f"After a server is killed and started again, the first event of the new attempt arrives {killed['resumed_ms']:.0f} ms after the kill.\n"
-        f"The start of Python with the imports of the server takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} runs, measured separately.\n\n"
+        f"Most of this time is the start of Python and the imports of the server, which take {killed['process_start_ms']:.0f} ms in runs of their\n"
+        f"own that include the end of the process. Both numbers are medians of {killed['kills']} runs.\n\n"
         f"The numbers are medians of {result['repetitions']} repetitions, measured with Python {result['python']} on "
         f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"

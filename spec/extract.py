@@ -58,7 +58,7 @@ AREAS = {
 WITHDRAWN_HEADING = "Withdrawn identifiers"
 UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
-WATCHED_HEADING = "Judged in every transcript or by separate tests"
+WATCHED_HEADING = "Requirements with another kind of test"
 
 # Letters before or after a key word make it a part of another word. An underscore is only markdown emphasis.
 _KEYWORD = re.compile(
