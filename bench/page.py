@@ -152,7 +152,7 @@ def main() -> None:
         ),
         section(
             "Many short jobs",
-            "One server runs jobs without HTTP: the script calls the job service directly, 100 jobs at the same time. The memory of\n"
+            "The script calls the job service of a server directly, without HTTP, and runs 100 jobs at the same time. The memory of\n"
             "the server does not grow with the number of finished jobs. The script is `python bench/jobs.py`.",
             tables.jobs,
         ),

@@ -169,7 +169,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
         "a connection was cut between two events and not inside an event": all(
             inside(tail) for tail in proxy.cuts
         ),
-        f"expected 1 generation on the server, but it started {started}": started == 1,
+        f"the server should generate the text once, but it started to do so {started} times": started == 1,
         f"expected at least 2 GETs with a cursor, but the server received {resumed}": resumed >= 2,
         "the received text differs from the text on the server": received == held["text"],
         "the received value differs from the value on the server": job.result() == held,

@@ -188,5 +188,5 @@ def test_a_blocking_client_called_by_its_own_callback_says_so_and_the_call_goes_
         assert client.run("talk") == "Hello"
         assert client.run("talk") == "Hello"
     assert len(raised) == 2
-    assert "a callback of a blocking client called the client" in raised[0]
+    assert "a method of a blocking client was called in one of the client's own callbacks" in raised[0]
     assert "queue.Queue" in raised[0]

@@ -56,7 +56,7 @@ BOUND = {
     "{left}": "2yJq8sVbT1mHkP0dXw4RcA",
     "{two}": "2yJq8sVbT1mHkP0dXw4RcA",
     "{ended}": "2yJq8sVbT1mHkP0dXw4RcA",
-    '"{error}"': '{"code":"worker_lost","title":"The worker that ran the job is gone","status":500}',
+    '"{error}"': '{"code":"worker_lost","title":"The worker that ran the job was lost","status":500}',
     "{digest}": "0123456789abcdef",
     '"{checks}"': "[]",
 }

@@ -28,7 +28,7 @@ from tidewire.protocol.resources import (
 
 HELLO = {"protocol": "tidewire/1", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 15000}
 PLACE = {"size": 2, "row": 0, "wait_ms": 0}
-PROBLEM = {"code": "internal", "title": "The server failed", "status": 500}
+PROBLEM = {"code": "internal", "title": "Internal server error", "status": 500}
 JOB = {
     "id": "j",
     "endpoint": "e",

@@ -1,4 +1,7 @@
-"""The command `tidewire`, also as `python -m tidewire`; without the extra `cli`, one line that says how to install it."""
+"""Entry point of the command `tidewire` and of `python -m tidewire`.
+
+If the extra `cli` is not installed, the command prints one line that says how to install it.
+"""
 
 import sys
 from importlib.metadata import version

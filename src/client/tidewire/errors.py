@@ -268,9 +268,7 @@ class ClientClosedError(TidewireError, RuntimeError):
 
 
 class EventLoopError(TidewireError, RuntimeError):
-    """A client was used on the wrong event loop: an `AsyncClient` on another one than before, or a blocking client on its
-    own, in one of its callbacks.
-    """
+    """An `AsyncClient` was used on a different event loop than before, or a blocking client was used in one of its callbacks."""
 
     default_advice = "Create one AsyncClient per event loop. A tidewire.Client can be used from any thread."
 

@@ -105,7 +105,8 @@ class Client:
             proxy=proxy,
             hooks=hooks,
         )
-        # The thread runs until this client is closed or garbage-collected, so it must not hold a reference to it.
+        # The thread runs until this client is closed or garbage-collected. A reference from the thread to the client
+        # would prevent the garbage collection.
         self._inner = (LoopThread(client._starter.closing()), client)
 
     def __reduce__(self) -> NoReturn:

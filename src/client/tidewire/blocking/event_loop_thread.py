@@ -70,8 +70,12 @@ class LoopThread:
             EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
         """
         if self._state.is_current():
-            advice = "Pass the message to another thread, for example in a queue.Queue, and call the client there."
-            raise EventLoopError("a callback of a blocking client called the client", advice=advice)
+            advice = (
+                "Pass the message to another thread, for example in a queue.Queue, and call the client there."
+            )
+            raise EventLoopError(
+                "a method of a blocking client was called in one of the client's own callbacks", advice=advice
+            )
         pending = _Call(work, args)
         try:
             return self._state.start(self._state.portal(), pending.run).result()

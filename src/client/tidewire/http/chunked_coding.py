@@ -73,7 +73,7 @@ class ChunkedDecoder:
         missing = self._missing
         if missing > 2:
             parts.append(data[: missing - 2])
-        # `line` is the received part of the line end after the chunk's data.
+        # After the data of a chunk follows CRLF. `line` contains what has arrived of it.
         line = data[max(missing - 2, 0) : missing]
         self.broken = not b"\r\n"[max(2 - missing, 0) :].startswith(line)
         self._missing = max(missing - len(data), 0)

@@ -427,7 +427,7 @@ def unmount(url: str) -> None:
 
 
 _MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
-"""In-process transports by the origin that they serve. Only `tidewire.testing` uses them, for its fake server."""
+"""Maps origins to in-process transports. Only `tidewire.testing` uses this mapping, for its fake server."""
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ class JobReader(ABC):
                 earlier = self._merged.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
                 # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged`
-                # computes the change again by comparing the texts at the two positions.
+                # computes the change again from the text before and the text after the merged updates.
                 update.deleted, update.text = 0, ""
                 self._merged[update.index] = _MergedChange(first_seq, base, update)
             else:

@@ -29,7 +29,7 @@ class Projection(Protocol[X_co]):
     """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens."""
 
     silent: bool
-    """Whether the projection needs updates in which no value changed."""
+    """Whether this projection also needs the updates in which no value changed."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         """Return the updates that are completely delivered when the caller has received the items that `project` or
@@ -49,7 +49,7 @@ class Projection(Protocol[X_co]):
         """Return the last items to yield, after the job has ended."""
 
     def undelivered(self) -> Iterable[Change]:
-        """Return the updates that the projection holds back, for the next iterator."""
+        """Return the updates that this projection still holds back. The next iterator yields them."""
 
 
 class WholeUpdates(Generic[U]):

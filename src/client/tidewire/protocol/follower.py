@@ -227,10 +227,10 @@ class Follower:
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
-        """Report a job that the caller has requested with GET, because the server answered the request for the stream
-        with the status 204.
+        """Report the job resource that the caller has read with GET.
 
-        The status 204 means that the log has no events after the cursor.
+        The caller reads it when the server responds with 204 to the request for the stream, which means that the log
+        has no events after the cursor.
         """
         if job.done is None:
             self.cursor = None
@@ -276,7 +276,7 @@ class Follower:
             # A snapshot without an `id` line has the id of the previous event, according to the rules of SSE. Such a
             # snapshot must not move the cursor back.
             if rewound and not fresh_id:
-                raise _Broken("a snapshot has the reason rewound, but no new id")
+                raise _Broken("a snapshot has the reason `rewound`, but no new id")
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if continuity is Continuity.REPEAT:
                 return self._repeat(event)
@@ -480,7 +480,8 @@ class Follower:
         Args:
             document: The document, after an event was applied.
             size: Upper bound of the bytes that the event added.
-            room: Number of bytes that could be added without measuring the document, before the event was applied.
+            room: Number of bytes that could still be added without measuring the document. This was determined before
+                the event was applied.
         """
         self._room = room - size
         if self._room < 0:

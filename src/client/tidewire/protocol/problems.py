@@ -45,40 +45,41 @@ class Kind(NamedTuple):
     title: str
 
 
-# The server sends `retry_after_ms` as the wait, unless it has computed a more accurate wait. Every response with the status
-# 409, 429 or 503 contains a wait. Such a response also has the header Retry-After with the wait in seconds, rounded up.
+# `wait` is the default of `retry_after_ms`. The server sends another value if it has computed a more accurate one. Every
+# response with the status 409, 429 or 503 contains `retry_after_ms`, and the same time in the header Retry-After, in
+# seconds, rounded up.
 REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
     {
         # code                          status retryable wait    title
-        "malformed_body":           Kind(400, False, None,  "The body is not JSON that this protocol takes"),
+        "malformed_body":           Kind(400, False, None,  "The body is not valid JSON for this protocol"),
         "bad_cursor":               Kind(400, False, None,  "The cursor is not an event id"),
-        "bad_parameter":            Kind(400, False, None,  "A parameter of the URL or a header is wrong"),
-        "unauthorized":             Kind(401, False, None,  "Credentials are missing or not valid"),
-        "forbidden":                Kind(403, False, None,  "These credentials do not allow this"),
-        "not_found":                Kind(404, False, None,  "There is nothing at this URL"),
-        "job_not_found":            Kind(404, False, None,  "There is no such job"),
-        "endpoint_not_found":       Kind(404, False, None,  "There is no such endpoint"),
-        "method_not_allowed":       Kind(405, False, None,  "This URL does not take this method"),
-        "not_acceptable":           Kind(406, False, None,  "None of the accepted media types can be served"),
-        "idempotency_in_flight":    Kind(409, True,  1000,  "The first request with this key is not committed yet"),
+        "bad_parameter":            Kind(400, False, None,  "A query parameter or a header is invalid"),
+        "unauthorized":             Kind(401, False, None,  "The credentials are missing or invalid"),
+        "forbidden":                Kind(403, False, None,  "The credentials do not permit this request"),
+        "not_found":                Kind(404, False, None,  "No resource at this URL"),
+        "job_not_found":            Kind(404, False, None,  "The job does not exist"),
+        "endpoint_not_found":       Kind(404, False, None,  "The endpoint does not exist"),
+        "method_not_allowed":       Kind(405, False, None,  "This resource does not support the request method"),
+        "not_acceptable":           Kind(406, False, None,  "No accepted media type is available"),
+        "idempotency_in_flight":    Kind(409, True,  1000,  "A request with this idempotency key is still in progress"),
         "job_expired":              Kind(410, False, None,  "The job was purged or has expired"),
-        "body_too_large":           Kind(413, False, None,  "The body is larger than this server takes"),
-        "unsupported_media_type":   Kind(415, False, None,  "The body has a media type or coding that is not taken"),
-        "invalid_input":            Kind(422, False, None,  "The input does not fit the endpoint's schema"),
-        "input_too_long":           Kind(422, False, None,  "The input is longer than the endpoint takes"),
-        "batch_too_large":          Kind(422, False, None,  "More inputs in one job than this server takes"),
-        "top_logprobs_too_large":   Kind(422, False, None,  "More candidates asked for than this endpoint returns"),
-        "idempotency_key_reused":   Kind(422, False, None,  "This key came with another body before"),
-        "item_refused":             Kind(422, False, None,  "The endpoint refused this item"),
+        "body_too_large":           Kind(413, False, None,  "The body exceeds the server's size limit"),
+        "unsupported_media_type":   Kind(415, False, None,  "The media type or content coding of the body is not supported"),
+        "invalid_input":            Kind(422, False, None,  "The input does not match the endpoint's schema"),
+        "input_too_long":           Kind(422, False, None,  "The input exceeds the endpoint's length limit"),
+        "batch_too_large":          Kind(422, False, None,  "The job has more inputs than the server allows"),
+        "top_logprobs_too_large":   Kind(422, False, None,  "`top_logprobs` exceeds the endpoint's limit"),
+        "idempotency_key_reused":   Kind(422, False, None,  "The idempotency key was used with another body"),
+        "item_refused":             Kind(422, False, None,  "The endpoint rejected this item"),
         "queue_full":               Kind(429, True,  2000,  "The queue of this endpoint is full"),
         "rate_limited":             Kind(429, True,  1000,  "Too many requests"),
         "too_many_streams":         Kind(429, True,  5000,  "Too many open streams"),
         "too_many_jobs":            Kind(429, True,  5000,  "Too many unfinished jobs"),
-        "internal":                 Kind(500, False, None,  "The server failed"),
-        "invalid_value":            Kind(500, False, None,  "The endpoint returned a value that does not fit its schema"),
-        "state_too_large":          Kind(500, False, None,  "The job's state outgrew the server's limit"),
-        "worker_lost":              Kind(500, True,  None,  "The worker that ran the job is gone"),
-        "unavailable":              Kind(503, True,  1000,  "The server takes no requests right now"),
+        "internal":                 Kind(500, False, None,  "Internal server error"),
+        "invalid_value":            Kind(500, False, None,  "The endpoint returned a value that does not match its schema"),
+        "state_too_large":          Kind(500, False, None,  "The job's state exceeds the server's size limit"),
+        "worker_lost":              Kind(500, True,  None,  "The worker that ran the job was lost"),
+        "unavailable":              Kind(503, True,  1000,  "The server is temporarily unavailable"),
         "deadline_exceeded":        Kind(504, False, None,  "The job did not end before its deadline"),
     }
 )  # fmt: skip

@@ -50,7 +50,10 @@ def check_shape(document: Document, diff: JsonValue) -> None:
 
 
 def _keeps_shape(op: Any) -> bool:
-    """Whether the op alone shows that the state is still valid. This is the case for valid ops of the most common kinds."""
+    """Whether the state is certainly still valid after this op, so that it need not be checked.
+
+    True for the most common kinds of ops.
+    """
     if op[0] == "r":
         return True
     letter, path, *arguments = op

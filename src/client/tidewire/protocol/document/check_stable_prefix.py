@@ -33,7 +33,7 @@ def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> N
             tokens = ("items", index, "value", *parse(pointer))
             if not before.same_prefix(now, tokens, n):
                 raise StableError(
-                    f"item {index}: the diff changes the first {n} code points at {pointer[:200]!r}, which are stable"
+                    f"item {index}: the diff changes one of the first {n} code points at {pointer[:200]!r}, which `stable` had declared final"
                 )
 
 

@@ -16,7 +16,10 @@ from itertools import pairwise
 from typing import Final
 
 MAX_EDITS: Final = 64
-"""Maximum number of insertions and deletions in a section for which an optimal alignment is searched."""
+"""Maximum number of insertions and deletions in a section.
+
+For a section with more of them, the alignment is not optimal.
+"""
 
 MAX_TURNS: Final = 8
 """Maximum depth of the recursion in which sections are split into smaller sections."""

@@ -15,7 +15,7 @@ MAX_STATE_BYTES: Final = 64 * 2**20
 """Default of the client's limit for the size of a job's state as JSON, in bytes. It is four times the server's default."""
 
 _SLACK: Final = 16
-"""Divisor of the limit. The client measures a state again only after events of `limit / _SLACK` bytes have arrived."""
+"""The client measures a state at most once for each `limit / _SLACK` bytes of events, because measuring takes long."""
 
 _PART: Final = 2**16
 """Number of code points of a long text that are serialized at a time."""
