@@ -53,7 +53,7 @@ def options_in(path: Path) -> dict[str, Option]:
 
 
 def of_constructor(source: str) -> str:
-    """Generate the options among the arguments of `AsyncClient.__init__`, which also has other arguments."""
+    """Generate the arguments of `AsyncClient.__init__` that are options. Its other arguments are omitted."""
     options = options_in(CLIENT / "options.py")
 
     def parameter(match: re.Match[str]) -> str:

@@ -15,10 +15,10 @@ def main() -> None:
     """Run the command line.
 
     Raises:
-        SystemExit: Always, except after `--version`; with 2 where the extra `cli` is not installed.
+        SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed.
     """
     if sys.argv[1:] == ["--version"]:
-        # The command line takes 0.3 s of CPU to import (bench/start.py), and a version needs none of it.
+        # Importing the commands takes 0.3 s of CPU (bench/start.py). To print the version, they are not needed.
         print(version("tidewire"))
         return
     try:

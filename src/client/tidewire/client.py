@@ -78,11 +78,11 @@ class AsyncClient:
                 function before the first request, and again when the server rejects the credentials with the status 401
                 or 403.
             timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
-                loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
-                None: no limit.
+                loop over a job. Then the call raises TotalTimeoutError, and the job continues on the server. None: no
+                limit.
             connect_timeout: Seconds that opening a connection may take.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
-                raises QueueTimeoutError, and the job stays in the queue. None: no limit.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
+                QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
                 number of attempts, the waits and the total time.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
@@ -140,17 +140,17 @@ class AsyncClient:
 
         Args:
             timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
-                loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
-                None: no limit.
+                loop over a job. Then the call raises TotalTimeoutError, and the job continues on the server. None: no
+                limit.
             connect_timeout: Seconds that opening a connection may take.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
-                raises QueueTimeoutError, and the job stays in the queue. None: no limit.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
+                QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
                 to its end (`"continue"`) or cancel it (`"cancel"`).
             grace: Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers
                 treat values below 60 as 60. None: 60.
-            deadline: Seconds that a job may take, counted from its submission. After them the server ends an
-                unfinished job as failed. None: no deadline.
+            deadline: Seconds that a job may take, counted from its submission. Then the server ends an unfinished job
+                as failed. None: no deadline.
             retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
                 number of attempts, the waits and the total time.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises

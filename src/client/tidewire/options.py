@@ -42,11 +42,11 @@ class Options:
 
     timeout: float | None = None
     """Seconds that one call may take in total: a request including its retries, a `result()`, a whole loop over a job.
-    After them the call raises TotalTimeoutError, and the job continues on the server. None: no limit."""
+    Then the call raises TotalTimeoutError, and the job continues on the server. None: no limit."""
     connect_timeout: float = CONNECT_TIMEOUT
     """Seconds that opening a connection may take."""
     queue_timeout: float | None = None
-    """Seconds that one call waits while the job is in the server's queue. After them the call raises QueueTimeoutError,
+    """Seconds that one call waits while the job is in the server's queue. Then the call raises QueueTimeoutError,
     and the job stays in the queue. None: no limit."""
     on_disconnect: OnDisconnect = "continue"
     """What the server does with a job whose stream has had no reader for `grace` seconds: run it to its end
@@ -55,7 +55,7 @@ class Options:
     """Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers treat values
     below 60 as 60. None: 60."""
     deadline: float | None = None
-    """Seconds that a job may take, counted from its submission. After them the server ends an unfinished job as failed.
+    """Seconds that a job may take, counted from its submission. Then the server ends an unfinished job as failed.
     None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """Limits for the retries of failed requests and the reconnects of broken streams. They limit the number of

@@ -102,15 +102,16 @@ class LoopThread:
                     yield item
         finally:
             # Do not wait for the background thread here. Python closes a generator on the thread that drops the last
-            # reference to the generator, and this may be the background thread itself. At interpreter exit the
-            # background thread was stopped, and may still hold a lock.
+            # reference to the generator, and this may be the background thread itself. At interpreter exit, Python has
+            # already stopped the background thread, perhaps while it held a lock.
             if not sys.is_finalizing() and ahead.leave():
                 with suppress(RuntimeError):
                     self._state.portal().start_task_soon(ahead.stop)
 
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run the cleanup of a generator that is being closed, and wait for its end. On the thread itself, this method
-        does not wait.
+        """Run the cleanup of a generator that is being closed, and wait for its end.
+
+        If the caller is the background thread itself, this method does not wait.
 
         Args:
             work: Coroutine function that does the cleanup. It must end in bounded time.

@@ -43,11 +43,11 @@ class OnePiece(httpx.AsyncByteStream):
 
 
 class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
-    """Async context manager for a streamed response, which is a class instead of httpx's generator.
+    """Async context manager for a streamed response.
 
-    `aconnect_sse` is a generator that would contain httpx's generator. An event loop that ends while a stream is open
-    closes both generators at the same time and prints an error. If there is only one generator, the event loop closes
-    the stream without an error.
+    It replaces `httpx.AsyncClient.stream`, which is an async generator. `aconnect_sse` is also an async generator. If
+    one of them contained the other, an event loop that ends while a stream is open would close both at the same time
+    and print an error. With a class in place of the inner generator, the event loop closes the stream without an error.
     """
 
     def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:

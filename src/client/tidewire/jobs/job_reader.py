@@ -44,7 +44,7 @@ log: Final = logging.getLogger("tidewire")
 
 
 class ActiveIterator(Protocol):
-    """Interface of the iterator that currently reads a job, as far as the job's reader uses it."""
+    """The part of an iterator's interface that the job's reader uses. At most one iterator reads a job at a time."""
 
     closed: bool
     interrupted: bool
@@ -221,7 +221,7 @@ class JobReader(ABC):
         self._delivered = position
 
     def requeue(self, updates: Sequence[ItemChange[Any]]) -> None:
-        """Keep updates that an iterator did not deliver for the next iterator."""
+        """Keep the updates that an iterator has not delivered. The next iterator will deliver them."""
         self._ready.extendleft(reversed(updates))
 
     async def pause(self) -> None:

@@ -349,8 +349,9 @@ class MapWork(Generic[T]):
         )
 
     def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
-        """Remove the input that the server refused from the inputs of a job. Returns False if the error does not name
-        an input.
+        """If the server refused one input of a job, remove it from the job's inputs.
+
+        Returns False if the error does not name an input.
         """
         place = _OF_INPUT.match(error.pointer or "")
         if place is not None and int(place[1]) < len(part.inputs):

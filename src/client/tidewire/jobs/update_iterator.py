@@ -32,8 +32,8 @@ class Projection(Protocol[X_co]):
     """Whether this projection also needs the updates in which no value changed."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
-        """Return the updates that are completely delivered when the caller has received the items that `project` or
-        `finish` has just returned.
+        """Return the updates that are completely delivered once the caller has received all items that `project` or
+        `finish` just returned.
 
         Args:
             update: The update that was just passed to `project`; None after `finish`.
@@ -144,7 +144,8 @@ class UpdateBatch(Generic[X]):
         """Return the updates of this block that are not completely delivered.
 
         Args:
-            entered: Whether delivery of this block has started. If so, the changes before its first item are delivered.
+            entered: Whether delivery of this block has started. If so, the changes that precede its first item count as
+                delivered.
         """
         if self._covered is None:
             return [*self._changes[self.at :]]
@@ -372,7 +373,9 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
 
 def _cover(items: Sequence[Any], covered: list[Sequence[Change]], settled: Sequence[Change]) -> None:
-    """Record that the `settled` updates are completely delivered when the caller has received the last of the items."""
+    """Record which updates are completely delivered: once the caller has received the last of `items`, these are the
+    updates in `settled`.
+    """
     covered += [()] * (len(items) + 1 - len(covered))
     if settled:
         covered[-1] = (*covered[-1], *settled)

@@ -33,7 +33,7 @@ from tidewire.protocol.strict_json import StrictJsonError, check
 __all__ = ["DiffError", "IntegrityError", "JsonValue", "Op", "StableError", "UnknownOpError", "apply", "diff"]
 
 _OP_BYTES: Final = 10
-"""Size of an op without its path and its value (`["s","",],`), in bytes."""
+"""Bytes that an op takes in addition to its path and its value, for example `["s","",],`."""
 
 
 def diff(old: JsonValue, new: JsonValue) -> list[Op]:

@@ -145,7 +145,7 @@ class Follower:
     repeats: int = 0
     """Number of events that were ignored because they had already been applied."""
     resyncs: int = 0
-    """Number of resyncs. It is reset to zero after `RESYNC_HEALED` events were applied without a resync."""
+    """Number of resyncs since a series of `RESYNC_HEALED` events was last applied without a resync."""
     max_state_bytes: int = MAX_STATE_BYTES
     """Maximum size of the state as JSON, in bytes. The module `document.state_size` describes how it is measured."""
     _room: int = 0

@@ -108,7 +108,8 @@ def _name(known: Any, name: str) -> str:
 def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
     """Raise an error if two keys have the same name in JSON.
 
-    If all names differ, no error is raised. Members are then missing only because a model excludes them on purpose.
+    A dict with two such keys loses a member when it is converted to JSON. A missing member alone is not an error,
+    because a model may exclude members on purpose.
 
     Raises:
         StrictJsonError: Two keys have the same name in JSON.

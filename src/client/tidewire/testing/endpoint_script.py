@@ -114,7 +114,7 @@ class Answer:
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Self:
         """Stream the tokens of a text generation, with one event per token.
 
-        The value has the lists that the input requests, such as `logprobs`.
+        If the input of a call requests further lists, such as `logprobs`, the value of the job contains them.
         """
         self.finish_reason = finish_reason
         self.steps += tokens

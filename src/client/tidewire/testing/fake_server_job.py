@@ -33,7 +33,10 @@ RETRY_MS = 1
 
 
 class Signal(Enum):
-    """Connection fault. Where the connection breaks or stalls, the response body yields this signal instead of bytes."""
+    """Connection fault.
+
+    The response body yields it instead of bytes at the position where the connection breaks or stalls.
+    """
 
     CUT = "cut"
     STALL = "stall"

@@ -229,9 +229,11 @@ def _parse_check(check: object) -> list[Any]:
     except PointerError as error:
         raise DiffError(f"check of {check[0][:200]!r}: {error}") from None
     if not is_count(check[1]):
-        raise DiffError(f"check of {check[0][:200]!r}: its length is not an integer ≥ 0")
+        raise DiffError(f"check of the text or array {check[0][:200]!r}: the length is not an integer ≥ 0")
     if len(check) == 3 and not (is_count(check[2]) and check[2] <= MAX_CRC):
-        raise DiffError(f"check of {check[0][:200]!r}: its CRC-32 is not an integer from 0 to 2^32 - 1")
+        raise DiffError(
+            f"check of the text {check[0][:200]!r}: the CRC-32 is not an integer from 0 to 2^32 - 1"
+        )
     return check
 
 

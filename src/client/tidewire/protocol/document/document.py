@@ -110,7 +110,10 @@ class Document(DiffApplier):
         self._rows: list[Rope | RopeArray] | None = None
         """Cache of the nodes of all columns, in order. It is cleared together with `_growing`."""
         self._sole: Rope | None = None
-        """Node of the column if the job has exactly one column, and it is a text. String diffs append to it directly."""
+        """If the job has exactly one column, and this column is a text, the node of this text.
+
+        String diffs append to the node directly.
+        """
         self._grown: list[Rope | RopeArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
