@@ -1,17 +1,19 @@
 """`tidewire codegen` with schemas that try to run code, read files or contact hosts."""
 
+import contextlib
 import http.server
 import json
 import sys
 import threading
 import types
-from contextlib import contextmanager
 
+import pydantic_core
 import pytest
 import typer.testing
 
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
+from tidewire import Client
 from tidewire.commands import cli, codegen, generated_code, schema_keywords
 from tidewire.errors import EndpointNotFoundError
 from tidewire.protocol.resources import Discovery, EndpointDescription
@@ -118,9 +120,7 @@ def test_annotations_and_unknown_formats_are_dropped():
         "$comment": CODE,
         "title": CODE,
         "type": "object",
-        "properties": {
-            "a": {"type": "string", "format": "ulid", "title": CODE, "deprecated": True, "readOnly": True}
-        },
+        "properties": {"a": {"type": "string", "format": "ulid", "title": CODE, "readOnly": True}},
     }
     assert run(generate(schema)).AInput(a="x").a == "x"
 
@@ -223,29 +223,26 @@ def test_a_hostile_text_is_never_executed(text):
         },
         "$defs": {text: {"type": "object", "description": text, "properties": {text: {"type": "string"}}}},
     }
-    for part in (*schema["properties"], "$defs", "description", "all"):
-        chosen = {"type": "object", "properties": {}} | {
-            key: value
-            for key, value in schema.items()
-            if part in {key, "all"} or (key == "properties" and part in value)
-        }
-        if part in schema["properties"]:
-            chosen["properties"] = {part: schema["properties"][part]}
+    members = schema["properties"]
+    for chosen in (
+        schema | {"properties": {name: members[name] for name in ("m", "e", "d")}, "$defs": {}},
+        {"type": "object", "properties": {text: members[text], "c": members["c"]}, "$defs": schema["$defs"]},
+        {"type": "object", "properties": {"p": members["p"]}},
+        {"type": "object", "properties": {"q": members["q"]}},
+    ):
         try:
             made = generate(chosen, name=text, server=text)
         except ValueError:
             continue
         assert not any(ord(sign) in {0x0C, 0x1B, 0x7F, 0x85, 0x9B, 0x202E} for sign in made)
-        try:
+        with contextlib.suppress(pydantic_core.SchemaError):  # such as an invalid pattern
             assert hasattr(run(made), "TypedClient")
-        except Exception as error:  # noqa: BLE001 - such as an invalid pattern
-            assert "hacked" not in str(error)
 
 
 @pytest.mark.parametrize(
     "name",
     ["str", "list", "int", "Any", "Literal", "Annotated", "Field", "AInput", "P", "BaseModel", "ConfigDict", "Final",
-     "model_config", "__annotations__", "__class__", "__init__", "_INPUTS", "TypedClient", "None", "\uff53\uff54\uff52"],
+     "model_config", "__annotations__", "__class__", "__init__", "_INPUTS", "TypedClient", "None"],
 )  # fmt: skip
 def test_a_member_with_the_name_of_a_type_does_not_make_its_default_an_annotation(name):
     """pydantic evaluates an annotation whose value is a string, and looks names up among the members of the class."""
@@ -266,6 +263,14 @@ def test_a_member_with_the_name_of_a_type_does_not_make_its_default_an_annotatio
         "$defs": {"P": {"type": "object", "properties": {name: {"type": "string", "default": CODE}}}},
     }
     assert hasattr(run(generate(schema)), "TypedClient")
+
+
+def test_a_member_that_python_reads_as_the_name_of_a_type_is_rejected():
+    """Python normalizes identifiers, so fullwidth letters spell `str`. The generator does not."""
+    wide = "\uff53\uff54\uff52"
+    schema = member() | {"properties": {wide: {"type": "string", "default": CODE}, "a": {"type": "string"}}}
+    with pytest.raises(generated_code.UnexpectedCodeError, match="an annotation"):
+        generate(schema)
 
 
 # ---- the syntax tree ---------------------------------------------------------------------------------------------
@@ -338,7 +343,7 @@ def test_a_bug_of_the_generator_writes_no_module(monkeypatch):
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-@contextmanager
+@contextlib.contextmanager
 def hostile_server(documents):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -398,15 +403,13 @@ def test_an_unknown_endpoint_gets_a_suggestion():
 
 
 def test_a_call_with_an_unknown_endpoint_gets_a_suggestion():
-    typed = run(generate(OBJECT, name="talk")).TypedClient(None)
+    typed = run(generate(OBJECT, name="talk")).TypedClient(Client("http://127.0.0.1:1"))
     for call in (typed.submit, typed.run, typed.map):
         with pytest.raises(EndpointNotFoundError, match=r"without an endpoint 'tolk'. Did you mean 'talk'\?"):
             call("tolk", [])
 
 
 def test_keys_and_shared_members_are_passed_on():
-    from tidewire import Client
-
     module = run(generate(OBJECT | {"required": ["x"]}, name="talk"))
     with FakeServer() as server:
         server.endpoint("talk").returns("hello")
@@ -418,5 +421,4 @@ def test_keys_and_shared_members_are_passed_on():
             assert [*mapped] == ["hello"]
         sent = server.submits
         assert [one.idempotency_key for one in sent[:2]] == ["k1", "k2"]
-        assert sent[2].idempotency_key.startswith("k3") or sent[2].idempotency_key
         assert sent[2].input == {"x": 1, "y": 2}

@@ -12,9 +12,15 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from tidewire.commands.terminal_escapes import visible
+
+_BUILTINS: Final = frozenset(
+    {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple"}
+)
 IMPORTED: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "__future__": frozenset({"annotations"}),
+        "builtins": _BUILTINS,
         "datetime": frozenset({"date", "datetime", "time", "timedelta"}),
         "decimal": frozenset({"Decimal"}),
         "ipaddress": frozenset({"IPv4Address", "IPv4Network", "IPv6Address", "IPv6Network"}),
@@ -45,9 +51,6 @@ IMPORTED: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 """Names that the models may import, by their modules."""
-_BUILTINS: Final = frozenset(
-    {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple"}
-)
 _CONFIG, _ALIAS = "pydantic.ConfigDict", "typing_extensions.TypeAliasType"
 _METADATA: Final = frozenset({"pydantic.Field", "pydantic.StringConstraints"})
 _BASES: Final = frozenset({"pydantic.BaseModel", "pydantic.RootModel"})
@@ -68,11 +71,19 @@ def check(source: str, imports: Iterable[str]) -> frozenset[str]:
         UnexpectedCodeError: The module contains any other code.
     """
     data = source.encode()
+    if visible(source) != source:
+        raise UnexpectedCodeError(
+            "the generated module contains control characters, which a schema may have in a pattern"
+        )
     # A comment such as `coding: utf-7` in one of the first two lines would make Python read another text than this one.
     if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
         raise UnexpectedCodeError("the generated module names another encoding than UTF-8")
     checker = _Checker({*imports, *(f"{module}.{name}" for module in IMPORTED for name in IMPORTED[module])})
-    for statement in ast.parse(data).body:
+    try:
+        statements = ast.parse(data).body
+    except SyntaxError as error:
+        raise UnexpectedCodeError(f"the generated module is not valid Python: {error}") from None
+    for statement in statements:
         checker.statement(statement)
     checker.check_types()
     return frozenset(checker.defined)
@@ -115,13 +126,17 @@ class _Checker:
         for each in node.names:
             if f"{module}.{each.name}" not in self._importable:
                 _reject(node, f"an import of {module}.{each.name}")
-            self._define(node, each.asname or each.name)
-            self._imported[each.asname or each.name] = f"{module}.{each.name}"
-        self.defined -= self._imported.keys()
+            name, full = each.asname or each.name, f"{module}.{each.name}"
+            if self._imported.get(name) != full:
+                self._check_new(node, name)
+                self._imported[name] = full
 
-    def _define(self, node: ast.stmt, name: str) -> None:
+    def _check_new(self, node: ast.stmt, name: str) -> None:
         if name in self.defined or name in self._imported or name in _BUILTINS or name.startswith("_"):
             _reject(node, f"a second meaning of the name {name!r}")
+
+    def _define(self, node: ast.stmt, name: str) -> None:
+        self._check_new(node, name)
         self.defined.add(name)
 
     # ---- classes -----------------------------------------------------------------------------------------------
