@@ -397,7 +397,7 @@ def codegen(
         import_module("datamodel_code_generator")
     except ImportError as error:
         raise _without_generator(error) from None
-    with _client(url, header) as (client, _):
+    with _client(url, header) as (client, screen):
         discovery = client.discover()
         offered = [each.name for each in discovery.endpoints]
         described = [_described(client, name, offered) for name in dict.fromkeys(endpoint or offered)]
@@ -406,7 +406,7 @@ def codegen(
         except ImportError as error:
             raise _without_generator(error) from None
         if output is None:
-            sys.stdout.write(text)
+            screen.write(text)
             return
         try:
             output.write_text(text, encoding="utf-8")

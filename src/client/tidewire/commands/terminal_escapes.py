@@ -1,7 +1,11 @@
-"""`visible`, through which every text that did not come from this program passes on its way to a terminal."""
+"""`visible` and `visible_json`, which escape the control characters of texts that did not come from this program.
 
+Everything that a command shows on a terminal passes through one of the two. Text that a command writes to a pipe does not.
+"""
+
+import json
 import re
-from typing import Final
+from typing import Any, Final
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that act on a terminal: the control characters of ASCII and Latin-1 except tab and line feed, the line
@@ -15,6 +19,15 @@ def visible(text: str) -> str:
     lines that other programs have printed.
     """
     return _CONTROL.sub(_escaped, text)
+
+
+def visible_json(value: Any, *, indent: int | None = None) -> str:
+    """Serialize a value as compact or indented JSON, in which control characters are escaped as JSON escapes them. The
+    text is equivalent JSON, so it is suitable for pipes as well.
+    """
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, ensure_ascii=False, separators=separators, indent=indent)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _escaped(match: re.Match[str]) -> str:
