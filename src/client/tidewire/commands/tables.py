@@ -70,7 +70,7 @@ def server(discovery: Discovery) -> Iterator[Any]:
     yield endpoints
     limits = Table("limit", "", box=None, pad_edge=False)
     for name, value in discovery.limits.model_dump().items():
-        limits.add_row(name, f"{value:,}".replace(",", " "))
+        limits.add_row(name, "no limit" if value is None else f"{value:,}".replace(",", " "))
     yield limits
 
 

@@ -1,8 +1,7 @@
 """Workarounds for bugs in httpx and httpcore. Remove a workaround when a release has fixed the bug in the column
 `upstream`.
 
-`Pool` also reduces the work for each request. It caches parsed URLs, and does not search for cookies in responses
-without Set-Cookie.
+`Pool` also stores no cookies, and reduces the work for each request by caching parsed URLs.
 
 | workaround | bug | upstream |
 |---|---|---|
@@ -64,14 +63,13 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
             await self._response.aclose()
 
 
-class _Cookies(httpx.Cookies):
-    """Cookie jar that skips responses without Set-Cookie. httpx's own cookie jar parses the URL of the request twice
-    for such a response.
+class _NoCookies(httpx.Cookies):
+    """Cookie jar that stores no cookies. Clients that `with_options` returns share one pool, so that a cookie would let
+    callers with different credentials share one session of a gateway.
     """
 
     def extract_cookies(self, response: httpx.Response) -> None:
-        if "set-cookie" in response.headers:
-            super().extract_cookies(response)
+        """Do nothing."""
 
 
 class Pool(httpx.AsyncClient):
@@ -79,7 +77,7 @@ class Pool(httpx.AsyncClient):
 
     def __init__(self, **members: Any) -> None:
         super().__init__(**members)
-        self._own_cookies = _Cookies()
+        self._own_cookies = _NoCookies()
 
     @property  # type: ignore[misc] # httpx's setter would replace the jar by a plain `httpx.Cookies`
     def cookies(self) -> httpx.Cookies:
