@@ -106,9 +106,9 @@ def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescripti
     for name in without:
         text = text.replace(f'TypeAliasType("{name}", Any)', f'TypeAliasType("{name}", JsonValue)')
     defined = generated_code.check(text, imports)
-    for each in found:
-        if not {each.input, each.value} <= defined:
-            raise ValueError(f"cannot generate models for the endpoint {each.name!r:.100}: a type is missing")
+    for one in found:
+        if not {one.input, one.value} <= defined:
+            raise ValueError(f"cannot generate models for the endpoint {one.name!r:.100}: a type is missing")
     return f"{text.rstrip()}\n\n{classes}"
 
 
