@@ -78,7 +78,9 @@ def check(source: str, imports: Iterable[str]) -> frozenset[str]:
     # A comment such as `coding: utf-7` in one of the first two lines would make Python read another text than this one.
     if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
         raise UnexpectedCodeError("the generated module names another encoding than UTF-8")
-    checker = _Checker({*imports, *(f"{module}.{name}" for module in IMPORTED for name in IMPORTED[module])})
+    checker = _CodeChecker(
+        {*imports, *(f"{module}.{name}" for module in IMPORTED for name in IMPORTED[module])}
+    )
     try:
         statements = ast.parse(data).body
     except SyntaxError as error:
@@ -89,7 +91,7 @@ def check(source: str, imports: Iterable[str]) -> frozenset[str]:
     return frozenset(checker.defined)
 
 
-class _Checker:
+class _CodeChecker:
     def __init__(self, importable: set[str]) -> None:
         self.defined: set[str] = set()
         self._importable = importable

@@ -1,6 +1,6 @@
 """Checks the JSON Schemas of a server before the code generator reads them.
 
-datamodel-code-generator has keywords of its own, such as `x-python-type` and `customTypePath`, whose values it writes into
+datamodel-code-generator has more keywords, such as `x-python-type` and `customTypePath`, whose values it writes into
 the generated module as code. It also resolves `$dynamicRef` to files and to other hosts. Only the keywords in the tables
 of this module reach the generator. A schema with any other keyword is rejected.
 """
@@ -121,13 +121,13 @@ def checked(schema: Any, what: str) -> Any:
         SchemaError: The schema contains an unknown keyword, a malformed subschema, or a reference that does not lead to
             one of its own subschemas. The message contains the JSON pointer and the keyword.
     """
-    checker = _Checker(what)
+    checker = _SchemaChecker(what)
     copy = checker.copy(schema, "")
     checker.check_references()
     return copy
 
 
-class _Checker:
+class _SchemaChecker:
     def __init__(self, what: str) -> None:
         self._what = what
         self._subschemas: set[str] = set()
