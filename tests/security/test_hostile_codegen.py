@@ -125,6 +125,21 @@ def test_annotations_and_unknown_formats_are_dropped():
     assert run(generate(schema)).AInput(a="x").a == "x"
 
 
+@pytest.mark.parametrize("keyword", ["minItems", "maxItems"])
+def test_a_tuple_has_a_maximum_size(keyword):
+    def schema(size):
+        return {"type": "array", "prefixItems": [{"type": "integer"}], "minItems": 1000, "maxItems": 1000} | {
+            keyword: size
+        }
+
+    assert hasattr(run(generate(schema(1000))), "AInput")
+    for size in (1001, 10**9, 1e9):
+        with pytest.raises(
+            schema_keywords.SchemaError, match=f"has the keyword '{keyword}' above 1000 next to 'prefixItems'"
+        ):
+            generate(schema(size))
+
+
 # ---- references --------------------------------------------------------------------------------------------------
 
 

@@ -101,6 +101,10 @@ FORMATS: Final = frozenset(
 """Formats for which the generated module has a type. JSON Schema treats `format` as an annotation, so other formats are
 dropped."""
 
+MAX_TUPLE: Final = 1000
+"""Maximum of `minItems` and `maxItems` next to `prefixItems`. The generator writes each element of such an array into the
+module, so a larger number would fill the memory."""
+
 _POINTER: Final = re.compile(r"#(?:/(?!\.\.?(?:/|\Z))[A-Za-z0-9_$.-]+)*")
 """Pattern of references that all resolvers understand in the same way: without escapes, and without the segments `.` and
 `..`. With another spelling, a reference could pass the check and make the generator read data as a schema."""
@@ -140,6 +144,11 @@ class _SchemaChecker:
         if not isinstance(schema, dict):
             raise self._error(pointer, "is not a schema")
         self._subschemas.add(f"#{pointer}")
+        for keyword in ("minItems", "maxItems") if "prefixItems" in schema else ():
+            if not isinstance(size := schema.get(keyword, 0), int) or size > MAX_TUPLE:
+                raise self._error(
+                    pointer, f"has the keyword {keyword!r} above {MAX_TUPLE} next to 'prefixItems'"
+                )
         copy: dict[str, Any] = {}
         for keyword, value in schema.items():
             if keyword in VALUES:
