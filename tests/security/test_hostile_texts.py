@@ -1,5 +1,6 @@
 """Texts of a hostile server on a terminal and in a pipe: control characters, markup of rich, commands to copy."""
 
+import io
 import json
 import os
 import pty
@@ -7,8 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from support.scripted_server import (
     STREAM,
@@ -24,6 +27,7 @@ from support.scripted_server import (
     snapshot,
     state,
 )
+from tidewire.commands import tables
 from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire_conformance.report import failure_evidence
 
@@ -173,6 +177,16 @@ def test_a_pipe_receives_the_text_unchanged():
         command = [sys.executable, "-m", "tidewire", "attach", server.url, "text"]
         written = subprocess.run(command, capture_output=True, timeout=30, check=True).stdout
     assert written == BAD.encode() + b"\n"
+
+
+def test_tokens_of_a_hostile_server_are_shown():
+    other = SimpleNamespace(text=BAD, id=2, logprob=1e300)
+    token = SimpleNamespace(text=BAD, id=1, logprob=1e300, rank=1, alternatives=[other])
+    console = Console(file=io.StringIO(), width=2000)
+    console.print(tables.tokens([token]))
+    shown = console.file.getvalue()
+    assert visible(shown) == shown
+    assert "100.0%" in shown
 
 
 def test_every_control_character_is_escaped_and_no_other_character():

@@ -42,11 +42,16 @@ def tokens(found: Iterable[Token]) -> Table:
         others = [one for one in token.alternatives if one.id != token.id]
         table.add_row(
             _text(repr(token.text)),
-            "" if token.logprob is None else f"{math.exp(token.logprob):.1%}",
+            "" if token.logprob is None else _percent(token.logprob),
             "" if token.rank is None else str(token.rank),
-            _text(", ".join(f"{one.text!r} {math.exp(one.logprob):.1%}" for one in others)),
+            _text(", ".join(f"{one.text!r} {_percent(one.logprob)}" for one in others)),
         )
     return table
+
+
+def _percent(logprob: float) -> str:
+    # A faulty server may send a log-probability above 0, and `exp` of a large number overflows.
+    return f"{math.exp(min(logprob, 0.0)):.1%}"
 
 
 def _text(text: str, style: str = "") -> Text:
