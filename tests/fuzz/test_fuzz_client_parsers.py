@@ -31,7 +31,7 @@ from tidewire.protocol.follower import Follower
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobList, JobResource
 from tidewire.protocol.sse import Event
 
-LONG = 200
+LONG = 100
 """Factor between the numbers of examples in `make slow` and in `make test`."""
 
 texts = st.text(max_size=12)
