@@ -251,6 +251,19 @@ def test_httpcore_emits_the_trace_event(event):
         assert isinstance(traced[event]["return_value"], httpcore.AsyncNetworkStream)
 
 
+def test_httpcore_reads_the_head_of_a_response_in_the_method_that_is_replaced():
+    receive = inspect.unwrap(httpcore.AsyncHTTP11Connection._receive_response_headers)
+    assert inspect.iscoroutinefunction(receive)
+    assert list(inspect.signature(receive).parameters) == ["self", "request"]
+
+
+def test_the_method_next_event_of_h11_can_be_replaced_in_one_object():
+    http = h11.Connection(h11.CLIENT)
+    http.next_event = lambda: None
+    del http.next_event
+    assert inspect.ismethod(http.next_event)
+
+
 def test_httpx_has_the_stream_method_that_is_replaced():
     assert inspect.isfunction(httpx.AsyncClient.stream)
     stream_parameters = inspect.signature(httpx.AsyncClient.stream).parameters

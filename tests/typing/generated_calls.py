@@ -2,7 +2,7 @@
 
 from typing import assert_type
 
-from tidewire import AsyncClient, AsyncJob, Client, Job
+from tidewire import AsyncClient, AsyncJob, BatchJob, Client, Job
 
 from .generated_module import PointInput, PointValue, TalkInput, TypedAsyncClient, TypedClient
 
@@ -14,6 +14,11 @@ def blocking(client: Client) -> None:
     assert_type(typed.run("talk", TalkInput(words=1)), str)
     assert_type(typed.submit_batch("point", [PointInput(x=1)]).results()[0].x, float)
     for value in typed.map("point", [PointInput(x=1)]):
+        assert_type(value, PointValue)
+    assert_type(typed.submit("point", PointInput(x=1), idempotency_key="k"), Job[PointValue])
+    assert_type(typed.run("talk", TalkInput(words=1), idempotency_key="k"), str)
+    assert_type(typed.submit_batch("point", [], idempotency_key="k", shared={"x": 1}), BatchJob[PointValue])
+    for value in typed.map("point", [], idempotency_key="k", shared={"x": 1}):
         assert_type(value, PointValue)
     typed.submit("point", TalkInput())  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
     typed.submit("nope", TalkInput())  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]

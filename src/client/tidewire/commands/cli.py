@@ -6,6 +6,7 @@ It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `describe` and `c
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from tidewire.commands.follow_job import INTERRUPTED, follow
 from tidewire.commands.plugins import USAGE, Commands
 from tidewire.commands.read_inputs import read_headers, read_input, read_lines, read_words
 from tidewire.errors import (
+    EndpointNotFoundError,
     InvalidValueError,
     ItemFailedError,
     JobCancelledError,
@@ -28,6 +30,7 @@ from tidewire.errors import (
     TidewireError,
 )
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
+from tidewire.protocol.resources import EndpointDescription
 from tidewire.sync import Client
 from tidewire.types import UNSET
 
@@ -394,21 +397,33 @@ def codegen(
         import_module("datamodel_code_generator")
     except ImportError as error:
         raise _without_generator(error) from None
-    with _client(url, header) as (client, _):
+    with _client(url, header) as (client, screen):
         discovery = client.discover()
-        names = endpoint or [each.name for each in discovery.endpoints]
-        described = [client.describe(name) for name in dict.fromkeys(names)]
+        offered = [each.name for each in discovery.endpoints]
+        described = [_described(client, name, offered) for name in dict.fromkeys(endpoint or offered)]
         try:
             text = generated.module(client.url, discovery, described)
         except ImportError as error:
             raise _without_generator(error) from None
         if output is None:
-            sys.stdout.write(text)
+            screen.write(text)
             return
         try:
             output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ValueError(f"-o {output}: {error.strerror}") from None
+
+
+def _described(client: Client, name: str, offered: list[str]) -> EndpointDescription:
+    """Return the description of an endpoint that the server offers under this name."""
+    if name not in offered:
+        near = get_close_matches(name, offered, n=1)
+        advice = f"Did you mean {near[0]!r}?" if near else f"This server has: {', '.join(offered)}."
+        raise EndpointNotFoundError(f"the server has no endpoint {name!r}", advice=advice)
+    found = client.describe(name)
+    if found.name != name:
+        raise ProtocolError(f"the server describes the endpoint {name!r} under the name {found.name!r}")
+    return found
 
 
 def _without_generator(error: ImportError) -> typer.Exit:

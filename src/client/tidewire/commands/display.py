@@ -1,11 +1,11 @@
 """Output of the commands to the terminal.
 
 The commands write results to standard output. They write progress, notes and errors to standard error, so that a pipe
-receives only the results.
+receives only the results. Texts of the server pass through `visible` on their way to a terminal. `Text` objects, instead
+of strings, keep rich from reading these texts as markup.
 """
 
 import io
-import json
 import os
 import sys
 import time
@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 from rich.console import Console
-from rich.markup import escape
+from rich.highlighter import JSONHighlighter
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
-from tidewire.commands.tables import compact
+from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.jobs.map_work import MapProgress
 from tidewire.protocol.messages import Progress, Queue
 
@@ -53,6 +54,7 @@ class Screen:
                 sys.stdout.reconfigure(errors="replace")
             else:
                 sys.stdout.reconfigure(encoding="utf-8")
+        self._stdout_is_terminal = sys.stdout.isatty()
         self.out: Console = _Output(highlight=False, soft_wrap=True)
         self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._status: Status | None = None
@@ -71,7 +73,7 @@ class Screen:
         if not self.err.is_terminal:
             yield
             return
-        with self.err.status(for_what, spinner="dots") as status:
+        with self.err.status(Text(visible(for_what)), spinner="dots") as status:
             self._status = status
             try:
                 yield
@@ -82,7 +84,7 @@ class Screen:
         """Show the queue position or the progress of a job."""
         line = _line(message)
         if self._status is not None:
-            self._status.update(line)
+            self._status.update(Text(visible(line)))
             return
         now = time.monotonic()
         if isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY:
@@ -92,11 +94,11 @@ class Screen:
             self.note(line)
 
     def write(self, text: str) -> None:
-        """Write text to standard output, and flush standard output."""
+        """Write text to standard output, and flush standard output. A pipe receives the text unchanged."""
         if self._status is not None:
             self._status.stop()
         self._open_line = not text.endswith("\n")
-        sys.stdout.write(text)
+        sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
         sys.stdout.flush()
 
     def note_retraction(self, count: int) -> None:
@@ -110,7 +112,7 @@ class Screen:
     def show(self, value: JsonValue) -> None:
         """Show an intermediate value next to the spinner, if the spinner is visible."""
         if self._status is not None:
-            self._status.update(escape(compact(value)[: max(20, self.err.width - 6)]))
+            self._status.update(Text(visible_json(value)[: max(20, self.err.width - 6)]))
 
     def end_line(self) -> None:
         """Write a line break, unless the output already ends with a line break."""
@@ -119,7 +121,7 @@ class Screen:
 
     def json(self, value: Any) -> None:
         """Write a value as one line of compact JSON."""
-        sys.stdout.write(compact(value) + "\n")
+        sys.stdout.write(visible_json(value) + "\n")
         sys.stdout.flush()
 
     def value(self, value: JsonValue) -> None:
@@ -130,7 +132,7 @@ class Screen:
         if isinstance(value, str):
             self.write(value if value.endswith("\n") else value + "\n")
         elif self.live:
-            self.out.print_json(json.dumps(value), ensure_ascii=False)
+            self.out.print(JSONHighlighter()(Text(visible_json(value, indent=2))))
         else:
             self.json(value)
 
@@ -162,12 +164,12 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Print a line of information to standard error."""
-        self.err.print(text, style="dim", markup=False)
+        self.err.print(Text(visible(text)), style="dim")
 
     def error(self, text: str) -> None:
         """Print an error message to standard error."""
         self.end_line()
-        self.err.print("tidewire: " + text, style="red" if self.err.is_terminal else "", markup=False)
+        self.err.print(Text("tidewire: " + visible(text)), style="red" if self.err.is_terminal else "")
 
 
 def discard_output() -> None:

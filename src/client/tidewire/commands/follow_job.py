@@ -1,5 +1,6 @@
 """Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
+import shlex
 from typing import Any, Final
 
 import typer
@@ -28,15 +29,15 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        screen.note(
-            f"interrupted; the job keeps running. To attach to the job, run: tidewire attach {client.url} {job.id}"
-        )
+        screen.note(f"interrupted; the job keeps running. To attach to the job, run: {_attach(client, job)}")
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = (
-            f"The job keeps running. To attach to the job, run: tidewire attach {client.url} {job.id}"
-        )
+        error.advice = f"The job keeps running. To attach to the job, run: {_attach(client, job)}"
         raise
+
+
+def _attach(client: Client, job: Job[Any]) -> str:
+    return shlex.join(["tidewire", "attach", client.url, job.id])
 
 
 def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:

@@ -1,20 +1,19 @@
-"""Tables for the terminal, which show jobs, tokens, the endpoints and limits of a server, or the schemas of an endpoint."""
+"""Tables for the terminal, which show jobs, tokens, the endpoints and limits of a server, or the schemas of an endpoint.
 
-import json
+All texts of the server are `Text` objects, because rich would read strings as markup.
+"""
+
 import math
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.jobs.tokens import Token
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
-
-
-def compact(value: Any) -> str:
-    """Serialize a value as JSON on one line, without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def jobs(found: Iterable[JobResource]) -> Table:
@@ -24,7 +23,7 @@ def jobs(found: Iterable[JobResource]) -> Table:
         table.add_column(name, no_wrap=True, overflow="ignore")
     for job in found:
         table.add_row(
-            job.id, escape(job.endpoint), job.status, _time(job.created_at), _time(job.ended_at or "")
+            *map(_text, (job.id, job.endpoint, job.status, _time(job.created_at), _time(job.ended_at or "")))
         )
     return table
 
@@ -42,12 +41,22 @@ def tokens(found: Iterable[Token]) -> Table:
     for token in found:
         others = [one for one in token.alternatives if one.id != token.id]
         table.add_row(
-            escape(repr(token.text)),
-            "" if token.logprob is None else f"{math.exp(token.logprob):.1%}",
+            _text(repr(token.text)),
+            "" if token.logprob is None else _percent(token.logprob),
             "" if token.rank is None else str(token.rank),
-            escape(", ".join(f"{one.text!r} {math.exp(one.logprob):.1%}" for one in others)),
+            _text(", ".join(f"{one.text!r} {_percent(one.logprob)}" for one in others)),
         )
     return table
+
+
+def _percent(logprob: float) -> str:
+    # A faulty server may send a log-probability above 0, and `exp` of a large number overflows.
+    return f"{math.exp(min(logprob, 0.0)):.1%}"
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return a server's text as it is shown on a terminal."""
+    return Text(visible(text), style)
 
 
 def _time(stamp: str) -> str:
@@ -56,42 +65,47 @@ def _time(stamp: str) -> str:
 
 def server(discovery: Discovery) -> Iterator[Any]:
     """Yield the parts of the text that describes a server: its name, its endpoints and its limits."""
-    yield f"[bold]{escape(discovery.server)}[/bold], {discovery.protocol}, durability: {discovery.durability}"
+    yield _text(discovery.server, "bold").append_text(
+        Text(f", {visible(discovery.protocol)}, durability: {discovery.durability}", "not bold")
+    )
     endpoints = Table("endpoint", "description", box=None, pad_edge=False)
     for endpoint in discovery.endpoints:
-        optional = " [dim](input optional)[/dim]" if endpoint.defaults else ""
-        endpoints.add_row(escape(endpoint.name), escape(endpoint.summary) + optional)
+        optional = (" (input optional)", "dim") if endpoint.defaults else ""
+        endpoints.add_row(_text(endpoint.name), Text.assemble(visible(endpoint.summary), optional))
     yield endpoints
     limits = Table("limit", "", box=None, pad_edge=False)
     for name, value in discovery.limits.model_dump().items():
-        limits.add_row(name, f"{value:,}".replace(",", " "))
+        limits.add_row(name, "no limit" if value is None else f"{value:,}".replace(",", " "))
     yield limits
 
 
 def endpoint(description: EndpointDescription, url: str) -> Iterator[Any]:
     """Yield the parts of the text that describes an endpoint: its input, value type, capabilities and examples."""
-    yield f"[bold]{escape(description.name)}[/bold]  {escape(description.summary)}"
+    yield Text.assemble((visible(description.name), "bold"), f"  {visible(description.summary)}")
     if description.description:
-        yield escape(description.description)
-    schema = description.input_schema
+        yield _text(description.description)
+    schema: Any = description.input_schema
     members = Table("member", "type", "default", "description", box=None, pad_edge=False)
-    properties: Any = schema.get("properties") or {}
-    required: Any = schema.get("required") or []
+    properties = _object(schema.get("properties"))
+    required = _array(schema.get("required"))
     for name, member in properties.items():
         default = (
-            "[red]required[/red]"
+            Text("required", "red")
             if name in required
-            else escape(compact(member["default"]))
-            if "default" in member
+            else _text(visible_json(member["default"]))
+            if "default" in _object(member)
             else ""
         )
-        members.add_row(escape(name), escape(type_of(member, schema)), default, escape(_summary(member)))
-    yield members if properties else f"input: {escape(type_of(schema, schema))}"
-    yield f"value: {escape(type_of(description.value_schema, description.value_schema))}"
+        members.add_row(
+            _text(name), _text(type_of(member, schema)), default, _text(_summary(_object(member)))
+        )
+    yield members if properties else _text(f"input: {type_of(schema, schema)}")
+    yield _text(f"value: {type_of(description.value_schema, description.value_schema)}")
     supported = [name for name, value in description.capabilities.model_dump().items() if value]
-    yield f"capabilities: {', '.join(supported) or 'none'}"
+    yield Text(f"capabilities: {', '.join(supported) or 'none'}")
     for example in description.examples[:2]:
-        yield f"[dim]tidewire call {url} {escape(description.name)} --input '{escape(compact(example))}'[/dim]"
+        command = shlex.join(["tidewire", "call", url, description.name, "--input", visible_json(example)])
+        yield _text(command, "dim")
 
 
 def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
@@ -100,20 +114,32 @@ def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
         return "any"
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
-        return type_of((root.get("$defs") or {}).get(name), root, depth=depth + 1)
+        return type_of(_object(root.get("$defs")).get(name), root, depth=depth + 1)
     if "const" in schema:
-        return compact(schema["const"])
+        return visible_json(schema["const"])
     if "enum" in schema:
-        return " | ".join(compact(one) for one in schema["enum"])
+        return " | ".join(visible_json(one) for one in _array(schema["enum"]))
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return " | ".join(dict.fromkeys(type_of(one, root, depth=depth + 1) for one in schema[several]))
+            return " | ".join(
+                dict.fromkeys(type_of(one, root, depth=depth + 1) for one in _array(schema[several]))
+            )
     kind = schema.get("type", "any")
     if kind == "array":
         return f"array of {type_of(schema.get('items'), root, depth=depth + 1)}"
-    if kind == "object" and schema.get("properties"):
+    if kind == "object" and _object(schema.get("properties")):
         return "{" + ", ".join(schema["properties"]) + "}"
-    return kind if isinstance(kind, str) else " | ".join(kind)
+    return kind if isinstance(kind, str) else " | ".join(map(str, _array(kind)))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return a part of a schema that should be an object. A server's schema may be malformed."""
+    return value if isinstance(value, dict) else {}
+
+
+def _array(value: Any) -> list[Any]:
+    """Return a part of a schema that should be an array. A server's schema may be malformed."""
+    return value if isinstance(value, list) else []
 
 
 def _summary(member: Any) -> str:

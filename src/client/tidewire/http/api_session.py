@@ -11,7 +11,6 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar, cast
-from urllib.parse import quote
 
 import anyio
 from pydantic import BaseModel
@@ -31,7 +30,7 @@ from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
-from tidewire.http.urls import resolve, same_origin, split_credentials
+from tidewire.http.urls import path_segment, resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.backoff import Backoff
@@ -354,10 +353,11 @@ class ApiSession:
         return self._descriptions[endpoint]
 
     def endpoint_url(self, endpoint: str) -> str:
-        return f"{self.base}{API_ROOT}/endpoints/{quote(endpoint, safe='')}"
+        segment = path_segment(endpoint, "the name of an endpoint")
+        return f"{self.base}{API_ROOT}/endpoints/{segment}"
 
     def job_url(self, job_id: str) -> str:
-        return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
+        return f"{self.base}{API_ROOT}/jobs/{path_segment(job_id, 'the id of a job')}"
 
     async def _can_retry_submit(self, options: Options) -> bool:
         """Whether the client may retry a request to submit a job after the response was lost.

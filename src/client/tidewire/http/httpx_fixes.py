@@ -1,26 +1,34 @@
 """Workarounds for bugs in httpx and httpcore. Remove a workaround when a release has fixed the bug in the column
 `upstream`.
 
-`Pool` also reduces the work for each request. It caches parsed URLs, and does not search for cookies in responses
-without Set-Cookie.
+`Pool` also stores no cookies, and reduces the work for each request by caching parsed URLs.
 
 | workaround | bug | upstream |
 |---|---|---|
 | `OnePiece` | a request body is an async generator that a broken connection leaves open; trio warns about it | encode/httpx#3597, encode/httpx#3686 |
 | `Opening`, `Pool` | `AsyncClient.stream` nests two async generators; an event loop that ends while a stream is open closes both at once and prints an error | encode/httpx#3593, encode/httpcore#1019 |
 | `TlsCleanup` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
+| `bound_informational` | a request never ends if the server sends informational responses (1xx) without end: httpcore and h11 read them in a loop | not reported |
 | `repair`, `clean_up_tls` | httpx request hooks that install `OnePiece` and `TlsCleanup` | |
 """
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, Final
 
 import anyio
+import h11
 import httpx
 
 from tidewire.http.response import CLOSE_TIMEOUT
+
+MAX_INFORMATIONAL: Final = 100
+"""Maximum number of informational responses, such as `100 Continue`, that may precede the response to a request."""
+TOO_MANY_INFORMATIONAL: Final = f"more than {MAX_INFORMATIONAL} informational responses (status 1xx)"
+"""Message of the httpx.RemoteProtocolError for a request with more informational responses."""
+_BOUNDED: Final = "tidewire.bounded"
+"""Extension of the requests to which `bound_informational` applies."""
 
 
 class OnePiece(httpx.AsyncByteStream):
@@ -64,14 +72,13 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
             await self._response.aclose()
 
 
-class _Cookies(httpx.Cookies):
-    """Cookie jar that skips responses without Set-Cookie. httpx's own cookie jar parses the URL of the request twice
-    for such a response.
+class _NoCookies(httpx.Cookies):
+    """Cookie jar that stores no cookies. Clients that `with_options` returns share one pool, so that a cookie would let
+    callers with different credentials share one session of a gateway.
     """
 
     def extract_cookies(self, response: httpx.Response) -> None:
-        if "set-cookie" in response.headers:
-            super().extract_cookies(response)
+        """Do nothing."""
 
 
 class Pool(httpx.AsyncClient):
@@ -79,7 +86,8 @@ class Pool(httpx.AsyncClient):
 
     def __init__(self, **members: Any) -> None:
         super().__init__(**members)
-        self._own_cookies = _Cookies()
+        bound_informational()
+        self._own_cookies = _NoCookies()
 
     @property  # type: ignore[misc] # httpx's setter would replace the jar by a plain `httpx.Cookies`
     def cookies(self) -> httpx.Cookies:
@@ -111,8 +119,47 @@ class TlsCleanup:
                 await self._tcp_stream.aclose()
 
 
+def bound_informational() -> None:
+    """Make httpcore count the informational responses to this client's requests. Requests of other clients in the process
+    are not affected.
+
+    httpcore creates the objects that read responses deep inside its connection pools, so the method is replaced in their
+    class.
+    """
+    import httpcore  # noqa: PLC0415 - it imports every installed event loop library
+
+    connection_class: Any = httpcore.AsyncHTTP11Connection
+    receive = connection_class._receive_response_headers
+    if receive.__module__ == __name__:
+        return
+
+    @wraps(receive, assigned=())
+    async def _receive_response_headers(self: Any, request: Any) -> Any:
+        if _BOUNDED not in request.extensions:
+            return await receive(self, request)
+        http, count = self._h11_state, 0
+        next_event = http.next_event
+
+        def counted() -> Any:
+            nonlocal count
+            event = next_event()
+            count += type(event) is h11.InformationalResponse
+            if count > MAX_INFORMATIONAL:
+                raise httpcore.RemoteProtocolError(TOO_MANY_INFORMATIONAL)
+            return event
+
+        http.next_event = counted
+        try:
+            return await receive(self, request)
+        finally:
+            del http.next_event
+
+    connection_class._receive_response_headers = _receive_response_headers
+
+
 async def repair(request: httpx.Request) -> None:
     request.stream = OnePiece(request.content)
+    request.extensions[_BOUNDED] = True
 
 
 async def clean_up_tls(request: httpx.Request) -> None:

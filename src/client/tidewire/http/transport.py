@@ -34,7 +34,7 @@ from tidewire.http.connection_diagnosis import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.httpx_fixes import Pool, clean_up_tls, repair
+from tidewire.http.httpx_fixes import TOO_MANY_INFORMATIONAL, Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, broken_connection
 from tidewire.options import CONNECT_TIMEOUT, overlaid
@@ -306,6 +306,8 @@ class Transport:
         except httpx.ReadTimeout as error:
             raise SilenceTimeoutError("no response in time", where=where) from error
         except httpx.RemoteProtocolError as error:
+            if str(error) == TOO_MANY_INFORMATIONAL:
+                raise ProtocolError(f"the server sent {error}", where=where) from error
             if _is_cut(error):
                 raise TransportError(broken_connection(error), where=where) from error
             raise not_http(_address(url), str(error), where) from error

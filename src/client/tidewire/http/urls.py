@@ -8,7 +8,7 @@ make httpx send credentials to another host.
 import re
 from base64 import b64encode
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from tidewire.errors import ProtocolError, Where
 from tidewire.http.transport import join_url, origin
@@ -50,6 +50,22 @@ def resolve(base: str, reference: str) -> str:
         raise ProtocolError(
             f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
         ) from None
+
+
+def path_segment(name: str, what: str) -> str:
+    """Encode a name as one segment of a URL's path. Slashes and all other separators are percent-encoded.
+
+    Args:
+        name: The name, which may come from a server.
+        what: Kind of the name, for the error message.
+
+    Raises:
+        ValueError: The name is empty, `.` or `..`. Percent-encoding cannot keep the last two from leading to another path,
+            because URL parsers resolve `%2e%2e` like `..`.
+    """
+    if name in {"", ".", ".."}:
+        raise ValueError(f"{what} must not be {name!r}")
+    return quote(name, safe="")
 
 
 def last_segment(url: str) -> str:

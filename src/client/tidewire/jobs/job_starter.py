@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 
@@ -16,7 +16,7 @@ from tidewire.errors import (
     TidewireError,
 )
 from tidewire.http.api_session import ApiSession
-from tidewire.http.response import Connection
+from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
 from tidewire.jobs.batch_job import AsyncBatchJob
@@ -134,7 +134,7 @@ class JobStarter:
         else:
             job = self.session.read(JobResource, response, what="submitted job")
             name = job.endpoint
-            stream, initial = self._stream(job, response.url)
+            stream, initial = self._stream(job, response)
         return self._single(stream, None, shape, initial=initial, endpoint=name)
 
     async def submit_batch(
@@ -170,7 +170,7 @@ class JobStarter:
             )
             raise
         job = self.session.read(JobResource, response, what="submitted job")
-        stream, initial = self._stream(job, response.url)
+        stream, initial = self._stream(job, response)
         return AsyncBatchJob(self._batch(stream, None, shape, initial=initial))
 
     def map_work(
@@ -194,18 +194,17 @@ class JobStarter:
             ProtocolError: The response does not name the job.
         """
         headers = connection.headers
-        job_id = last_segment(headers.get("location", ""))
-        if not job_id:
-            await connection.aclose()
-            what = "the response to the submitted job is an event stream, but it has no Location header that names the job"
-            advice = "The job may be running. Look for the job in client.jobs(), if the server can list jobs."
-            raise ProtocolError(what, where=connection.where(), advice=advice)
         link = headers.get("content-location")
         try:
+            job_id = last_segment(headers.get("location", ""))
             stream = self._stream_of(job_id, events=None if link is None else (connection.url, link))
         except ProtocolError:
             await connection.aclose()
             raise
+        except ValueError as error:
+            await connection.aclose()
+            what = f"the response to the submitted job is an event stream, but it has no Location header that names the job: {error}"
+            raise ProtocolError(what, where=connection.where(), advice=_MAYBE_RUNNING) from None
         await stream.adopt_response(connection)
         return stream
 
@@ -259,7 +258,10 @@ class JobStarter:
             raise CheckpointError(
                 f"the checkpoint belongs to {checkpoint.url}, not to {self.session.base}", advice=advice
             )
-        stream = self._stream_of(checkpoint.job)
+        try:
+            stream = self._stream_of(checkpoint.job)
+        except ValueError as error:
+            raise CheckpointError(f"the checkpoint is not valid: {error}") from None
         if checkpoint.cursor is None or checkpoint.state is None:
             return stream, None
         cursor = Cursor.parse(checkpoint.cursor)
@@ -310,9 +312,18 @@ class JobStarter:
             shape=shape,
         )
 
-    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
-        """Create the stream of a job that was just submitted. The stream starts from the state in the response."""
-        stream = self._stream_of(job.id, events=(base, job.links.events))
+    def _stream(self, job: JobResource, response: Response) -> tuple[JobStream, Applied | None]:
+        """Create the stream of a job that was just submitted. The stream starts from the state in the response.
+
+        Raises:
+            ProtocolError: The id of the job cannot be part of a URL.
+        """
+        try:
+            stream = self._stream_of(job.id, events=(response.url, job.links.events))
+        except ValueError as error:
+            raise ProtocolError(
+                f"the server started a job, but {error}", where=response.where(), advice=_MAYBE_RUNNING
+            ) from None
         initial = stream.follower.adopt(job)
         return stream, initial if isinstance(initial, Applied) else None
 
@@ -331,6 +342,11 @@ class JobStarter:
             f"{job_url}/events" if events is None else session.same_origin_link(*events, f"{job_url}/events")
         )
         return JobStream(session, follower, self.options, job_url=job_url, events_url=events_url)
+
+
+_MAYBE_RUNNING: Final = (
+    "The job may be running. Look for the job in client.jobs(), if the server can list jobs."
+)
 
 
 async def _close(running: set[AsyncBatchJob[Any]], transport: Transport) -> None:

@@ -30,7 +30,8 @@ _MEMBER_CONTEXT = 40, 100
 _NAME = re.compile("[A-Za-z_]{3,}")
 _MAX_ARGUMENT_BYTES = 2000
 """Maximum size, in bytes, of a request body that is printed in a curl command. A longer body is replaced by `@BODY`."""
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters except tab and line feed, and Unicode's line separators and controls of the writing direction."""
 _IMPLIED_HEADERS = frozenset({"host", "content-length"})
 """Request headers that curl sets by itself, so reports omit them."""
 _UNINTERESTING_HEADERS = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})
@@ -52,7 +53,12 @@ def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
 
 def visible(text: str) -> str:
     """Escape control characters, because bytes from a server could otherwise move the cursor of the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def failure_text(verdict: Verdict, assertion: Assertion) -> str:

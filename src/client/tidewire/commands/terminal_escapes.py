@@ -1,0 +1,35 @@
+"""`visible` and `visible_json`, which escape the control characters of texts that did not come from this program.
+
+Everything that a command shows on a terminal passes through one of the two. Text that a command writes to a pipe does not.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that act on a terminal: the control characters of ASCII and Latin-1 except tab and line feed, the line
+separators of Unicode, and the controls of the writing direction, with which a text can show its parts in another order."""
+
+
+def visible(text: str) -> str:
+    r"""Write control characters as escapes such as `\x1b` and `\u202e`.
+
+    A text from a server could otherwise change the title of the terminal, write to the clipboard, or erase and replace
+    lines that other programs have printed.
+    """
+    return _CONTROL.sub(_escaped, text)
+
+
+def visible_json(value: Any, *, indent: int | None = None) -> str:
+    """Serialize a value as compact or indented JSON, in which control characters are escaped as JSON escapes them. The
+    text is equivalent JSON, so it is suitable for pipes as well.
+    """
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, ensure_ascii=False, separators=separators, indent=indent)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
