@@ -78,16 +78,17 @@ def main() -> None:
             "`python bench/end_to_end.py`. The targets for streams of 20,000 tokens are 10 × the tokens per second of sse-starlette\n"
             "and 30 × those of gradio.\n"
             "\n"
-            "For single tokens, the first target is met in CPU time but missed in tokens per second (see the table). A token of a stream of 20,000\n"
-            "tokens takes 2.0 µs of CPU. The function that produces the tokens takes 1.3 µs (64 %), because it runs the event loop\n"
-            "once for each token. `Stream.append` takes 0.3 µs (16 %), the client 0.2 µs (10 %), and the commits, the sends and the\n"
-            "start and end of the job 0.2 µs (10 %). The two sides share two cores: sse-starlette, with 29 µs per token, uses both,\n"
-            "and tidewire waits for the function on one of them. With the function and `append` alone, the server would reach 9 to 10\n"
-            "× the tokens per second of sse-starlette. A job also has a fixed cost of about 3 ms of CPU in both processes. In streams\n"
-            "of 2,000 tokens, this cost is 45 % of the CPU, and the function is 36 %, `append` 9 %, and the rest 10 %.\n"
+            "For single tokens, the first target is met in CPU time but missed in tokens per second (see the table). A token of a\n"
+            "stream of 20,000 tokens takes 2.0 µs of CPU. The function that produces the tokens takes 1.3 µs (64 %), because it runs\n"
+            "the event loop once for each token. `Stream.append` takes 0.3 µs (16 %), the client 0.2 µs (10 %), and the commits, the\n"
+            "sends and the start and end of the job 0.2 µs (10 %). The two sides share two cores: sse-starlette, with 29 µs per token,\n"
+            "uses both, and tidewire waits for the function on one of them. With the function and `append` alone, the server would\n"
+            "reach 9 to 10 × the tokens per second of sse-starlette. A job also has a fixed cost of about 3 ms of CPU in both\n"
+            "processes. In streams of 2,000 tokens, this cost is 45 % of the CPU, and the function is 36 %, `append` 9 %, and the rest\n"
+            "10 %.\n"
             "\n"
-            "A faster `append` is not in sight: it takes the writer's lock, checks the piece and the size limits, and adds the piece to\n"
-            "a list. Fewer coroutines around the function saved 0.04 µs per token.",
+            "A much faster `append` is unlikely: it takes the writer's lock, checks the piece and the size limits, and adds the piece\n"
+            "to a list. Removing one coroutine around the function saved 0.04 µs per token.",
             tables.end_to_end,
         ),
         section(
