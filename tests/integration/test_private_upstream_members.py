@@ -24,7 +24,6 @@ from support.reference_server import QUICK
 from tidewire import AsyncClient
 from tidewire.http import fast_body_reader, httpx_fixes
 from tidewire.http.fast_body_reader import FastBody
-from tidewire.http.joined_writes import JoinedWrites
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn import uvicorn_internals, uvicorn_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
@@ -258,16 +257,6 @@ def test_httpx_has_the_stream_method_that_is_replaced():
     assert list(stream_parameters)[:3] == list(inspect.signature(httpx_fixes.Pool.stream).parameters)[:3]
 
 
-@pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:1"])
-def test_an_httpx_transport_has_a_pool_with_a_backend(proxy):
-    client = httpx.AsyncClient(proxy=proxy, trust_env=False)
-    transports = [client._transport, *client._mounts.values()]
-    assert len(transports) == (1 if proxy is None else 2)
-    for transport in transports:
-        assert isinstance(transport._pool, httpcore.AsyncConnectionPool)
-        assert isinstance(transport._pool._network_backend, httpcore.AsyncNetworkBackend)
-
-
 # ---- the fast paths ------------------------------------------------------------------------------------------------
 
 
@@ -306,16 +295,3 @@ def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url
     assert b"event:done" in b"".join(decoded), (
         "no chunk was read directly: httpx's layers are no longer recognized"
     )
-
-
-def test_the_client_joins_the_writes_of_a_request(server_url, monkeypatch):
-    parts, write = [], JoinedWrites.write
-
-    async def recorded(stream, buffer, timeout=None):
-        parts.append(buffer)
-        await write(stream, buffer, timeout)
-
-    monkeypatch.setattr(JoinedWrites, "write", recorded)
-    assert follow(server_url, 20) == "word " * 20
-    assert parts[0].startswith(b"POST "), "httpcore does not write a request in parts anymore"
-    assert parts[2] == b"", "httpcore does not write the end of a body anymore"

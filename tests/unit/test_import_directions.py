@@ -89,7 +89,6 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
         "tidewire.http.httpx_fixes",
-        "tidewire.http.joined_writes",
         "tidewire.testing.fake_transport",
     }
     http = ["httpx", "httpx_sse", "httpcore", "h11"]

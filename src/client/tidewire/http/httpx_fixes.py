@@ -1,8 +1,8 @@
 """Workarounds for bugs in httpx and httpcore. Remove a workaround when a release has fixed the bug in the column
 `upstream`.
 
-`Pool` also reduces the work for each request. It sends the head and the body of a request together
-(`tidewire.http.joined_writes`), caches parsed URLs, and does not search for cookies in responses without Set-Cookie.
+`Pool` also reduces the work for each request. It caches parsed URLs, and does not search for cookies in responses
+without Set-Cookie.
 
 | workaround | bug | upstream |
 |---|---|---|
@@ -75,15 +75,10 @@ class _Cookies(httpx.Cookies):
 
 
 class Pool(httpx.AsyncClient):
-    """httpx's client with the workarounds of this module, joined writes and a cache of parsed URLs."""
+    """httpx's client with the workarounds of this module and a cache of parsed URLs."""
 
     def __init__(self, **members: Any) -> None:
         super().__init__(**members)
-        # Import httpcore only now, because it imports every installed event loop library.
-        from tidewire.http.joined_writes import join_writes  # noqa: PLC0415
-
-        for transport in (self._transport, *self._mounts.values()):
-            join_writes(transport)
         self._own_cookies = _Cookies()
 
     @property  # type: ignore[misc] # httpx's setter would replace the jar by a plain `httpx.Cookies`
