@@ -104,3 +104,32 @@ def test_urgent_job_does_not_wait_for_the_end_of_its_window():
     (first, _), (second, now) = asyncio.run(committed(count=2, one={}, other={"urgent": True}))
     assert (first, second) == ("urgent", "other")
     assert now > 0.049
+
+
+class SteppingLoop(asyncio.SelectorEventLoop):
+    """Event loop whose clock has steps of one millisecond and rounding errors, like the clock of uvloop."""
+
+    timers = 0
+
+    def time(self):
+        return int(super().time() * 1000) / 1000
+
+    def call_at(self, when, callback, *args, context=None):
+        self.timers += 1
+        return super().call_at(when - 1e-6, callback, *args, context=context)
+
+
+def test_timer_that_fires_too_early_by_a_rounding_error_is_not_set_again():
+    async def commit_late():
+        loop = asyncio.get_running_loop()
+        committed = asyncio.Event()
+        commits = GroupCommit(lambda _events, _size: committed.set(), WINDOW)
+        writer = Slow(Clock(), 0)
+        writer.committed_at = loop.time() + 1e-6
+        commits.soon(writer)
+        while not committed.is_set():  # a busy event loop notices each step of the clock at once
+            await asyncio.sleep(0)
+        return loop.timers
+
+    with asyncio.Runner(loop_factory=SteppingLoop) as runner:
+        assert runner.run(commit_late()) == 1

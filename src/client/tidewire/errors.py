@@ -32,17 +32,15 @@
 Each error message says what happened, where it happened, and what to do. The attributes of the error contain the details.
 """
 
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import JsonValue
 
 from tidewire.protocol.problems import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """Where an error occurred: the request, the job, and the last event before the error. Unknown details are None."""
 
     method: str | None = None
@@ -135,12 +133,12 @@ class TidewireError(Exception):
 
     def placed(self, **members: str | int | None) -> "TidewireError":
         """Set attributes of `where` that are still None, and return the error."""
-        known = {
+        known: dict[str, Any] = {
             name: value
             for name, value in members.items()
             if value is not None and getattr(self.where, name) is None
         }
-        self.where = replace(self.where, **known)  # type: ignore[arg-type]
+        self.where = self.where._replace(**known)
         return self
 
 

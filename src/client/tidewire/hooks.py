@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidewire.errors import TidewireError
 
@@ -33,8 +33,7 @@ E = TypeVar("E")
 Hook = Callable[[E], object | Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEvent:
+class RequestEvent(NamedTuple):
     """The client has received the response to a request, or the request has failed.
 
     Attributes:
@@ -53,8 +52,7 @@ class RequestEvent:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReconnectEvent:
+class ReconnectEvent(NamedTuple):
     """An event stream ended before the job ended. The client will reconnect after a wait.
 
     Attributes:
@@ -73,8 +71,7 @@ class ReconnectEvent:
     last_event_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResyncEvent:
+class ResyncEvent(NamedTuple):
     """An event did not match the client's state. The client will reconnect and request a snapshot of the job's state.
 
     Attributes:
@@ -86,8 +83,7 @@ class ResyncEvent:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndEvent:
+class EndEvent(NamedTuple):
     """The client received the end of a job.
 
     Attributes:

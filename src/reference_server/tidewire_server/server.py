@@ -66,8 +66,7 @@ class Server:
         """
         self.settings = (settings or Settings()).replace(**options)
         self.endpoints: dict[str, Endpoint] = {}
-        self._app: TidewireApp | None = None
-        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._serving = _Serving()
 
     @overload
     def endpoint(self, function: F, /) -> F: ...
@@ -194,7 +193,7 @@ class Server:
         )
 
         def register(function: F) -> F:
-            if self._app is not None and self._app.started:
+            if self._serving.started:
                 raise RuntimeError("the server is already running; register all endpoints before it starts")
             endpoint = Endpoint(function, options)
             if endpoint.name in self.endpoints:
@@ -210,9 +209,10 @@ class Server:
     @property
     def app(self) -> TidewireApp:
         """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
-        if self._app is None:
-            self._app = TidewireApp(self.endpoints, self.settings, self._closers)
-        return self._app
+        serving = self._serving
+        if serving.app is None:
+            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers)
+        return serving.app
 
     def configure(self, **options: Any) -> None:
         """Change settings. This method must be called before the server is first used.
@@ -221,13 +221,13 @@ class Server:
             pydantic.ValidationError: A setting is unknown or out of bounds.
             RuntimeError: `app` has been accessed, or the server is running.
         """
-        if self._app is not None and options:
+        if self._serving.app is not None and options:
             raise RuntimeError("settings cannot be changed once the server or its app is in use")
         self.settings = self.settings.replace(**options)
 
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
         """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
-        self._closers.append(function)
+        self._serving.closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
         """Return the concurrency limit of an endpoint or of its group, or None if there is no limit.
@@ -235,7 +235,7 @@ class Server:
         Raises:
             UnknownEndpointError: The server has no endpoint with this name.
         """
-        found = self._endpoint(endpoint)
+        found = _find(self.endpoints, endpoint)
         limit = found.concurrency_limit
         if found.concurrency_group is not None:
             limit = group_limits(self.endpoints.values()).get(found.concurrency_group, DEFAULT)
@@ -277,7 +277,7 @@ class Server:
                 "server.run() cannot block this thread, which already runs an event loop (a notebook?); "
                 "use `with server.running() as url:` to serve from a background thread"
             )
-        self._check_not_running()
+        self._serving.check_not_running()
         try:
             listener = listener or serve.bind(host, port)
         except OSError as error:
@@ -311,7 +311,7 @@ class Server:
         """
         from tidewire_server.serving.serve import in_background  # noqa: PLC0415
 
-        self._check_not_running()
+        self._serving.check_not_running()
         with in_background(self.app, self.settings, host=host, port=port) as url:
             yield url
 
@@ -331,38 +331,57 @@ class Server:
             ItemError: The function raised an `ItemError`, or its value does not match the schema.
             Exception: The function raised another exception, which is raised unchanged.
         """
-        found = self._endpoint(endpoint)
+        found = _find(self.endpoints, endpoint)
         if _has_running_loop():
             raise RuntimeError(
                 "server.call() cannot block this thread, which runs an event loop; use asyncio.to_thread"
             )
-        return asyncio.run(self._call(found, members))
+        return asyncio.run(_call(self, found, members))
 
-    def _check_not_running(self) -> None:
-        if self._app is not None and self._app.started:
+
+class _Serving:
+    """The application of a server, and the functions to call when the application closes.
+
+    Attributes:
+        app: The application; None until it is first accessed.
+        closers: Functions that were registered with `Server.on_close`.
+    """
+
+    def __init__(self) -> None:
+        self.app: TidewireApp | None = None
+        self.closers: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def started(self) -> bool:
+        return self.app is not None and self.app.started
+
+    def check_not_running(self) -> None:
+        if self.started:
             raise RuntimeError("this server is already running; stop it before it is started again")
 
-    def _endpoint(self, name: str) -> Endpoint:
-        try:
-            return self.endpoints[name]
-        except KeyError:
-            raise UnknownEndpointError(name, self.endpoints) from None
 
-    async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
-        service = JobService(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
-        try:
-            record = (await service.submit(ANONYMOUS, endpoint, _submit_body(members), None)).record
-            job = await service.outcome(record)
-            if job is not None and job.raised is not None:
-                raise job.raised
-            if record.done is not None and record.done.error is not None:
-                error = record.done.error
-                raise ItemError(error.detail or error.title, code=error.code)
-            resource = await service.resource(record, "")
-            value: JsonValue = (resource.state or {})["items"][0]["value"]
-            return value
-        finally:
-            await service.close()
+def _find(endpoints: Mapping[str, Endpoint], name: str) -> Endpoint:
+    try:
+        return endpoints[name]
+    except KeyError:
+        raise UnknownEndpointError(name, endpoints) from None
+
+
+async def _call(server: Server, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
+    service = JobService(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
+    try:
+        record = (await service.submit(ANONYMOUS, endpoint, _submit_body(members), None)).record
+        job = await service.outcome(record)
+        if job is not None and job.raised is not None:
+            raise job.raised
+        if record.done is not None and record.done.error is not None:
+            error = record.done.error
+            raise ItemError(error.detail or error.title, code=error.code)
+        resource = await service.resource(record, "")
+        value: JsonValue = (resource.state or {})["items"][0]["value"]
+        return value
+    finally:
+        await service.close()
 
 
 def _has_running_loop() -> bool:

@@ -3,8 +3,7 @@
 import contextlib
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
@@ -20,8 +19,7 @@ UNREAD_STREAMS: Final = 8
 If there are as many, requests to submit a job ask for JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """A response that was read completely."""
 
     method: str

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Si
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 
@@ -60,8 +60,7 @@ _OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class MapProgress:
+class MapProgress(NamedTuple):
     """Progress of a `map`, passed to its `progress` callback.
 
     Attributes:

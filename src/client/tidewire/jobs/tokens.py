@@ -20,6 +20,7 @@ from tidewire.errors import ProtocolError, TidewireError, Where
 from tidewire.http.api_session import ApiSession
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
+from tidewire.protocol.base_model import DEFERRED
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
@@ -67,7 +68,7 @@ class Vocabulary(BaseModel):
     /v1/endpoints/{name}/vocabulary`.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
 
     hash: str
     tokens: tuple[bytes, ...]

@@ -3,7 +3,6 @@
 The `Follower` makes all decisions, and its caller only carries out the outcome.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -57,22 +56,19 @@ class Applied(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """Outcome of a `queue` or `progress` event, which does not change the job's state."""
 
     message: messages.Queue | messages.Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
+class Ignored(NamedTuple):
     """Outcome of an event that had no effect."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnect:
+class Reconnect(NamedTuple):
     """Close the connection, wait, and request the stream again with `Follower.cursor` as the cursor.
 
     If `Follower.cursor` is None, the request must have no cursor, so that the server sends a snapshot.
@@ -84,8 +80,7 @@ class Reconnect:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fatal:
+class Fatal(NamedTuple):
     """Stop reading the stream and raise an error. The application can still read the last state, which is marked as
     incomplete.
     """

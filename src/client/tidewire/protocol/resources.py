@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from tidewire.protocol.base_model import Count, Flag, Positive, WireModel
+from tidewire.protocol.base_model import DEFERRED, Count, Flag, Positive, WireModel
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
 
 API_ROOT = "/v1"
@@ -111,7 +111,7 @@ class Discovery(WireModel):
 class SubmitBody(BaseModel):
     """Body of a request that submits a job. It has either `input` or `inputs`, but not both."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", defer_build=DEFERRED)
 
     input: JsonValue = None
     inputs: list[JsonValue] | None = Field(default=None, min_length=1)

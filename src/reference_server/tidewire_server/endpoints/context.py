@@ -48,7 +48,7 @@ class Context:
             ValueError: An argument is invalid. See `Stream.progress`.
             StreamClosedError: The item has ended. This error is never raised in a batched call.
         """
-        self._write(lambda writer: writer.progress(current, total, unit=unit, phase=phase))
+        _write(self, lambda writer: writer.progress(current, total, unit=unit, phase=phase))
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
         """Add a note for the readers of the job. See `Stream.note`.
@@ -57,7 +57,7 @@ class Context:
             ValueError: The text is not a valid string, or the level is unknown.
             StreamClosedError: The item has ended. This error is never raised in a batched call.
         """
-        self._write(lambda writer: writer.note(text, level))
+        _write(self, lambda writer: writer.note(text, level))
 
     def usage(self, **numbers: float) -> None:
         """Report resource usage, such as `tokens=12`. See `Stream.usage`. A batched function must report usage for each
@@ -69,14 +69,7 @@ class Context:
         """
         if self._writer is None:
             raise ValueError("a batched function must report usage for each row, with ctx.rows[row].usage(…)")
-        self._write(lambda writer: writer.usage(numbers))
-
-    def _write(self, action: Callable[[ItemWriter], None]) -> None:
-        if self._writer is None:
-            for row in tuple(self._rows.values()):
-                row._write(action)
-        else:
-            action(self._writer)
+        _write(self, lambda writer: writer.usage(numbers))
 
 
 class RowContext(Context):
@@ -84,8 +77,15 @@ class RowContext(Context):
     are ignored.
     """
 
-    def _write(self, action: Callable[[ItemWriter], None]) -> None:
-        try:
-            super()._write(action)
-        except StreamClosedError:
-            return
+
+def _write(context: Context, action: Callable[[ItemWriter], None]) -> None:
+    """Write a report to the item of a context, or to the items of all rows."""
+    if context._writer is None:
+        for row in tuple(context._rows.values()):
+            _write(row, action)
+        return
+    try:
+        action(context._writer)
+    except StreamClosedError:
+        if not isinstance(context, RowContext):
+            raise

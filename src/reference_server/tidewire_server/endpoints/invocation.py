@@ -53,23 +53,22 @@ async def run(
         Exception: The function raised an exception.
     """
     try:
-        return await _run(endpoint, value, writer, journal)
+        arguments = endpoint.input.arguments(value, writer)
+        if endpoint.is_async:
+            returned = endpoint.function(**arguments)
+            if inspect.isawaitable(returned):
+                # Do not await the function in a further coroutine: each level costs 0.04 µs whenever the function awaits.
+                returned = await returned
+            if endpoint.is_generator and isinstance(returned, AsyncIterator):
+                returned = await _drain(returned, endpoint, writer, journal)
+        else:
+            returned = await in_thread(_call, endpoint, arguments, writer)
+        return _final_value(returned, endpoint, writer)
     except (SystemExit, KeyboardInterrupt) as error:
         raise exit_replacement(error) from error
 
 
-async def _run(
-    endpoint: Endpoint, value: BaseModel, writer: ItemWriter, journal: LogWriter
-) -> JsonValue | Unset:
-    arguments = endpoint.input.arguments(value, writer)
-    if endpoint.is_async:
-        returned = endpoint.function(**arguments)
-        if inspect.isawaitable(returned):
-            returned = await returned
-        if endpoint.is_generator and isinstance(returned, AsyncIterator):
-            returned = await _drain(returned, endpoint, writer, journal)
-    else:
-        returned = await in_thread(_call, endpoint, arguments, writer)
+def _final_value(returned: Any, endpoint: Endpoint, writer: ItemWriter) -> JsonValue | Unset:
     if not endpoint.streams:
         _refuse_unstarted(returned)
         return as_value(returned, endpoint)

@@ -21,6 +21,11 @@ from typing import Final, Protocol
 WIDEST: Final = 0.05
 """Longest time that an overloaded server waits between two events of one stream, in seconds."""
 
+_TIMER_TOLERANCE: Final = 0.0005
+"""Time by which a timer may fire too early, in seconds. The clock of uvloop has steps of one millisecond. Because of
+rounding errors, a timer can fire in a step that is before its time by less than a nanosecond. Without the tolerance, the
+timer would then be set again in each iteration of the event loop until the next step."""
+
 _FADES: Final = 8
 """Number of rounds over which the moving average of the duration of a round decays."""
 
@@ -101,7 +106,7 @@ class GroupCommit:
     def _commit_late(self) -> None:
         now = self._loop.time()
         waiting: list[Writer] = []
-        while self._later and self._later[0][0] <= now:
+        while self._later and self._later[0][0] <= now + _TIMER_TOLERANCE:
             due, _, writer = heappop(self._later)
             if writer.waits_until == due:
                 waiting.append(writer)
