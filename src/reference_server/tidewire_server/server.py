@@ -28,6 +28,7 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
+from tidewire_server.serving.anonymous_access import AnonymousAccessError
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.interfaces import StoreError
@@ -262,8 +263,9 @@ class Server:
             switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If
-                the exception is not caught, Python prints the reason in one line and exits with code 1.
+            SystemExit: The address cannot be bound, the log cannot be opened, the port file cannot be written, or the
+                server has no tokens and other machines can reach the address. If the exception is not caught, Python
+                prints the reason in one line and exits with code 1.
             RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
@@ -291,7 +293,7 @@ class Server:
                 started=started,
                 switch_interval=switch_interval,
             )
-        except (StoreError, PortFileError) as error:
+        except (AnonymousAccessError, StoreError, PortFileError) as error:
             listener.close()
             sys.exit(str(error))
 
@@ -306,6 +308,7 @@ class Server:
 
         Raises:
             OSError: The address cannot be bound.
+            AnonymousAccessError: The server has no tokens, and other machines can reach the address.
             StoreError: The log cannot be opened, or another server is using it.
             RuntimeError: The server is already running.
         """

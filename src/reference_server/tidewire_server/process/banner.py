@@ -9,7 +9,6 @@ from tidewire_server.settings import Settings
 from tidewire_server.store_urls import file_of
 from tidewire_server.version import SERVER
 
-_LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
 _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
@@ -32,14 +31,14 @@ def startup_banner(server: Server, url: str) -> str:
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
     ]
-    if not settings.tokens and not any(local in url for local in _LOCAL):
+    if not settings.tokens and settings.allow_anonymous:
         lines.append(
-            "  WARNING      authentication is off, so anyone who can reach this address has access; set --token"
+            "  WARNING      authentication is off, so anyone who can reach this server has access; set --token-file"
         )
     command, curl = _example_command(server, url), f"curl {url}/v1"
     if settings.tokens:
         command, curl = (
-            f"{command} --header {_CREDENTIALS_HEADER}",
+            f"{command} --token-file FILE",
             f"curl --header {_CREDENTIALS_HEADER} {url}/v1",
         )
     lines += ["", f"  try          {command}", f"               {curl}", ""]
@@ -118,7 +117,9 @@ def _off(server: Server) -> list[str]:
     settings = server.settings
     off = []
     if not settings.tokens:
-        off.append("authentication (--token)")
+        off.append("authentication (--token-file)")
+    if settings.tokens and not settings.operator_tokens:
+        off.append("metrics (--operator-token-file)")
     if not settings.cors_origins:
         off.append("access from pages of other origins (--cors-origin)")
     if file_of(settings.log) is None:
@@ -126,7 +127,7 @@ def _off(server: Server) -> list[str]:
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
     if settings.tokens and settings.stream_token_secret is None:
-        off.append("stream tokens shared with other processes (--stream-token-secret)")
+        off.append("stream tokens shared with other processes (stream_token_secret)")
     return off
 
 

@@ -74,7 +74,7 @@ def _serve(
 
     tidewire serve                          the bundled language model
     tidewire serve mine.py:server           your own endpoints
-    tidewire serve mine:server --host 0.0.0.0 --token ann:s3cret
+    tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt
     tidewire serve --config tidewire.toml   settings from a file
     tidewire serve --show-config            all settings with their origin
 
@@ -89,6 +89,7 @@ def _serve(
         from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
+        from tidewire_server.serving.anonymous_access import AnonymousAccessError  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -133,6 +134,8 @@ def _serve(
             started=lambda url: print(startup_banner(server, url), flush=True),
             switch_interval=launch.switch_interval,
         )
+    except AnonymousAccessError as error:
+        _fail(str(error), code=2)
     except (StoreError, PortFileError) as error:
         _fail(str(error))
     _exit_despite_threads()

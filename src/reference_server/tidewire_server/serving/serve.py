@@ -23,6 +23,7 @@ except ModuleNotFoundError as error:
 from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
+from tidewire_server.serving.anonymous_access import check_anonymous_access
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
@@ -108,10 +109,12 @@ def serve(
 
     Raises:
         OSError: The address cannot be bound.
+        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
         StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
+    check_anonymous_access(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
         prepare_port_file(port_file, listener.getsockname()[1]) as publish_port,
@@ -154,9 +157,11 @@ def in_background(
 
     Raises:
         OSError: The address cannot be bound.
+        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
     """
     listener = bind(host, port)
     try:
+        check_anonymous_access(listener, settings)
         app.open_log()
     except BaseException:
         listener.close()
