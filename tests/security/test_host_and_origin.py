@@ -16,10 +16,10 @@ def peer():
         yield peer
 
 
-def status_of(peer: Peer, *headers: str, target: str = "/v1") -> int:
+def status_of(peer: Peer, *headers: str, version: str = "1.1") -> int:
     """Send a request with exactly these header lines, and return the status of the response."""
     port = int(peer.url.rpartition(":")[2])
-    lines = [f"GET {target} HTTP/1.1", *(each.replace("PORT", str(port)) for each in headers)]
+    lines = [f"GET /v1 HTTP/{version}", *(each.replace("PORT", str(port)) for each in headers)]
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1"))
         with connection.makefile("rb") as response:
@@ -92,6 +92,13 @@ def test_request_without_exactly_one_host_is_rejected(peer):
 )
 def test_page_of_another_origin_is_rejected(peer, origin, status):
     assert status_of(peer, "Host: localhost:PORT", f"Origin: {origin}") == status
+
+
+def test_request_over_http_1_0_may_have_no_host(peer):
+    # Health checks of proxies use HTTP/1.0, and no browser does.
+    assert status_of(peer, version="1.0") == 200
+    assert status_of(peer, "Host: localhost", version="1.0") == 200
+    assert status_of(peer, "Host: evil.example", version="1.0") == 421
 
 
 def test_any_of_several_origins_is_rejected(peer):

@@ -39,6 +39,8 @@ class HostCheck:
 
     def _check(self, scope: Scope) -> None:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if not hosts and scope["http_version"] == "1.0":  # No browser uses HTTP/1.0.
+            return
         if len(hosts) != 1:
             raise refuse(
                 "bad_parameter", f"a request must have one Host header, but this one has {len(hosts)}"
