@@ -158,6 +158,17 @@ def test_a_leftover_thread_does_not_keep_the_process_alive(folder):
         assert "threads still running at exit" in err
 
 
+def test_sighup_is_logged_and_ignored(folder):
+    with served(folder, "mine.py:server") as (process, peer):
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+        assert peer.value("tick") == 2
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "SIGHUP ignored: this server reads its configuration only at startup" in err
+
+
 def test_a_second_signal_ends_the_server_at_once(folder):
     with served(folder, "mine.py:server", "--shutdown-timeout", "60") as (process, peer):
         peer.start("tick", {"n": 1000, "pause": 0.05})

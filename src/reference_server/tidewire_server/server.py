@@ -29,6 +29,7 @@ from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
 from tidewire_server.serving.anonymous_access import AnonymousAccessError
+from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.interfaces import StoreError
@@ -254,6 +255,8 @@ class Server:
     ) -> None:
         """Serve until SIGINT or SIGTERM, then shut down gracefully.
 
+        If logging is not configured, warnings and errors are logged to stderr.
+
         Args:
             host: Address to bind to.
             port: Port to bind to, or 0 for any free port.
@@ -280,6 +283,7 @@ class Server:
                 "use `with server.running() as url:` to serve from a background thread"
             )
         self._check_not_running()
+        set_up_logging()
         try:
             listener = listener or serve.bind(host, port)
         except OSError as error:

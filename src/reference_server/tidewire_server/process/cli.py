@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import types
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -90,6 +91,7 @@ def _serve(
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
         from tidewire_server.serving.anonymous_access import AnonymousAccessError  # noqa: PLC0415
+        from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -103,7 +105,8 @@ def _serve(
         configuration = configure(flags, config)
     except ConfigurationError as error:
         _fail(str(error), code=2)
-    _set_up_logging(configuration.launch.log_level)
+    set_up_logging()
+    logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
     launch = configuration.launch
     if show_config and launch.target is None:
         _show(configuration, Settings(**configuration.settings))
@@ -206,7 +209,10 @@ def _load(target: str) -> "Server":
 
 
 def _load_module(name: str) -> types.ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
+    folder = str(Path.cwd())
+    # Search the working directory only if it contains the module. Otherwise a file in it could replace a library.
+    if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None:
+        sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -244,13 +250,6 @@ def _default_server(configuration: "Configuration") -> "Server":
     except LoadError as error:
         _fail(str(error))
     return server
-
-
-def _set_up_logging(level: str) -> None:
-    logging.basicConfig(
-        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("tidewire_server").setLevel(level.upper())
 
 
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:

@@ -297,9 +297,17 @@ class UvicornServer(uvicorn.Server):
             signaled = True
             loop.call_soon_threadsafe(self.end)
 
+        def ignore(_signum: int, _frame: object) -> None:
+            loop.call_soon_threadsafe(
+                _log.warning, "SIGHUP ignored: this server reads its configuration only at startup"
+            )
+
         # Do not use `loop.add_signal_handler`, because a second signal must end the process even if the event loop is
         # blocked.
         before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
+        # SIGHUP would end the process without `goaway`. `nohup` has set SIG_IGN, which is kept. Windows has no SIGHUP.
+        if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) is signal.SIG_DFL:
+            before.append((hangup, signal.signal(hangup, ignore)))
         try:
             yield
         finally:
