@@ -102,9 +102,10 @@ def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
         _, stderr_text = server.communicate(20)
     assert server.returncode == 0
     assert (
-        "accepting 20 connections instead of 5000 (max_connections): the process may open only 120 files"
-        in stderr_text
+        "accepting 20 connections, and therefore at most 20 streams, instead of 5000 (max_connections): the process may "
+        "open only 120 files" in stderr_text
     )
+    assert stderr_text.count("rejecting connections: 20 are open, which is the limit") == 1
 
 
 def test_running_out_of_descriptors_is_logged_once(caplog):

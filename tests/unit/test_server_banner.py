@@ -114,3 +114,10 @@ def test_banner_warns_that_everyone_has_access():
     assert warned(allow_anonymous=True)
     assert not warned()
     assert not warned(allow_anonymous=True, tokens=["a:b"])
+
+
+def test_banner_shows_the_connections_that_fit_into_the_limit_of_open_files(monkeypatch):
+    resource = pytest.importorskip("resource")
+    for soft, shown in ((1024, 924), (5099, 4999), (5100, 5000), (resource.RLIM_INFINITY, 5000), (50, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert f"connections {shown}, streams of one caller 1000" in startup_banner(Server(), URL)

@@ -5,6 +5,7 @@ import shlex
 from typing import Final
 
 from tidewire_server.server import Server
+from tidewire_server.serving.fd_limit import connections_that_fit
 from tidewire_server.settings import Settings
 from tidewire_server.store_urls import file_of
 from tidewire_server.version import SERVER
@@ -107,7 +108,8 @@ def _limits(server: Server) -> str:
     counts = {
         "queue": settings.max_queue_size,
         "threads": settings.max_threads,
-        "connections": settings.max_connections,
+        "connections": connections_that_fit(settings.max_connections),
+        "streams of one caller": settings.max_streams_per_principal,
     }
     parts = [f"{name} {_size(number)}" for name, number in sizes.items()]
     return ", ".join(parts + [f"{name} {number}" for name, number in counts.items()])
