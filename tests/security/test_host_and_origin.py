@@ -33,6 +33,7 @@ def status_of(peer: Peer, *headers: str, version: str = "1.1") -> int:
         "127.0.0.1",
         "localhost:PORT",
         "LocalHost",
+        " \tlocalhost \t",
         "localhost.:1",
         "[::1]:PORT",
         "[::ffff:127.0.0.1]",
@@ -58,6 +59,10 @@ def test_local_name_or_address_is_accepted_as_host(peer, host):
         "2130706433",
         "0x7f.1",
         "::1",
+        "[::1",
+        "[::1].evil.example",
+        "localhost:evil.example",
+        "localhost, evil.example",
         "[evil.example]",
         "[",
         "",
@@ -88,6 +93,8 @@ def test_request_without_exactly_one_host_is_rejected(peer):
         ("null", 403),
         ("", 403),
         ("localhost:PORT", 403),
+        ("chrome-extension://localhost:PORT", 403),
+        ("http://localhost:PORT http://evil.example", 403),
     ],
 )
 def test_page_of_another_origin_is_rejected(peer, origin, status):

@@ -6,13 +6,16 @@ machine as part of the page's site, and CORS does not apply. The request still c
 
 import functools
 import ipaddress
+import re
+from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire_server.errors import ProblemError, foreign_host, foreign_origin, refuse
 from tidewire_server.settings import Settings
 
-_MAX_SHOWN = 100
+_MAX_SHOWN: Final = 100
+_HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 
 
 class HostCheck:
@@ -38,7 +41,7 @@ class HostCheck:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        hosts = _values(scope, b"host")
         if not hosts and scope["http_version"] == "1.0":  # No browser uses HTTP/1.0.
             return
         if len(hosts) != 1:
@@ -53,8 +56,9 @@ class HostCheck:
                     "allowed_hosts (--allowed-host)"
                 )
             )
-        for origin in (value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"):
-            if not self._origins & {origin, "*"} and origin.partition("://")[2] != hosts[0].lower():
+        own = {f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}"}  # a proxy may add TLS
+        for origin in _values(scope, b"origin"):
+            if origin not in own and not self._origins & {origin, "*"}:
                 raise ProblemError(
                     foreign_origin(
                         f"Origin {origin[:_MAX_SHOWN]!r} is neither the origin of this server, nor in the setting "
@@ -74,10 +78,17 @@ def is_loopback(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
+def _values(scope: Scope, header: bytes) -> list[str]:
+    return [value.decode("latin-1").strip(" \t") for name, value in scope["headers"] if name == header]
+
+
 def _name_in(host: str) -> str:
-    """Return the name or address in a Host header, in lowercase, without port, brackets and trailing dot."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return _normalized(name)
+    """Return the name or address in a Host header, in lowercase, without port, brackets and trailing dot.
+
+    Return an empty string if the header is malformed.
+    """
+    found = _HOST.fullmatch(host)
+    return _normalized(found[1] or found[2] or "") if found else ""
 
 
 def _normalized(name: str) -> str:
