@@ -25,7 +25,7 @@ from tidewire_server.settings import Settings
 
 BUDGETS = [
     pytest.param(60, id="quick"),
-    pytest.param(5_000, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+    pytest.param(2_000, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
 ]
 """Number of examples of each test."""
 

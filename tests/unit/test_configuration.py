@@ -133,6 +133,8 @@ colour = 1
     ("text", "message"),
     [
         ("heartbeat =", "some.toml: Invalid value"),
+        (f"heartbeat = {'9' * 5000}", "some.toml: Exceeds the limit (4300 digits)"),
+        (f"heartbeat = {'[' * 5000}", "some.toml: maximum recursion depth exceeded"),
         ("endpoints = 5", "some.toml:1: must be a table in the file: [endpoints.NAME]"),
         ("[endpoints]\nx = 1", "some.toml:2: must be a table in the file: [endpoints.x]"),
         ('tokens = "a:b"', "some.toml:1: tokens: must be a list of strings"),

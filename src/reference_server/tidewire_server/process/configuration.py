@@ -208,7 +208,7 @@ def _load(file: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigurationError(f"cannot read {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{file} is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and deep nesting
         raise ConfigurationError(f"{file}: {error}") from None
 
 
