@@ -95,7 +95,7 @@ def submit(port: int, endpoint: str) -> str:
     """Submit a job and return the path of its stream."""
     body = b'{"input": {}}'
     head = (
-        f"POST /v1/endpoints/{endpoint}/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /v1/endpoints/{endpoint}/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -112,7 +112,7 @@ def open_stream(port: int, path: str) -> socket.socket:
     stream = socket.socket()
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stream.connect(("127.0.0.1", port))
-    stream.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += stream.recv(1)

@@ -70,7 +70,7 @@ def checkpoint_at_start(url, job):
     )
     with socket.create_connection(address(url)) as raw:
         raw.sendall(
-            f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: {snapshot.id}\r\n\r\n".encode()
+            f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {snapshot.id}\r\n\r\n".encode()
         )
         raw.settimeout(5)
         size = 0

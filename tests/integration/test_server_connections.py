@@ -57,7 +57,7 @@ def test_a_connection_above_the_limit_gets_503_until_another_closes():
         address = address_of(url)
         idle = opened(address, BOUND, stack)
         (surplus,) = opened(address, 1, stack)
-        surplus.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        surplus.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head, _, body = read_all(surplus).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503")
         assert b"\r\nRetry-After: 1\r\n" in head
@@ -65,7 +65,7 @@ def test_a_connection_above_the_limit_gets_503_until_another_closes():
         assert (problem["code"], problem["retryable"]) == ("unavailable", True)
         assert f"limit of {BOUND} open connections" in problem["detail"]
         surplus.close()
-        idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert read_all(idle[0]).startswith(b"HTTP/1.1 200")
         eventually(lambda: serves(address))
 
@@ -81,7 +81,7 @@ def test_connections_far_above_the_limit_are_dropped_and_earlier_ones_served():
             except ConnectionResetError:
                 ends.append(b"")
         assert set(ends) == {b"HTTP/1.1 503", b""}
-        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert first.recv(65536).startswith(b"HTTP/1.1 200")
 
 
@@ -94,7 +94,7 @@ def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
         address = address_of(server.stdout.readline().split()[-1])
         with ExitStack() as stack:
             held = opened(address, 60, stack)
-            held[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            held[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert held[0].recv(65536).startswith(b"HTTP/1.1 200")
             assert b"limit of 20 open connections" in read_all(held[-1])
         eventually(lambda: serves(address))
@@ -102,9 +102,10 @@ def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
         _, stderr_text = server.communicate(20)
     assert server.returncode == 0
     assert (
-        "accepting 20 connections instead of 5000 (max_connections): the process may open only 120 files"
-        in stderr_text
+        "accepting 20 connections, and therefore at most 20 streams, instead of 5000 (max_connections): the process may "
+        "open only 120 files" in stderr_text
     )
+    assert stderr_text.count("rejecting connections: 20 are open, which is the limit") == 1
 
 
 def test_running_out_of_descriptors_is_logged_once(caplog):

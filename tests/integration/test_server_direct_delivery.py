@@ -97,7 +97,7 @@ def test_a_reader_that_reconnects_after_cuts_loses_no_event():
         cursor, got, cuts = "0-0", [], 0
         while not (got and got[-1].type == "done"):
             with socket.create_connection((url.host, url.port), timeout=30) as cut:
-                request = f"GET /v1/jobs/{job}/events?after={cursor} HTTP/1.1\r\nHost: x\r\n\r\n"
+                request = f"GET /v1/jobs/{job}/events?after={cursor} HTTP/1.1\r\nHost: localhost\r\n\r\n"
                 cut.sendall(request.encode())
                 received = b""
                 while len(received) < 4096 and not received.endswith(b"0\r\n\r\n"):
@@ -132,7 +132,7 @@ def test_a_reader_with_a_full_socket_catches_up_without_delaying_others():
             stuck_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck_socket.connect((url.host, url.port))
             stuck_socket.sendall(
-                f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+                f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
             )
             # The stuck reader reads nothing until the job has ended. The server neither keeps copies for it
             # nor loses events.

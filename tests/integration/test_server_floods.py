@@ -21,7 +21,7 @@ from tidewire_server import Server, Stream
 from tidewire_server.serving.log_throttle import EVERY
 
 CROWD = 1000
-SUBMIT = b"POST /v1/endpoints/say/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+SUBMIT = b"POST /v1/endpoints/say/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def make_server(**settings: float) -> Server:
@@ -201,9 +201,9 @@ def test_slowly_arriving_requests_time_out_without_delaying_others():
         (SUBMIT + b"Content-Length: 99999999999999999999\r\n\r\n{}", {400, 413}),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300), {400}),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), {400, 404, 405}),
-        (b"GET /v1\x00/x HTTP/1.1\r\nHost: x\r\n\r\n", {400}),
-        (b"GET /v1 HTTP/1.1\r\nHost: x\r\nBad Name: x\r\n\r\n", {400}),
-        (b"GET http://evil.example/v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", {200, 404}),
+        (b"GET /v1\x00/x HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
+        (b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nBad Name: x\r\n\r\n", {400}),
+        (b"GET http://evil.example/v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", {200, 404}),
     ],
 )
 def test_garbage_is_answered_or_dropped_and_starts_no_job(peer, address, sent, status):
@@ -248,7 +248,9 @@ def test_resets_during_a_submit_do_not_affect_others(peer, address):
 @pytest.mark.usefixtures("quiet_stream")
 def test_ten_thousand_pipelined_requests_are_answered_in_order(address):
     count = 10_000
-    pipelined = b"".join(b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(count))
+    pipelined = b"".join(
+        b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % number for number in range(count)
+    )
     with socket.create_connection(address, timeout=60) as connection:
         threading.Thread(target=connection.sendall, args=(pipelined,), daemon=True).start()
         received = bytearray()
@@ -266,7 +268,7 @@ def test_ten_thousand_pipelined_requests_are_answered_in_order(address):
 def test_pipelined_submits_each_start_a_job(peer, address):
     before = jobs_of(peer)
     submits = [request(json.dumps({"input": {"name": str(number)}}).encode()) for number in range(50)]
-    answer = talk(address, *submits, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = talk(address, *submits, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 201") == 50
     assert jobs_of(peer) - before == 50
     ids = [

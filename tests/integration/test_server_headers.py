@@ -15,7 +15,12 @@ AUTH = {"authorization": "Bearer sesame"}
 
 def make_server(cors_origins: tuple[str, ...] = (PAGE,)) -> Server:
     server = Server(
-        **QUICK, tokens=("me:sesame",), cors_origins=cors_origins, max_body_bytes=2000, root_path="/under"
+        **QUICK,
+        tokens=("me:sesame",),
+        operator_tokens=("sesame",),
+        cors_origins=cors_origins,
+        max_body_bytes=2000,
+        root_path="/under",
     )
 
     @server.endpoint

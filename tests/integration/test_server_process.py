@@ -158,6 +158,17 @@ def test_a_leftover_thread_does_not_keep_the_process_alive(folder):
         assert "threads still running at exit" in err
 
 
+def test_sighup_is_logged_and_ignored(folder):
+    with served(folder, "mine.py:server") as (process, peer):
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+        assert peer.value("tick") == 2
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "SIGHUP ignored: this server reads its configuration only at startup" in err
+
+
 def test_a_second_signal_ends_the_server_at_once(folder):
     with served(folder, "mine.py:server", "--shutdown-timeout", "60") as (process, peer):
         peer.start("tick", {"n": 1000, "pause": 0.05})
@@ -180,7 +191,8 @@ def test_a_second_signal_ends_a_server_with_a_blocked_event_loop(folder):
 
 
 def test_the_banner_shows_url_endpoints_and_settings_without_secrets(folder):
-    with served(folder, "mine.py:server", "--max-queue-size", "7", "--token", "me:s3cret") as (process, peer):
+    environment = {"TIDEWIRE_TOKENS": "me:s3cret", "TIDEWIRE_OPERATOR_TOKENS": "s3cret"}
+    with served(folder, "mine.py:server", "--max-queue-size", "7", **environment) as (process, peer):
         assert peer.http.get("/v1").status_code == 401
         assert peer.http.get("/v1", headers={"authorization": "Bearer s3cret"}).status_code == 200
         process.send_signal(signal.SIGTERM)
@@ -220,7 +232,7 @@ def test_configuring_an_unknown_endpoint_exits_with_2(folder):
 
 
 def test_show_config_names_settings_from_the_servers_code(folder):
-    code, shown = run_to_exit(folder, "mine.py:server", "--show-config", "--token", "me:s3cret")
+    code, shown = run_to_exit(folder, "mine.py:server", "--show-config", TIDEWIRE_TOKENS="me:s3cret")
     assert code == 0
     assert "the server's code" in next(line for line in shown.splitlines() if line.startswith("retry "))
     assert "s3cret" not in shown
@@ -308,7 +320,8 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["mine"], "is not MODULE:SERVER or FILE.py:SERVER"),
         (["mine.py:server", "--heartbeat", "0"], "--heartbeat: heartbeat = '0': must be a number from 0.001"),
         (["mine.py:server", "--config", "no.toml"], "cannot read no.toml"),
-        (["mine.py:server", "--token", ""], "token"),
+        (["mine.py:server", "--token", "s3cret"], "--token is not a flag, because other users can read"),
+        (["mine.py:server", "--host", "0.0.0.0"], "refusing to serve on 0.0.0.0:"),
         (
             ["mine.py:server", "--config", "groups.toml"],
             "concurrency_group 'gpu' has two different limits",

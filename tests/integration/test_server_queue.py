@@ -232,7 +232,7 @@ async def submit_and_read(address, number, begin):
 
 
 SUBMIT = (
-    b"POST /v1/endpoints/work/jobs HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAccept: text/event-stream\r\n"
+    b"POST /v1/endpoints/work/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: text/event-stream\r\n"
     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 )
 

@@ -79,7 +79,7 @@ def problem(answer: bytes, status: int = 400) -> dict:
 
 def head(size: int) -> bytes:
     """A request whose head has `size` bytes."""
-    start = b"GET /v1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: "
+    start = b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
     return start + b"x" * (size - len(start) - 4) + b"\r\n\r\n"
 
 
@@ -98,7 +98,9 @@ def test_the_server_closes_the_connection_of_an_endless_head(address):
             connection.sendall(b"x" * 50_000_000)
 
 
-@pytest.mark.parametrize("part", [b"", b"GET /v1 HTTP/1.1\r\nHost: a\r\n"], ids=["nothing", "half a head"])
+@pytest.mark.parametrize(
+    "part", [b"", b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n"], ids=["nothing", "half a head"]
+)
 def test_an_incomplete_head_times_out_with_408(address, part):
     found = problem(exchange(address, part), 408)
     assert found["detail"] == "the request head did not arrive within 0.5 s (head_timeout)"
@@ -113,7 +115,7 @@ def test_head_timeout_does_not_apply_to_streams_and_bodies(address):
     with socket.create_connection(address, timeout=10) as connection:
         body = json.dumps({"input": {}}).encode()
         connection.sendall(
-            b"POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+            b"POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         )
         connection.settimeout(1.0)
@@ -150,7 +152,7 @@ def test_bytes_that_are_not_http_are_refused_with_a_problem(address, part):
 
 def open_stream(connection, job):
     """Request the stream of a job and return the bytes received up to and including its `hello`."""
-    connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     answer = b""
     while b"event:hello" not in answer:
         answer += connection.recv(65536)
@@ -164,7 +166,7 @@ def test_pipelined_requests_are_parsed_in_small_numbers_and_all_answered(address
         with socket.create_connection(address, timeout=30) as connection:
             answer = open_stream(connection, job)
             before = len(created_cycles)
-            connection.sendall(b"PUT /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * count)
+            connection.sendall(b"PUT /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * count)
             assert (
                 client.get("/healthz").status_code == 200
             )  # The server has read at least a part of the pipelined requests by the time it answers this request.

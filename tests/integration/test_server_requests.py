@@ -319,7 +319,7 @@ def test_a_truncated_body_starts_no_job(peer):
     for head in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
         with socket.create_connection((url.host, url.port)) as half:
             half.sendall(
-                b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 + head
                 + b'\r\n\r\n{"inp'
             )
@@ -365,7 +365,7 @@ def begin_submit(peer: Peer, size: int) -> socket.socket:
     url = httpx.URL(peer.url)
     connection = socket.create_connection((url.host, url.port), timeout=20)
     connection.sendall(
-        b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
     )
     assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")  # The server now waits for the body.

@@ -59,7 +59,7 @@ class SlowReader:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.connect((url.host, url.port))
         self.socket.settimeout(30)
-        self.socket.sendall(f"GET /v1/jobs/{job}/events{query} HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+        self.socket.sendall(f"GET /v1/jobs/{job}/events{query} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         self._decoder = Decoder()
         head = b""
         while not head.endswith(b"\r\n\r\n"):
@@ -247,7 +247,7 @@ def test_the_connection_of_an_unread_response_is_reset():
             stuck = open_sockets.enter_context(socket.socket())
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.connect((url.host, url.port))
-            stuck.sendall(b"GET /v1/jobs/%b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (big.encode(), close))
+            stuck.sendall(b"GET /v1/jobs/%b HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % (big.encode(), close))
             polls.append(select.poll())
             polls[-1].register(stuck, 0)
         # The poll mask is empty, so only errors such as a reset are reported.

@@ -1,6 +1,7 @@
 """Stream tokens: URLs that let an EventSource read the stream of one job for a limited time and nothing else."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -194,8 +195,11 @@ def test_the_server_prints_no_token(tmp_path):
         "--log-level",
         "debug",
     ]
-    command += ["--port-file", str(port_file), "--token", "me:a-long-token", "--stream-token-secret", SECRET]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    command += ["--port-file", str(port_file)]
+    environment = os.environ | {"TIDEWIRE_TOKENS": "me:a-long-token", "TIDEWIRE_STREAM_TOKEN_SECRET": SECRET}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
         try:
             eventually(lambda: port_file.exists() or process.poll() is not None, within=60)
             url = f"http://127.0.0.1:{port_file.read_text().strip()}"

@@ -237,7 +237,7 @@ def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
         host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
         with socket.create_connection((host, port)) as stuck:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            stuck.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             fold = Fold(keep_states=False).take(peer.events(job))
             assert fold.done["status"] == "succeeded"
             assert len(fold.items[0]["value"]) == 1000 * 1024
@@ -252,7 +252,7 @@ def test_a_slow_reader_gets_a_snapshot_in_place_of_trimmed_events():
         fold, reasons = Fold(), []
         decoder = Decoder()
         with socket.create_connection((host, port)) as slow:
-            slow.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+            slow.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
             eventually(lambda: peer.job(job)["status"] == "succeeded")
             received = b""
             while chunk := slow.recv(65536):

@@ -326,8 +326,8 @@ def test_the_disconnect_of_a_pipelining_reader_is_noticed(caplog):
         job = peer.start("hold")
         host, port = peer.http.base_url.host, peer.http.base_url.port
         with socket.create_connection((host, port)) as reader:
-            stream_request = b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\n\r\n" % job.encode()
-            reader.sendall(stream_request + b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            stream_request = b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: localhost\r\n\r\n" % job.encode()
+            reader.sendall(stream_request + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert reader.recv(1000).startswith(b"HTTP/1.1 200")
             eventually(lambda: peer.metrics()["tidewire_open_streams"] == 1)
         eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
@@ -347,7 +347,7 @@ def test_whitespace_around_a_cursor_is_ignored():
         with socket.create_connection((host, port)) as reader:
             cursor = job["cursor"].encode()
             reader.sendall(
-                b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\nlast-event-id:  %b \t\r\n\r\n"
+                b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: localhost\r\nlast-event-id:  %b \t\r\n\r\n"
                 % (job["id"].encode(), cursor)
             )
             assert reader.recv(1000).startswith(b"HTTP/1.1 204")

@@ -16,7 +16,7 @@ from tidewire_server.process.flags import FIELDS, FLAGS, SECRET, flag_of
 from tidewire_server.settings import Launch, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-WITHOUT_FLAG = sorted(FIELDS.keys() - {"target"}.union(*FLAGS.values()))
+WITHOUT_FLAG = sorted(FIELDS.keys() - {"target"}.union(*FLAGS.values()) - SECRET)
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,9 @@ def test_every_setting_can_be_set_in_the_file(file):
         "device": "cpu",
         "log_level": "debug",
         "tokens": ["a:b"],
+        "operator_tokens": ["o"],
         "cors_origins": ["https://example.com"],
+        "allowed_hosts": ["example.com"],
         "stream_token_secret": "s" * 32,
         "root_path": "/under",
         "script": True,
@@ -111,12 +113,13 @@ colour = 1
 """
     )
     environment(TIDEWIRE_HEARTBEATS="1", TIDEWIRE_RETRY="0", TIDEWIRE_OF_SOMEBODY_ELSE="1")
-    assert errors_of({"tokens": ("",)}, path) == [
+    environment(TIDEWIRE_TOKENS="ann:")
+    assert errors_of({}, path) == [
         "TIDEWIRE_HEARTBEATS: unknown setting; did you mean TIDEWIRE_HEARTBEAT?",
         "some.toml:6: max_threads = True: must be a whole number of at least 1",
         "some.toml:2: heartbeat = 'often': must be a number from 0.001 to 300",
         "TIDEWIRE_RETRY: retry = '0': must be a number from 0.001 to 60",
-        "--token: tokens: a token must be TOKEN or PRINCIPAL:TOKEN, with neither part empty",
+        "TIDEWIRE_TOKENS: tokens: a token must be TOKEN or PRINCIPAL:TOKEN, with neither part empty",
         "some.toml:5: port = 70000: must be a whole number from 0 to 65535",
         "some.toml:7: log_level = 'loud': must be debug or info or warning or error",
         "some.toml:9: concurrency_limit = 0: must be a whole number of at least 1, or none",
@@ -130,6 +133,8 @@ colour = 1
     ("text", "message"),
     [
         ("heartbeat =", "some.toml: Invalid value"),
+        (f"heartbeat = {'9' * 5000}", "some.toml: Exceeds the limit (4300 digits)"),
+        (f"heartbeat = {'[' * 5000}", "some.toml: maximum recursion depth exceeded"),
         ("endpoints = 5", "some.toml:1: must be a table in the file: [endpoints.NAME]"),
         ("[endpoints]\nx = 1", "some.toml:2: must be a table in the file: [endpoints.x]"),
         ('tokens = "a:b"', "some.toml:1: tokens: must be a list of strings"),
@@ -175,6 +180,52 @@ def test_none_is_accepted_only_by_optional_settings():
     assert len(errors_of({"max_threads": "none"})) == 1
 
 
+@pytest.mark.parametrize("setting", ["tokens", "operator_tokens"])
+def test_tokens_are_read_from_a_file(setting, file, tmp_path):
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text("ann:sesame\n\n  bob:open  \n")
+    name = setting.replace("tokens", "token_file")
+    configuration = configure({name: "tokens.txt"}, file("port = 1"))
+    assert configuration.settings == {setting: ("ann:sesame", "bob:open")}
+    assert origins(configuration)[setting] == ("2, not shown", flag_of(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "--token-file: cannot read tokens.txt: No such file or directory"),
+        (b"", "--token-file: tokens.txt contains no token"),
+        (b"\xff", "--token-file: tokens.txt is not UTF-8"),
+        (b"a b", "--token-file: tokens.txt: a token must consist of visible ASCII characters without spaces"),
+    ],
+)
+def test_invalid_token_file_is_refused(text, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "tokens.txt").write_bytes(text)
+    (error,) = errors_of({"token_file": "tokens.txt"})
+    assert error.startswith(message)
+
+
+def test_tokens_in_two_places_are_refused(tmp_path, environment):
+    (tmp_path / "tokens.txt").write_text("ann:sesame")
+    environment(TIDEWIRE_TOKENS="bob:open")
+    (error,) = errors_of({"token_file": str(tmp_path / "tokens.txt")})
+    assert error == "--token-file: tokens are also set in TIDEWIRE_TOKENS; use one of the two"
+
+
+def test_token_of_the_client_in_the_environment_is_ignored(environment):
+    environment(TIDEWIRE_TOKEN="sesame")
+    assert configure({}).settings == {}
+
+
+@pytest.mark.parametrize("name", ["", "http://a.example", "a.example:80", "*", "*.example", "a b", "[::1]"])
+def test_allowed_host_that_is_not_a_host_name_is_refused(name):
+    (error,) = errors_of({"allowed_hosts": (name,)})
+    assert error.startswith("--allowed-host: allowed_hosts")
+    assert "is not a host name" in error
+
+
 @pytest.mark.parametrize("variable", ["TIDEWIRE_TOKENS", "TIDEWIRE_STREAM_TOKEN_SECRET"])
 def test_empty_secret_in_the_environment_is_refused(environment, variable):
     environment(**{variable: " "})
@@ -204,7 +255,8 @@ def test_list_in_the_environment_is_separated_by_spaces(environment):
 
 def test_every_setting_can_be_set_in_the_environment(environment):
     values = {"tokens": "a:b", "stream_token_secret": "s" * 32, "log_level": "debug", "root_path": "/under"}
-    values |= {"target": "x:y", "cors_origins": "https://a.example"}
+    values |= {"target": "x:y", "cors_origins": "https://a.example", "allowed_hosts": "a.example"}
+    values |= {"operator_tokens": "o"}
     environment(
         **{f"TIDEWIRE_{name.upper()}": values.get(name, str(field.default)) for name, field in FIELDS.items()}
     )
@@ -278,6 +330,19 @@ def test_refused_flag_without_a_value_shows_the_default_as_example():
     assert "set it in the file: max_event_bytes = 1048576 (or" in ended.stderr
 
 
+@pytest.mark.parametrize("name", sorted(SECRET))
+@pytest.mark.parametrize("separator", [" ", "="])
+def test_secret_on_the_command_line_is_refused_without_showing_it(name, separator):
+    arguments = f"{flag_of(name)}{separator}ann:sesame".split()
+    ended = CliRunner().invoke(serve, ["mine.py:server", *arguments])
+    assert ended.exit_code == 2
+    assert ended.stderr.count("\n") == 1
+    assert f"{flag_of(name)} is not a flag, because other users can read command lines" in ended.stderr
+    assert f"TIDEWIRE_{name.upper()}" in ended.stderr
+    assert ("--token-file" in ended.stderr) == (name == "tokens")
+    assert "sesame" not in ended.stderr
+
+
 def test_unknown_flag_is_refused_with_the_closest_flag():
     ended = CliRunner().invoke(serve, ["--max-queue-siz", "1"])
     assert ended.exit_code == 2
@@ -293,9 +358,9 @@ def test_help_fits_into_a_hundred_lines(monkeypatch):
     assert "max_threads = 8" in shown
 
 
-def test_each_flag_has_one_group_and_secrets_have_a_flag():
-    # The error for a setting without a flag shows the value that was passed.
-    assert set().union(*FLAGS.values()) >= SECRET
+def test_each_flag_has_one_group_and_secrets_have_no_flag():
+    # Every user of the machine can read the command lines of processes.
+    assert not SECRET & set().union(*FLAGS.values())
     names = [name for group in FLAGS.values() for name in group]
     assert len(names) == len(set(names))
     options = {name for option in get_command(serve).params for name in option.opts if name.startswith("--")}

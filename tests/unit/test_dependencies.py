@@ -63,7 +63,17 @@ def test_base_install_has_exactly_what_importing_tidewire_needs():
         ("cli", {"rich", "typer"}),
         (
             "server",
-            {"orjson", "prometheus-client", "pydantic-settings", "starlette", "uvicorn", "rich", "typer"},
+            {
+                "httptools",
+                "orjson",
+                "prometheus-client",
+                "pydantic-settings",
+                "starlette",
+                "uvicorn",
+                "uvloop",
+                "rich",
+                "typer",
+            },
         ),
         ("conformance", {"jsonschema", "rich", "typer"}),
         ("codegen", {"datamodel-code-generator", "rich", "typer"}),
@@ -82,7 +92,7 @@ def test_dev_extra_has_everything_for_tests_except_the_engine():
 
 def test_uvicorn_has_an_upper_bound_above_the_pinned_version():
     [(_, extras, bounds)] = [each for each in parsed(EXTRAS["server"]) if each[0] == "uvicorn"]
-    assert extras == "standard"
+    assert extras is None, "uvicorn[standard] installs packages that the server does not use"
     lower, upper = re.fullmatch(r">=([\d.]+),<([\d.]+)", bounds).groups()
     pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
     pinned = re.search(r"^uvicorn==([\d.]+)$", pins, re.MULTILINE)[1]
@@ -117,6 +127,12 @@ def test_installed_metadata_matches_the_declared_dependencies():
     assert (
         {script.value for script in scripts} == {"tidewire.__main__:main"} == set(PROJECT["scripts"].values())
     )
+
+
+@pytest.mark.parametrize("package", ["watchfiles", "websockets"])
+def test_unused_packages_of_uvicorn_standard_are_not_pinned(package):
+    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
+    assert not re.search(rf"^{package}==", pins, re.MULTILINE)
 
 
 def test_redis_is_not_a_dependency():

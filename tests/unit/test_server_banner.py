@@ -46,7 +46,7 @@ def test_endpoint_shows_its_individual_limits():
 
 def test_example_command_includes_a_token_placeholder_without_the_token():
     shown = startup_banner(make_server(tokens=["ann:sesame"]), URL)
-    assert f"tidewire call {URL} count --header 'Authorization: Bearer TOKEN'" in shown
+    assert f"tidewire call {URL} count --token-file FILE" in shown
     assert f"curl --header 'Authorization: Bearer TOKEN' {URL}/v1" in shown
     assert "sesame" not in shown
 
@@ -54,12 +54,19 @@ def test_example_command_includes_a_token_placeholder_without_the_token():
 @pytest.mark.parametrize(
     ("settings", "flags"),
     [
-        ({}, ["--token", "--cors-origin", "--log"]),
-        ({"merge_window": 0, "log": "sqlite:///x.db", "cors_origins": ["*"]}, ["--token", "--merge-window"]),
-        ({"tokens": ["a:b"], "cors_origins": ["*"]}, ["--log", "--stream-token-secret"]),
+        ({}, ["--token-file", "--cors-origin", "--log"]),
+        (
+            {"merge_window": 0, "log": "sqlite:///x.db", "cors_origins": ["*"]},
+            ["--token-file", "--merge-window"],
+        ),
+        (
+            {"tokens": ["a:b"], "cors_origins": ["*"]},
+            ["--operator-token-file", "--log", "stream_token_secret"],
+        ),
         (
             {
                 "tokens": ["a:b"],
+                "operator_tokens": ["c"],
                 "cors_origins": ["*"],
                 "log": "sqlite:///x.db",
                 "stream_token_secret": "s" * 32,
@@ -98,3 +105,19 @@ def test_example_command_is_valid_for_the_first_suitable_endpoint():
         == f"""tidewire call {URL} draw --input '{{"prompt": "the sea"}}'"""
     )
     assert startup_banner(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")
+
+
+def test_banner_warns_that_everyone_has_access():
+    def warned(**settings) -> bool:
+        return "  WARNING      authentication is off" in startup_banner(Server(**settings), URL)
+
+    assert warned(allow_anonymous=True)
+    assert not warned()
+    assert not warned(allow_anonymous=True, tokens=["a:b"])
+
+
+def test_banner_shows_the_connections_that_fit_into_the_limit_of_open_files(monkeypatch):
+    resource = pytest.importorskip("resource")
+    for soft, shown in ((1024, 924), (5099, 4999), (5100, 5000), (resource.RLIM_INFINITY, 5000), (50, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert f"connections {shown}, streams of one caller 1000" in startup_banner(Server(), URL)

@@ -43,6 +43,26 @@ def request_timeout(detail: str) -> Problem:
     )
 
 
+def foreign_host(detail: str) -> Problem:
+    """Create the problem (status 421) for a request whose Host header is not the name of this server."""
+    return Problem(
+        code="request.foreign_host",
+        title="The Host header is not the name of this server",
+        status=421,
+        detail=detail,
+    )
+
+
+def foreign_origin(detail: str) -> Problem:
+    """Create the problem (status 403) for a request from a web page of an origin that is not allowed."""
+    return Problem(
+        code="request.foreign_origin",
+        title="Web pages of this origin may not use this server",
+        status=403,
+        detail=detail,
+    )
+
+
 class ItemError(Exception):
     """Exception that a function raises to fail the current item with a message for the client.
 

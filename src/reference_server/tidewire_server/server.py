@@ -28,6 +28,8 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
+from tidewire_server.serving.anonymous_access import AnonymousAccessError
+from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.interfaces import StoreError
@@ -253,6 +255,8 @@ class Server:
     ) -> None:
         """Serve until SIGINT or SIGTERM, then shut down gracefully.
 
+        If logging is not configured, warnings and errors are logged to stderr.
+
         Args:
             host: Address to bind to.
             port: Port to bind to, or 0 for any free port.
@@ -262,8 +266,9 @@ class Server:
             switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If
-                the exception is not caught, Python prints the reason in one line and exits with code 1.
+            SystemExit: The address cannot be bound, the log cannot be opened, the port file cannot be written, or the
+                server has no tokens and other machines can reach the address. If the exception is not caught, Python
+                prints the reason in one line and exits with code 1.
             RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
@@ -278,6 +283,7 @@ class Server:
                 "use `with server.running() as url:` to serve from a background thread"
             )
         self._serving.check_not_running()
+        set_up_logging()
         try:
             listener = listener or serve.bind(host, port)
         except OSError as error:
@@ -291,7 +297,7 @@ class Server:
                 started=started,
                 switch_interval=switch_interval,
             )
-        except (StoreError, PortFileError) as error:
+        except (AnonymousAccessError, StoreError, PortFileError) as error:
             listener.close()
             sys.exit(str(error))
 
@@ -306,6 +312,7 @@ class Server:
 
         Raises:
             OSError: The address cannot be bound.
+            AnonymousAccessError: The server has no tokens, and other machines can reach the address.
             StoreError: The log cannot be opened, or another server is using it.
             RuntimeError: The server is already running.
         """

@@ -6,6 +6,7 @@ The most common settings also have a flag (see `process/flags.py`). Times are in
 """
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +18,7 @@ from tidewire_server.store_urls import file_of
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 KIB = 1024
 MIB = KIB * KIB
 
@@ -170,6 +172,23 @@ class Settings(BaseModel):
         repr=False,
         description="Accepted bearer tokens, each as TOKEN or PRINCIPAL:TOKEN. Without tokens, every client has access.",
     )
+    operator_tokens: tuple[str, ...] = Field(
+        (),
+        repr=False,
+        description="Bearer tokens with access to /metrics. If there are `tokens` but no `operator_tokens`, nobody can "
+        "read /metrics.",
+    )
+    allow_anonymous: bool = Field(
+        False,
+        description="Serve other machines without tokens. Otherwise, a server without `tokens` refuses to start on an address that "
+        "other machines can reach.",
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        description="Host names of this server. Add the name of a proxy here. Requests with another name in the Host header "
+        "are rejected with 421, except localhost and IP addresses. By default, only a server without `tokens` checks the "
+        "header, on loopback connections.",
+    )
     stream_token_secret: str | None = Field(
         None,
         min_length=32,
@@ -195,11 +214,21 @@ class Settings(BaseModel):
         file_of(log)
         return log
 
-    @field_validator("tokens")
+    @field_validator("tokens", "operator_tokens")
     @classmethod
     def _check_tokens(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
         TokenPrincipals(tokens)
         return tokens
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_allowed_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is not a host name such as gpu.example.org, without scheme, port or wildcard"
+                )
+        return names
 
     @property
     def limits(self) -> Limits:
@@ -230,6 +259,13 @@ class Launch(BaseModel):
     )
     host: str = Field("127.0.0.1", description="Address to bind to; 0.0.0.0 for all interfaces.")
     port: int = Field(8000, ge=0, le=65535, description="Port to bind to; 0 for any free port.")
+    token_file: Path | None = Field(
+        None, description="File with one accepted token per line. Set either this or `tokens`."
+    )
+    operator_token_file: Path | None = Field(
+        None,
+        description="File with tokens for /metrics. It has one token per line. Set either this or `operator_tokens`.",
+    )
     port_file: Path | None = Field(
         None, description="File to write the port number to when the server is ready."
     )

@@ -92,9 +92,19 @@ Headers = Annotated[
 ]
 
 
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with a bearer token to send with every request. Without this option, the token in the environment "
+        "variable TIDEWIRE_TOKEN is sent, if it is set.",
+    ),
+]
+
+
 @contextmanager
 def _client(
-    url: str, headers: list[str] | None, timeout: float | None = None
+    url: str, headers: list[str] | None, token_file: Path | None, timeout: float | None = None
 ) -> Iterator[tuple[Client, display.Screen]]:
     """Open a client and a screen for a `with` block.
 
@@ -102,7 +112,7 @@ def _client(
     """
     screen = display.Screen()
     try:
-        with Client(url, headers=read_headers(headers), timeout=timeout) as client:
+        with Client(url, headers=read_headers(headers, token_file), timeout=timeout) as client:
             yield client, screen
             sys.stdout.flush()
     except BrokenPipeError:
@@ -179,6 +189,7 @@ def call(
         ),
     ] = None,
     header: Headers = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Start a job and show its result as it arrives.
 
@@ -190,7 +201,7 @@ def call(
     standard output is a terminal, a table of the tokens is printed
     after the text.
     """
-    with _client(url, header, timeout) as (client, screen):
+    with _client(url, header, token_file, timeout) as (client, screen):
         endpoint, members = read_words(words or [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
@@ -236,6 +247,7 @@ def map_(
         ),
     ] = None,
     header: Headers = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Run an endpoint on each line of a file, and print the results in order.
 
@@ -244,7 +256,7 @@ def map_(
     terminal, a progress bar is shown.
     """
     with (
-        _client(url, header) as (client, screen),
+        _client(url, header, token_file) as (client, screen),
         read_lines(inputs) as (lines, total),
         screen.bar(total) as move,
     ):
@@ -296,17 +308,24 @@ _IDS = {"ignore_unknown_options": True}
     context_settings=_IDS,
 )
 def attach(
-    url: Url, job: JobId, as_json: AsJson = False, timeout: Timeout = None, header: Headers = None
+    url: Url,
+    job: JobId,
+    as_json: AsJson = False,
+    timeout: Timeout = None,
+    header: Headers = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Show the result of a running or finished job, from the beginning."""
-    with _client(url, header, timeout) as (client, screen):
+    with _client(url, header, token_file, timeout) as (client, screen):
         follow(client, client.job(job), screen, as_json)
 
 
 @app.command(epilog=_EPILOG, context_settings=_IDS)
-def cancel(url: Url, job: JobId, as_json: AsJson = False, header: Headers = None) -> None:
+def cancel(
+    url: Url, job: JobId, as_json: AsJson = False, header: Headers = None, token_file: TokenFile = None
+) -> None:
     """Cancel a job, and print its status. If the job has already ended, nothing changes."""
-    with _client(url, header) as (client, screen):
+    with _client(url, header, token_file) as (client, screen):
         status = client.job(job).cancel()
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
 
@@ -317,9 +336,10 @@ def jobs(
     as_json: AsJson = False,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs to list.", min=1)] = 50,
     header: Headers = None,
+    token_file: TokenFile = None,
 ) -> None:
     """List your jobs, newest first."""
-    with _client(url, header) as (client, screen):
+    with _client(url, header, token_file) as (client, screen):
         found = client.jobs(limit=limit)
         if as_json:
             for job in found:
@@ -345,9 +365,10 @@ def describe(
     ] = None,
     as_json: AsJson = False,
     header: Headers = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Describe a server, or the input and the value of one endpoint."""
-    with _client(url, header) as (client, screen):
+    with _client(url, header, token_file) as (client, screen):
         found = client.discover() if endpoint is None else client.describe(endpoint)
         if as_json:
             screen.json(found.model_dump(mode="json", by_alias=True))
@@ -385,6 +406,7 @@ def codegen(
         typer.Option(help="Endpoint to include. This option can be repeated. The default is all endpoints."),
     ] = None,
     header: Headers = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Generate a typed Python module for the endpoints of a server.
 
@@ -397,7 +419,7 @@ def codegen(
         import_module("datamodel_code_generator")
     except ImportError as error:
         raise _without_generator(error) from None
-    with _client(url, header) as (client, screen):
+    with _client(url, header, token_file) as (client, screen):
         discovery = client.discover()
         offered = [each.name for each in discovery.endpoints]
         described = [_described(client, name, offered) for name in dict.fromkeys(endpoint or offered)]

@@ -1,23 +1,52 @@
 """Parse the arguments of the commands: members in the form KEY=VALUE, JSON inputs, files with JSON lines, and headers."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidewire.protocol.strict_json import StrictJsonError, loads
 
+_VARIABLE: Final = "TIDEWIRE_TOKEN"
+"""Environment variable with a bearer token."""
 
-def read_headers(given: list[str] | None) -> dict[str, str]:
-    """Parse HTTP headers of the form NAME: VALUE."""
+
+def read_headers(given: list[str] | None, token_file: Path | None = None) -> dict[str, str]:
+    """Parse HTTP headers of the form NAME: VALUE, and add a bearer token from a file or from the environment.
+
+    A header `Authorization` takes precedence over the environment.
+    """
     headers = {}
     for header in given or []:
         name, colon, value = header.partition(":")
         if not colon or not name.strip():
             raise ValueError(f"--header {header!r} does not have the form NAME: VALUE")
         headers[name.strip()] = value.strip()
+    has_credentials = any(name.lower() == "authorization" for name in headers)
+    if token_file is not None and has_credentials:
+        raise ValueError("--token-file and --header Authorization were both passed; use one of the two")
+    if token_file is not None:
+        headers["Authorization"] = f"Bearer {_read_token(token_file)}"
+    elif not has_credentials and (token := os.environ.get(_VARIABLE, "").strip()):
+        headers["Authorization"] = f"Bearer {_checked_token(token, _VARIABLE)}"
     return headers
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return _checked_token(path.read_text(encoding="utf-8").strip(), f"--token-file {path}")
+    except OSError as error:
+        raise ValueError(f"--token-file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--token-file {path}: the file is not UTF-8") from None
+
+
+def _checked_token(token: str, origin: str) -> str:
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise ValueError(f"{origin}: a token must consist of visible ASCII characters without spaces")
+    return token
 
 
 def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:

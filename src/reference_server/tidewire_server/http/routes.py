@@ -46,6 +46,7 @@ from tidewire_server.http import request_parameters, requests_and_responses
 from tidewire_server.http.cors import METHODS, Cors
 from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import STREAM, EventStream
+from tidewire_server.http.host_check import HostCheck
 from tidewire_server.http.problem_stream import problem_stream
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.requests_and_responses import (
@@ -104,6 +105,7 @@ class TidewireApp:
         self._closers = closers
         self._settings = settings
         self._tokens = TokenPrincipals(settings.tokens)
+        self._operator_tokens = TokenPrincipals(settings.operator_tokens)
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
@@ -134,7 +136,7 @@ class TidewireApp:
             route("POST", f"{API_ROOT}/jobs/{{id}}/stream-token", self._make_stream_token),
             route("GET", "/healthz", self._healthz, public=True),
             route("GET", "/readyz", self._readyz, public=True),
-            route("GET", "/metrics", self._metrics),
+            route("GET", "/metrics", self._metrics, public=True),
         ]
         handlers: dict[Any, Any] = {
             404: self._not_found,
@@ -145,7 +147,8 @@ class TidewireApp:
         }
         # Do not use the class `Starlette`. It sends 500 responses without CORS headers, so pages cannot read them
         # [TW-BRW-005].
-        self._http: ASGIApp = ExceptionMiddleware(Router(self._routes, redirect_slashes=False), handlers)
+        router = HostCheck(Router(self._routes, redirect_slashes=False), settings)
+        self._http: ASGIApp = ExceptionMiddleware(router, handlers)
         if settings.cors_origins:  # CORS is off by default [TW-BRW-006]
             self._http = Cors(self._http, settings.cors_origins)
 
@@ -416,7 +419,15 @@ class TidewireApp:
         await self.service.store.check()
         return json_response({"status": "ready"})
 
-    async def _metrics(self, _request: Request) -> ASGIApp:
+    async def _metrics(self, request: Request) -> ASGIApp:
+        # The metrics are totals of all principals, so the token of a principal is not sufficient.
+        if self._tokens and not self._operator_tokens:
+            raise refuse(
+                "forbidden",
+                "the metrics need an operator token, and this server has none; set operator_tokens or "
+                "--operator-token-file",
+            )
+        self._operator_tokens.principal(requests_and_responses.header(request, b"authorization"))
         return Response(self.metrics.page(), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
     def _queue_depths(self, which: int) -> list[tuple[str, float]]:

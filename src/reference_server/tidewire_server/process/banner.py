@@ -5,11 +5,11 @@ import shlex
 from typing import Final
 
 from tidewire_server.server import Server
+from tidewire_server.serving.fd_limit import connections_that_fit
 from tidewire_server.settings import Settings
 from tidewire_server.store_urls import file_of
 from tidewire_server.version import SERVER
 
-_LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
 _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
@@ -32,14 +32,14 @@ def startup_banner(server: Server, url: str) -> str:
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
     ]
-    if not settings.tokens and not any(local in url for local in _LOCAL):
+    if not settings.tokens and settings.allow_anonymous:
         lines.append(
-            "  WARNING      authentication is off, so anyone who can reach this address has access; set --token"
+            "  WARNING      authentication is off, so anyone who can reach this server has access; set --token-file"
         )
     command, curl = _example_command(server, url), f"curl {url}/v1"
     if settings.tokens:
         command, curl = (
-            f"{command} --header {_CREDENTIALS_HEADER}",
+            f"{command} --token-file FILE",
             f"curl --header {_CREDENTIALS_HEADER} {url}/v1",
         )
     lines += ["", f"  try          {command}", f"               {curl}", ""]
@@ -108,7 +108,8 @@ def _limits(server: Server) -> str:
     counts = {
         "queue": settings.max_queue_size,
         "threads": settings.max_threads,
-        "connections": settings.max_connections,
+        "connections": connections_that_fit(settings.max_connections),
+        "streams of one caller": settings.max_streams_per_principal,
     }
     parts = [f"{name} {_size(number)}" for name, number in sizes.items()]
     return ", ".join(parts + [f"{name} {number}" for name, number in counts.items()])
@@ -118,7 +119,9 @@ def _off(server: Server) -> list[str]:
     settings = server.settings
     off = []
     if not settings.tokens:
-        off.append("authentication (--token)")
+        off.append("authentication (--token-file)")
+    if settings.tokens and not settings.operator_tokens:
+        off.append("metrics (--operator-token-file)")
     if not settings.cors_origins:
         off.append("access from pages of other origins (--cors-origin)")
     if file_of(settings.log) is None:
@@ -126,7 +129,7 @@ def _off(server: Server) -> list[str]:
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
     if settings.tokens and settings.stream_token_secret is None:
-        off.append("stream tokens shared with other processes (--stream-token-secret)")
+        off.append("stream tokens shared with other processes (stream_token_secret)")
     return off
 
 

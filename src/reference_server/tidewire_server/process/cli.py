@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import types
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -74,7 +75,7 @@ def _serve(
 
     tidewire serve                          the bundled language model
     tidewire serve mine.py:server           your own endpoints
-    tidewire serve mine:server --host 0.0.0.0 --token ann:s3cret
+    tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt
     tidewire serve --config tidewire.toml   settings from a file
     tidewire serve --show-config            all settings with their origin
 
@@ -89,6 +90,8 @@ def _serve(
         from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
+        from tidewire_server.serving.anonymous_access import AnonymousAccessError  # noqa: PLC0415
+        from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -102,7 +105,8 @@ def _serve(
         configuration = configure(flags, config)
     except ConfigurationError as error:
         _fail(str(error), code=2)
-    _set_up_logging(configuration.launch.log_level)
+    set_up_logging()
+    logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
     launch = configuration.launch
     if show_config and launch.target is None:
         _show(configuration, Settings(**configuration.settings))
@@ -133,6 +137,8 @@ def _serve(
             started=lambda url: print(startup_banner(server, url), flush=True),
             switch_interval=launch.switch_interval,
         )
+    except AnonymousAccessError as error:
+        _fail(str(error), code=2)
     except (StoreError, PortFileError) as error:
         _fail(str(error))
     _exit_despite_threads()
@@ -203,7 +209,10 @@ def _load(target: str) -> "Server":
 
 
 def _load_module(name: str) -> types.ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
+    folder = str(Path.cwd())
+    # Search the working directory only if it contains the module. Otherwise a file in it could replace a library.
+    if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None:
+        sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -241,13 +250,6 @@ def _default_server(configuration: "Configuration") -> "Server":
     except LoadError as error:
         _fail(str(error))
     return server
-
-
-def _set_up_logging(level: str) -> None:
-    logging.basicConfig(
-        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("tidewire_server").setLevel(level.upper())
 
 
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:

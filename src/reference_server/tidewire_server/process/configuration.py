@@ -33,6 +33,7 @@ from tidewire_server.process.flags import (
     ENV_PREFIX,
     FIELDS,
     SECRET,
+    TOKEN_FILES,
     allowed,
     flag_of,
     shown,
@@ -44,6 +45,8 @@ from tidewire_server.settings import Launch, Settings
 DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
+_CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
+"""Environment variable of the client's commands. It may be set in the same shell, and the server ignores it."""
 _SIMILAR: Final = 0.75
 """Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
 
@@ -133,7 +136,9 @@ class Configuration:
             for name, field in type(model).model_fields.items():
                 value = getattr(model, name)
                 default = DEFAULT if value == field.default else "the server's code"
-                yield name, shown(name, value), self.origin(name) if name in configured else default
+                file = TOKEN_FILES.get(name)
+                source = file if file and getattr(self.launch, file) is not None else name
+                yield name, shown(name, value), self.origin(source) if name in configured else default
         for endpoint, values in self.endpoints.items():
             for name in sorted(values.model_fields_set):
                 path = (_ENDPOINTS, endpoint, name)
@@ -184,6 +189,13 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     values_set = {name: getattr(values, name) for name in values.model_fields_set}
     launch = Launch(**{name: value for name, value in values_set.items() if name in Launch.model_fields})
     settings = {name: value for name, value in values_set.items() if name in Settings.model_fields}
+    for name, file_setting in TOKEN_FILES.items():
+        if (path := getattr(launch, file_setting)) is not None:
+            if name in settings:
+                raise ConfigurationError(
+                    f"{origin(file_setting)}: {name} are also set in {origin(name)}; use one of the two"
+                )
+            settings[name] = _load_tokens(path, name, origin(file_setting))
     return Configuration(launch, settings, values.endpoints, origin)
 
 
@@ -196,8 +208,25 @@ def _load(file: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigurationError(f"cannot read {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{file} is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and deep nesting
         raise ConfigurationError(f"{file}: {error}") from None
+
+
+def _load_tokens(path: Path, name: str, origin: str) -> tuple[str, ...]:
+    """Read the values of a setting for tokens from a file with one value per line."""
+    try:
+        tokens = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        Settings(**{name: tokens})
+    except OSError as error:
+        raise ConfigurationError(f"{origin}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{origin}: {path} is not UTF-8") from None
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{origin}: {path}: {reason}") from None
+    if not tokens:
+        raise ConfigurationError(f"{origin}: {path} contains no token")
+    return tokens
 
 
 def _environment_errors() -> list[str]:
@@ -205,7 +234,7 @@ def _environment_errors() -> list[str]:
 
     An empty secret would turn off authentication without notice.
     """
-    known = [f"{ENV_PREFIX}CONFIG", *map(variable_of, FIELDS)]
+    known = [f"{ENV_PREFIX}CONFIG", _CLIENT_TOKEN, *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
     errors = []
     for variable, value in os.environ.items():

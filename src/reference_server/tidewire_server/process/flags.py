@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 from tidewire_server.settings import Launch, Settings
 
 FLAGS: Final = {
-    "Process": ("host", "port", "port_file", "root_path", "cors_origins", "log_level"),
-    "Access": ("tokens", "stream_token_secret", "stream_token_ttl"),
+    "Process": ("host", "port", "port_file", "root_path", "allowed_hosts", "cors_origins", "log_level"),
+    "Access": ("token_file", "operator_token_file", "allow_anonymous", "stream_token_ttl"),
     "Text generation, without a target": ("model", "device"),
     "Jobs": (
         "default_concurrency_limit",
@@ -37,10 +37,20 @@ FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.
 
 ENV_PREFIX: Final = "TIDEWIRE_"
 
-SECRET: Final = frozenset({"tokens", "stream_token_secret"})
-"""Settings whose value is never displayed."""
+SECRET: Final = frozenset({"tokens", "operator_tokens", "stream_token_secret"})
+"""Settings whose value is never displayed. They have no flag, because every user of the machine can read the command
+lines of processes.
+"""
 
-SINGULAR: Final = {"tokens": "token", "cors_origins": "cors_origin"}
+TOKEN_FILES: Final = {"tokens": "token_file", "operator_tokens": "operator_token_file"}
+"""Settings whose values can be read from a file, with the setting that names the file."""
+
+SINGULAR: Final = {
+    "tokens": "token",
+    "operator_tokens": "operator_token",
+    "allowed_hosts": "allowed_host",
+    "cors_origins": "cors_origin",
+}
 """Settings with several values. Their flag has a singular name and is repeated for each value."""
 
 _KINDS: Final = {
@@ -72,7 +82,14 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
     remaining = iter(arguments)
     for argument in remaining:
         flag, has_value, value = argument.partition("=")
-        if name := without.get(flag):
+        name = without.get(flag)
+        if name in SECRET:
+            file = f"in a file with {flag_of(TOKEN_FILES[name])}, " if name in TOKEN_FILES else ""
+            return (
+                f"{flag} is not a flag, because other users can read command lines; set it {file}in the configuration "
+                f"file ({name}), or in the environment ({variable_of(name)})"
+            )
+        if name:
             value = value if has_value else next(remaining, shown(name, FIELDS[name].default))
             return (
                 f"{flag} is not a flag; set it in the file: {name} = {value}"

@@ -30,13 +30,24 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
             soft = more
         except (OSError, ValueError):  # The operating system has a lower limit. Keep the current limit.
             pass
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return connections
-    available = max(1, soft - RESERVED)
-    _log.warning(
-        "accepting %d connections instead of %d (max_connections): the process may open only %d files (ulimit -n)",
-        available,
-        connections,
-        soft,
-    )
+    available = connections_that_fit(connections)
+    if available < connections:
+        _log.warning(
+            "accepting %d connections, and therefore at most %d streams, instead of %d (max_connections): the process may "
+            "open only %d files (ulimit -n)",
+            available,
+            available,
+            connections,
+            soft,
+        )
     return available
+
+
+def connections_that_fit(connections: int) -> int:
+    """Return how many of the requested connections the current limit on file descriptors allows."""
+    try:
+        import resource  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return connections
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - RESERVED))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,14 +31,19 @@ def port_file(name: str | os.PathLike[str] | None, port: int) -> Iterator[Callab
     path = Path(name)
     if path.is_dir():
         raise PortFileError(f"cannot write the port file {path}: the path is a folder")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        temporary.write_text(f"{port}\n")
+        # O_EXCL does not follow a link. With a random name, a file that a killed process has left does not matter.
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
+            file.write(f"{port}\n")
     except OSError as error:
         raise PortFileError(f"cannot write the port file {path}: {error.strerror}") from None
 
     def publish() -> None:
-        temporary.replace(path)
+        try:
+            temporary.replace(path)  # replaces a link and does not follow it
+        except OSError as error:
+            raise PortFileError(f"cannot write the port file {path}: {error.strerror}") from None
 
     try:
         yield publish

@@ -23,6 +23,7 @@ except ModuleNotFoundError as error:
 from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
+from tidewire_server.serving.anonymous_access import check_anonymous_access
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
@@ -108,10 +109,12 @@ def serve(
 
     Raises:
         OSError: The address cannot be bound.
+        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
         StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
+    check_anonymous_access(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
         prepare_port_file(port_file, listener.getsockname()[1]) as publish_port,
@@ -154,9 +157,11 @@ def in_background(
 
     Raises:
         OSError: The address cannot be bound.
+        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
     """
     listener = bind(host, port)
     try:
+        check_anonymous_access(listener, settings)
         app.open_log()
     except BaseException:
         listener.close()
@@ -292,9 +297,17 @@ class UvicornServer(uvicorn.Server):
             signaled = True
             loop.call_soon_threadsafe(self.end)
 
+        def ignore(_signum: int, _frame: object) -> None:
+            loop.call_soon_threadsafe(
+                _log.warning, "SIGHUP ignored: this server reads its configuration only at startup"
+            )
+
         # Do not use `loop.add_signal_handler`, because a second signal must end the process even if the event loop is
         # blocked.
         before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
+        # SIGHUP would end the process without `goaway`. `nohup` has set SIG_IGN, which is kept. Windows has no SIGHUP.
+        if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) is signal.SIG_DFL:
+            before.append((hangup, signal.signal(hangup, ignore)))
         try:
             yield
         finally:

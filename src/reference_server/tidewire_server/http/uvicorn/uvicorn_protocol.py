@@ -80,6 +80,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             If `respond` is true, send a 503 response before closing the connection.
             """
             self._rejected = True
+            self.logger.warning("rejecting connections: %d are open, which is the limit", max_connections)
             if not respond:
                 drop(self.transport)
                 return

@@ -1,0 +1,103 @@
+"""Protection against DNS rebinding: checks of the headers `Host` and `Origin`.
+
+A web page can change the address of its own host name to 127.0.0.1. A browser then treats a server on the user's
+machine as part of the page's site, and CORS does not apply. The request still contains the page's host name.
+"""
+
+import functools
+import ipaddress
+import re
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidewire_server.errors import ProblemError, foreign_host, foreign_origin, refuse
+from tidewire_server.settings import Settings
+
+_MAX_SHOWN: Final = 100
+_HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
+
+
+class HostCheck:
+    """Middleware that rejects requests with a foreign `Host` or `Origin` by raising a `ProblemError`.
+
+    It checks requests that arrive on a loopback address, if the server has no tokens. With tokens, a web page cannot
+    send a request that the server accepts. With the setting `allowed_hosts`, it checks all requests.
+
+    Starlette's `TrustedHostMiddleware` does not support IPv6 addresses, and sends a response that is not a problem.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._hosts = {"localhost", *map(_normalized, settings.allowed_hosts)}
+        self._origins = frozenset(settings.cors_origins)
+        self._check_all = bool(settings.allowed_hosts)
+        self._check_loopback = not settings.tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        server = scope.get("server")
+        if self._check_all or (self._check_loopback and server is not None and is_loopback(server[0])):
+            self._check(scope)
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        hosts = _values(scope, b"host")
+        if not hosts and scope["http_version"] == "1.0":  # No browser uses HTTP/1.0.
+            return
+        if len(hosts) != 1:
+            raise refuse(
+                "bad_parameter", f"a request must have one Host header, but this one has {len(hosts)}"
+            )
+        name = _name_in(hosts[0])
+        if name not in self._hosts and not _is_address(name):
+            raise ProblemError(
+                foreign_host(
+                    f"Host {hosts[0][:_MAX_SHOWN]!r} is neither localhost, an IP address, nor in the setting "
+                    "allowed_hosts (--allowed-host)"
+                )
+            )
+        own = {f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}"}  # a proxy may add TLS
+        for origin in _values(scope, b"origin"):
+            if origin not in own and not self._origins & {origin, "*"}:
+                raise ProblemError(
+                    foreign_origin(
+                        f"Origin {origin[:_MAX_SHOWN]!r} is neither the origin of this server, nor in the setting "
+                        "cors_origins (--cors-origin)"
+                    )
+                )
+
+
+@functools.lru_cache(maxsize=64)
+def is_loopback(address: str) -> bool:
+    """Return whether only programs on this machine can connect to an IP address. Return false for other texts."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def _values(scope: Scope, header: bytes) -> list[str]:
+    return [value.decode("latin-1").strip(" \t") for name, value in scope["headers"] if name == header]
+
+
+def _name_in(host: str) -> str:
+    """Return the name or address in a Host header, in lowercase, without port, brackets and trailing dot.
+
+    Return an empty string if the header is malformed.
+    """
+    found = _HOST.fullmatch(host)
+    return _normalized(found[1] or found[2] or "") if found else ""
+
+
+def _normalized(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

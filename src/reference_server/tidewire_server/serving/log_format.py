@@ -1,0 +1,55 @@
+"""Log format in which texts of callers cannot forge log lines or control a terminal.
+
+An exception of a user function often contains the caller's input, and its traceback is logged.
+"""
+
+import copy
+import logging
+import re
+import sys
+from typing import Final
+
+_MAX_LENGTH: Final = 16 * 1024
+"""Maximum length of a message or a traceback. The middle of a longer text is omitted."""
+_INDENT: Final = "    "
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # the last ones change the text direction
+)
+
+
+class EscapingFormatter(logging.Formatter):
+    """Formatter that writes one unindented line for each record.
+
+    It escapes control characters, and indents tracebacks. A line that begins without spaces therefore always belongs to
+    a record, whatever a message or an exception contains.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record, followed by its traceback and stack."""
+        # Use a copy, because `record.exc_text` may contain the traceback that another formatter has formatted.
+        head = copy.copy(record)
+        head.exc_info = head.exc_text = head.stack_info = None
+        lines = [_escaped(_shortened(super().format(head).rstrip("\n")))]
+        details = [self.formatException(record.exc_info)] if record.exc_info else []
+        details += [self.formatStack(record.stack_info)] if record.stack_info else []
+        for detail in details:
+            lines += [_INDENT + _escaped(line) for line in _shortened(detail).split("\n")]
+        return "\n".join(lines)
+
+
+def set_up_logging() -> None:
+    """Log warnings to stderr, unless the program has configured logging itself."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_LENGTH:
+        return text
+    half = _MAX_LENGTH // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters omitted … {text[-half:]}"
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
