@@ -106,6 +106,11 @@ class Settings(BaseModel):
         30.0, gt=0, le=3600, description="Time within which a request's line and headers must arrive."
     )
     max_body_bytes: Count = Field(8 * MIB, description="Maximum size of a request's body, in bytes.")
+    max_body_values: Count = Field(
+        100_000,
+        description="Maximum number of JSON values in a request's body, including member names. The members that all inputs "
+        "of a job share count once for each input.",
+    )
     body_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time within which a request's body must arrive."
     )

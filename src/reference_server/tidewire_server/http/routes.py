@@ -318,7 +318,9 @@ class TidewireApp:
         record = await self._record(request)
         body = await self._body(request, optional=True)
         items = (
-            request_parameters.items_to_cancel(read_json(body), len(await self._items(record)))
+            request_parameters.items_to_cancel(
+                read_json(body, max_values=self._settings.max_body_values), await self._item_count(record)
+            )
             if body
             else None
         )
@@ -326,10 +328,8 @@ class TidewireApp:
         resource = await self.service.resource(record, root_of(request))
         return json_response(_job_members(resource), 202 if running else 200)
 
-    async def _items(self, record: JobRecord) -> list[Any]:
-        state = (await (await self.service.log(record)).state()).view
-        items: Any = state.value("/items")
-        return items  # type: ignore[no-any-return]
+    async def _item_count(self, record: JobRecord) -> int:
+        return (await (await self.service.log(record)).state()).view.length("/items")
 
     async def _record(self, request: Request) -> JobRecord:
         return await self.service.find(request.state.principal, request.path_params["id"])

@@ -143,19 +143,25 @@ class JobService:
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         settings = self.settings
-        submission = read_submit(body, max_inputs=self.max_inputs(endpoint))
-        values = await admit_inputs(endpoint, submission)
-        if await self.store.jobs.unfinished(principal) >= settings.max_jobs_per_principal:
-            limit = settings.max_jobs_per_principal
-            raise refuse(
-                "too_many_jobs",
-                f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
-            )
+        await self._refuse_too_many_jobs(principal)
+        submission = read_submit(
+            body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
+        )
         with self.inputs.reserve(submission.size) as keep:
+            values = await admit_inputs(endpoint, submission)
+            await self._refuse_too_many_jobs(principal)  # other jobs may have been submitted in the meantime
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
             if record.id in self._live:
                 keep(record.id)
         return record
+
+    async def _refuse_too_many_jobs(self, principal: str) -> None:
+        limit = self.settings.max_jobs_per_principal
+        if await self.store.jobs.unfinished(principal) >= limit:
+            raise refuse(
+                "too_many_jobs",
+                f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
+            )
 
     async def _commit_job(
         self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None
