@@ -140,6 +140,12 @@ class Settings(BaseModel):
         description="Maximum size of one job's log, in bytes. If it is exceeded, the oldest events are trimmed.",
     )
 
+    max_unsent_bytes: Count = Field(
+        512 * MIB,
+        description="Maximum total size of large states and events that clients have not read completely, in bytes. Clients "
+        "that read the same state of a job share it. Further requests get 503, and streams end with `goaway`.",
+    )
+
     # ---- retention ---------------------------------------------------------------------------------------------
     log_ttl: Seconds = Field(600.0, description="Time for which an ended job's events can be replayed.")
     state_ttl: Seconds = Field(3600.0, description="Time for which an ended job's state is stored.")

@@ -36,10 +36,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.resources import API_ROOT, JobResource, StreamToken
+from tidewire.protocol.resources import API_ROOT, StreamToken
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http import request_parameters, requests_and_responses
@@ -55,9 +54,10 @@ from tidewire_server.http.requests_and_responses import (
     read_body,
     root_of,
 )
+from tidewire_server.http.shared_response import SharedResponse
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.admission.submit_body import read_json
-from tidewire_server.jobs.job_resource import timestamp
+from tidewire_server.jobs.job_resource import job_members, timestamp
 from tidewire_server.jobs.job_service import JobService, Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.principals import ANONYMOUS, TokenPrincipals
@@ -264,8 +264,8 @@ class TidewireApp:
         principal, root = request.state.principal, root_of(request)
         if not as_stream:
             submitted = await self.service.submit(principal, endpoint, body, key)
-            resource = await self.service.resource(submitted.record, root)
-            return json_response(_job_members(resource), 201, _submit_headers(submitted, root))
+            job = await self.service.encoded_resource(submitted.record, root)
+            return SharedResponse(job, 201, _submit_headers(submitted, root), self._settings.stall_timeout)
         # Acquire the stream slot first. If that failed after the job was submitted, the job would run despite the
         # error.
         release_slot = self.service.acquire_slot(principal)
@@ -298,7 +298,7 @@ class TidewireApp:
     async def _entry(self, record: JobRecord, root: str) -> Any:
         """Return the entry for a job in the list of jobs, or None if the job has just been deleted."""
         try:
-            return _job_members(await self.service.resource(record, root, state=False))
+            return job_members(await self.service.resource(record, root))
         except ProblemError as error:
             if error.problem.code != "job_expired":
                 raise
@@ -307,7 +307,8 @@ class TidewireApp:
     async def _read(self, request: Request) -> ASGIApp:
         requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
-        return json_response(_job_members(await self.service.resource(record, root_of(request))))
+        job = await self.service.encoded_resource(record, root_of(request))
+        return SharedResponse(job, 200, {}, self._settings.stall_timeout)
 
     async def _purge(self, request: Request) -> ASGIApp:
         await self.service.purge(await self._record(request))
@@ -325,8 +326,8 @@ class TidewireApp:
             else None
         )
         running = await self.service.cancel(record, items)
-        resource = await self.service.resource(record, root_of(request))
-        return json_response(_job_members(resource), 202 if running else 200)
+        job = await self.service.encoded_resource(record, root_of(request))
+        return SharedResponse(job, 202 if running else 200, {}, self._settings.stall_timeout)
 
     async def _item_count(self, record: JobRecord) -> int:
         return (await (await self.service.log(record)).state()).view.length("/items")
@@ -479,11 +480,6 @@ class TidewireApp:
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
         request.state.principal = ANONYMOUS if found is None else found.principal
-
-
-def _job_members(job: JobResource) -> dict[str, Any]:
-    """Return the JSON representation of a job. The member `done` is null while the job is unfinished (section 6.4)."""
-    return {"done": None} | messages.to_json(job)
 
 
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:

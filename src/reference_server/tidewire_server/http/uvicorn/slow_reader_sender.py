@@ -75,9 +75,9 @@ class BackpressuredSender:
         """Response head, until it has been sent together with the first part of the body."""
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
-    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def begin(self, headers: list[tuple[bytes, bytes]], status: int = 200) -> None:
         """Set the response head. The head is sent together with the first part of the body."""
-        self._head = {"type": "http.response.start", "status": 200, "headers": headers}
+        self._head = {"type": "http.response.start", "status": status, "headers": headers}
 
     async def write(self, body: bytes) -> None:
         """Send a part of the body that is not the last part."""
