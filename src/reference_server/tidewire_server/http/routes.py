@@ -45,6 +45,7 @@ from tidewire_server.http import request_parameters, requests_and_responses
 from tidewire_server.http.cors import METHODS, Cors
 from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import STREAM, EventStream
+from tidewire_server.http.incoming_bodies import IncomingBodies
 from tidewire_server.http.problem_stream import problem_stream
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.requests_and_responses import (
@@ -104,6 +105,7 @@ class TidewireApp:
         self._closers = closers
         self._settings = settings
         self._tokens = TokenPrincipals(settings.tokens)
+        self._bodies = IncomingBodies(settings.max_incoming_bytes)
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
@@ -260,7 +262,13 @@ class TidewireApp:
             requests_and_responses.require_acceptable(request, "application/json")
         endpoint = self._discovery.endpoint(request)
         key = request_parameters.idempotency_key(request)
-        body = await self._body(request)
+        with self._bodies.counting() as count:
+            body = await self._body(request, count)
+            return await self._create_job(request, endpoint, body, key, as_stream=as_stream)
+
+    async def _create_job(
+        self, request: Request, endpoint: Endpoint, body: bytes, key: str | None, *, as_stream: bool
+    ) -> ASGIApp:
         principal, root = request.state.principal, root_of(request)
         if not as_stream:
             submitted = await self.service.submit(principal, endpoint, body, key)
@@ -317,14 +325,10 @@ class TidewireApp:
     async def _cancel(self, request: Request) -> ASGIApp:
         requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
-        body = await self._body(request, optional=True)
-        items = (
-            request_parameters.items_to_cancel(
-                read_json(body, max_values=self._settings.max_body_values), await self._item_count(record)
-            )
-            if body
-            else None
-        )
+        with self._bodies.counting() as count:
+            body = await self._body(request, count, optional=True)
+            members = read_json(body, max_values=self._settings.max_body_values) if body else {}
+            items = request_parameters.items_to_cancel(members, await self._item_count(record))
         running = await self.service.cancel(record, items)
         job = await self.service.encoded_resource(record, root_of(request))
         return SharedResponse(job, 202 if running else 200, {}, self._settings.stall_timeout)
@@ -335,10 +339,10 @@ class TidewireApp:
     async def _record(self, request: Request) -> JobRecord:
         return await self.service.find(request.state.principal, request.path_params["id"])
 
-    async def _body(self, request: Request, *, optional: bool = False) -> bytes:
+    async def _body(self, request: Request, count: Callable[[int], None], *, optional: bool = False) -> bytes:
         settings = self._settings
         return await read_body(
-            request, max_bytes=settings.max_body_bytes, within=settings.body_timeout, optional=optional
+            request, count, max_bytes=settings.max_body_bytes, within=settings.body_timeout, optional=optional
         )
 
     # ---- streams -----------------------------------------------------------------------------------------------
