@@ -166,8 +166,9 @@ class TidewireApp:
                 send, bounded=self.send_buffers_bounded
             )
             send = connection.framed(scope, receive, send)
+            app = self._http if _has_one_host(scope) else self._refuse_host
             try:
-                await self._http(scope, receive, requests_and_responses.with_privacy(send, scope))
+                await app(scope, receive, requests_and_responses.with_privacy(send, scope))
                 if (stream := scope.pop(STREAM, None)) is not None:
                     await stream(send)
             finally:
@@ -449,6 +450,11 @@ class TidewireApp:
         self._count_problem(error.problem)
         return problem_response(error.problem, error.headers)
 
+    async def _refuse_host(self, scope: Scope, receive: Receive, send: Send) -> None:
+        detail = "an HTTP/1.1 request must have exactly one Host header (RFC 9112, section 3.2)"
+        response = await self._refused(Request(scope), refuse("bad_parameter", detail))
+        await response(scope, receive, send)
+
     async def _failed(self, request: Request, error: Exception) -> Response:
         return await self._refused(request, ProblemError(failure(request, error)))
 
@@ -489,6 +495,11 @@ class TidewireApp:
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
     headers = {"location": f"{root}/jobs/{submitted.record.id}"}
     return headers | {"idempotency-replayed": "true"} if submitted.replayed else headers
+
+
+def _has_one_host(scope: Scope) -> bool:
+    """Return whether a request has one Host header, or uses a version of HTTP in which that is not required."""
+    return scope["http_version"] != "1.1" or sum(name == b"host" for name, _ in scope["headers"]) == 1
 
 
 def _remove_duplicate_prefix(scope: Scope) -> None:
