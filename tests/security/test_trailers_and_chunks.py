@@ -107,6 +107,23 @@ def test_the_refusal_of_a_trailer_names_the_limit(connection):
     assert f"limit of {LIMIT} bytes (max_head_bytes)" in answer(connection)[1]["detail"]
 
 
+@pytest.mark.parametrize("earlier", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_url_that_cannot_be_parsed_is_refused(connection, earlier):
+    connection.sendall(earlier)
+    if earlier:
+        assert answer(connection)[0] == 200
+    connection.sendall(b"GET http://a:b:c/ HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert answer(connection)[0] == 400
+
+
+def test_chunk_that_is_not_valid_is_refused_with_a_problem(connection):
+    wait_until_head_is_parsed(connection)
+    connection.sendall(b"x\r\n")
+    status, problem = answer(connection)
+    assert (status, problem["code"]) == (400, "bad_parameter")
+    assert is_closed(connection)
+
+
 def test_endless_trailer_of_a_refused_request_gets_a_single_response(connection):
     connection.sendall(HEAD + CHUNKED + b"0\r\nX: ")
     assert answer(connection)[0] == 401

@@ -499,7 +499,8 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
 
 def _has_one_host(scope: Scope) -> bool:
     """Return whether a request has one Host header, or uses a version of HTTP in which that is not required."""
-    return scope["http_version"] != "1.1" or sum(name == b"host" for name, _ in scope["headers"]) == 1
+    version: str = scope["http_version"]
+    return version != "1.1" or sum(name == b"host" for name, _ in scope["headers"]) == 1
 
 
 def _remove_duplicate_prefix(scope: Scope) -> None:

@@ -175,9 +175,10 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
-            self._in_head, self._in_body, self._passed_content = False, True, True
+            self._in_head, self._passed_content = False, True
             self._cancel_deadline()
             super().on_headers_complete()
+            self._in_body = True  # Only now, because `cycle` is the previous request's until here.
 
         def on_body(self, body: bytes) -> None:
             self._passed_content = True
