@@ -36,17 +36,18 @@ class SharedResponse(Response):
             headers: Additional headers.
             stall_timeout: Number of seconds within which the client must accept at least one byte.
         """
-        self._size = sum(map(len, parts))
-        small = self._size <= MIN_SHARED_BYTES
+        size = sum(map(len, parts))
+        small = size <= MIN_SHARED_BYTES
         super().__init__(
             b"".join(part.data for part in parts) if small else b"",
             status,
-            {"cache-control": "no-store"} | dict(headers),
+            {"cache-control": "no-store", **headers},
             "application/json",
         )
         self._parts = () if small else parts
         self._stall_timeout = stall_timeout
-        self.headers["content-length"] = str(self._size)
+        if not small:
+            self.headers["content-length"] = str(size)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""

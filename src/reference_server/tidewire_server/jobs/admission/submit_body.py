@@ -92,7 +92,7 @@ def _count_values(text: bytes, max_quotes: int = -1) -> int:
 
 
 def _count_marks(text: bytes) -> int:
-    return 1 + sum(text.count(mark) for mark in (b",", b":", b"[", b"{"))
+    return 1 + len(text) - len(text.translate(None, b",:[{"))  # several times faster than `count`
 
 
 def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
