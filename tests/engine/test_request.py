@@ -1,9 +1,13 @@
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
 
-from support.model_checkpoints import generate_one
+from support.model_checkpoints import generate_one, random_llama
 from tidewire_server.generation.engine import InputError, check_members
 from tidewire_server.generation.generate_input_and_value import (
     MAX_STOP_LENGTH,
@@ -185,3 +189,44 @@ def test_huge_prompt_is_refused_by_its_size(engine: TorchEngine):
     with pytest.raises(InputError, match="2000000 bytes") as refusal:
         check(engine, Generate(prompt="x" * 2_000_000))
     assert refusal.value.code == "input_too_long"
+
+
+@pytest.fixture
+def chat_engine(start: Callable[..., TorchEngine], tmp_path: Path) -> TorchEngine:
+    template = "{% for m in messages %}{{ m.content if m.role == 'user' }}{% endfor %}"
+    return start(random_llama(tmp_path, chat_template=template))
+
+
+def chat(**contents: str) -> Generate:
+    return Generate(messages=[{"role": role, "content": content} for role, content in contents.items()])
+
+
+def test_huge_messages_are_refused_by_their_size_without_tokenizing_them(chat_engine: TorchEngine):
+    only_template = SimpleNamespace(apply_chat_template=chat_engine._checkpoint.tokenizer.apply_chat_template)
+    chat_engine._checkpoint = replace(chat_engine._checkpoint, tokenizer=only_template)
+    with pytest.raises(
+        InputError, match=r"messages has 2000000 bytes, which is at least \d+ tokens"
+    ) as refusal:
+        check(chat_engine, chat(user="x" * 2_000_000))
+    assert (refusal.value.member, refusal.value.code) == ("messages", "input_too_long")
+
+
+def test_size_of_messages_is_that_after_rendering(chat_engine: TorchEngine):
+    check(chat_engine, chat(system="x" * 2_000_000, user="hi"))
+
+
+def test_event_loop_runs_while_a_prompt_is_tokenized(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch):
+    """The tokenizer releases the GIL, so the event loop runs many times meanwhile."""
+    monkeypatch.setattr(engine, "_check_size", lambda *_: None)
+
+    async def turns_of_the_loop() -> int:
+        checking = asyncio.ensure_future(engine.check(Generate(prompt="ab" * 500_000)))
+        turns = 0
+        while not checking.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        with pytest.raises(InputError):
+            await checking
+        return turns
+
+    assert asyncio.run(turns_of_the_loop()) > 20

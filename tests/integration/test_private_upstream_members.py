@@ -38,6 +38,8 @@ PROTOCOL = {
     "data_received": inspect.ismethod,
     "send_400_response": inspect.ismethod,
     "on_message_begin": inspect.ismethod,
+    "on_header": inspect.ismethod,
+    "on_body": inspect.ismethod,
     "on_headers_complete": inspect.ismethod,
     "on_message_complete": inspect.ismethod,
     "on_response_complete": inspect.ismethod,
@@ -56,6 +58,7 @@ CYCLE = {
     "chunked_encoding": bool,
     "disconnected": bool,
     "response_complete": bool,
+    "response_started": bool,
     "conn": MISSING,  # Only the cycle over h11 has `conn`, so the code uses this member to recognize that cycle.
 }
 FLOW = {"drain": inspect.iscoroutinefunction, "pause_reading": inspect.ismethod}

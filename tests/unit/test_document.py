@@ -475,7 +475,9 @@ def test_stable_length_binds_texts_that_have_grown():
     document.apply("ped")
     document.apply([["s", "/items/0/stable/~1text", 5]])
     kept = document.view()
-    with pytest.raises(StableError, match="the first 5 code points at '/text', which `stable` had declared final"):
+    with pytest.raises(
+        StableError, match="the first 5 code points at '/text', which `stable` had declared final"
+    ):
         document.apply([["t", TEXT, 2]])
     document.apply([["t", TEXT, 1], ["a", TEXT, "r"]])
     assert document.value(TEXT) == "Helper"

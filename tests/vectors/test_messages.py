@@ -148,7 +148,7 @@ def accept_submit(body):
         async def admit(self, value, pointer):
             return value
 
-    anyio.run(admit_inputs, Anything(), read_submit(body, max_inputs=1024))
+    anyio.run(admit_inputs, Anything(), read_submit(body, max_inputs=1024, max_values=10_000))
 
 
 def accept_cancel(body):
@@ -157,7 +157,7 @@ def accept_cancel(body):
     from tidewire_server.jobs.admission.submit_body import read_json
 
     if body:
-        items_to_cancel(read_json(body), 4)
+        items_to_cancel(read_json(body, max_values=10_000), 4)
 
 
 # ---- responses

@@ -108,6 +108,17 @@ class Settings(BaseModel):
         30.0, gt=0, le=3600, description="Time within which a request's line and headers must arrive."
     )
     max_body_bytes: Count = Field(8 * MIB, description="Maximum size of a request's body, in bytes.")
+    max_incoming_bytes: Count = Field(
+        256 * MIB,
+        description="Maximum total size of all request bodies that are being received and processed, in bytes. Further "
+        "requests get 503, except for small ones that arrive at once. If no other body is arriving, a body may exceed the "
+        "limit.",
+    )
+    max_body_values: Count = Field(
+        100_000,
+        description="Maximum number of JSON values in a request's body, including member names. The members that all inputs "
+        "of a job share count once for each input.",
+    )
     body_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time within which a request's body must arrive."
     )
@@ -135,6 +146,12 @@ class Settings(BaseModel):
         8 * MIB,
         ge=KIB,
         description="Maximum size of one job's log, in bytes. If it is exceeded, the oldest events are trimmed.",
+    )
+
+    max_unsent_bytes: Count = Field(
+        512 * MIB,
+        description="Maximum total size of large states and events that clients have not read completely, in bytes. Clients "
+        "that read the same state of a job share it. Further requests get 503, and streams end with `goaway`.",
     )
 
     # ---- retention ---------------------------------------------------------------------------------------------

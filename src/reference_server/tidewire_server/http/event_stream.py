@@ -1,8 +1,9 @@
 """Event stream for one reader, written with raw ASGI messages.
 
 A stream stores only an offset into the log, and never a queue of copied events. Its memory is therefore limited to the
-kernel's send buffer and one chunk of events that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`, or
-contains a single larger event. The data that the server sends depends on the speed of the reader:
+kernel's send buffer and one chunk of events that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`. A
+larger event, such as a snapshot, is sent in slices of a text that all streams at the same position of the job share. The
+data that the server sends depends on the speed of the reader:
 
   the reader                                    | the server sends
   ----------------------------------------------+---------------------------------------------------------------------
@@ -31,12 +32,15 @@ from starlette.types import Receive, Scope, Send
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
+from tidewire_server.errors import ProblemError
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart
+from tidewire_server.http.shared_response import slices
 from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender, GoneError, StalledError
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
-from tidewire_server.log_writer.log_writer import snapshot_frame
+from tidewire_server.jobs.shared_texts import MIN_SHARED_BYTES, SharedText
+from tidewire_server.log_writer.log_writer import snapshot_parts
 from tidewire_server.store.interfaces import Block, JobRecord, LogChunk, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
@@ -75,7 +79,6 @@ class EventStream:
         "_ephemeral_version",
         "_events_url",
         "_going_away",
-        "_greeting",
         "_headers",
         "_heartbeat_timer",
         "_idle_at",
@@ -91,6 +94,7 @@ class EventStream:
         "_service",
         "_settings",
         "_snapshot_bytes",
+        "_unsent",
         "_wake",
     )
 
@@ -139,8 +143,8 @@ class EventStream:
         None while the task is running.
         """
         self._going_away = False
-        self._greeting = b""
-        """Encoded `hello` event and first snapshot, which are sent together with the first events."""
+        self._unsent = b""
+        """Encoded events, such as `hello`, which are sent together with the events that follow."""
         self._ephemeral_version = 0
         self._loop = asyncio.get_running_loop()
         self._ping_due = False
@@ -211,7 +215,7 @@ class EventStream:
             await self._serve()
         except (GoneError, StalledError):
             raise
-        except StoreError as error:
+        except (StoreError, ProblemError) as error:
             _log.error("closed a stream of job %s: %s", self._record.id, error)
         except Exception:  # noqa: BLE001 - logged, and the reader reconnects
             # Handle the exception here. The response has started, so the application can no longer send a problem
@@ -230,7 +234,7 @@ class EventStream:
             head=str(extent.head),
             heartbeat_ms=round(self._settings.heartbeat * 1000),
         )
-        self._greeting = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
+        self._unsent = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
         if self._interval is not None:
             await self._follow_snapshots(self._interval)
             return
@@ -239,8 +243,9 @@ class EventStream:
             assert self._plan.snapshot is not None  # noqa: S101 - the route answers an empty plan with 204
             position, reason = self._plan.snapshot
             at = await self._log.state(oldest=position is ReplayStart.OLDEST)
-            self._greeting += self._snapshot(at, reason)
+            await self._send_snapshot(at, reason)
             cursor = at.cursor
+            del at
         await self._follow(cursor)
 
     async def _follow(self, cursor: Cursor) -> None:
@@ -260,20 +265,28 @@ class EventStream:
                 chunk = await self._read_merged(cursor)
             else:
                 chunk = await self._log.read(cursor, _CHUNK_BYTES)
+            self._unsent += b"".join(ephemeral)
             if chunk is None:  # Events were trimmed before they were sent to this slow reader.
-                at = await self._log.state()
-                chunk = LogChunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
-            if chunk.frames or ephemeral or self._greeting:
-                cursor, ended = chunk.last, chunk.ended
-                frames = b"".join((*ephemeral, chunk.frames))
-                # Free the chunk before `send` waits. Otherwise a stalled reader would keep two copies of the events in
-                # memory.
-                del chunk
+                chunk = await self._log.state()
+            if isinstance(chunk, StateAt):
+                await self._send_snapshot(chunk, "compacted")
+                cursor = chunk.cursor
+                self._wake.set()
+                continue
+            if chunk.frames or self._unsent:
+                after, cursor, ended = cursor, chunk.last, chunk.ended
+                if len(chunk.frames) > MIN_SHARED_BYTES:
+                    shared = self._service.texts.events(self._record.id, after, cursor, chunk.frames)
+                    # Free the chunk before `send` waits. Otherwise a stalled reader would keep its copy in memory.
+                    del chunk
+                    await self._write_shared(shared)
+                    del shared
+                else:
+                    self._unsent += chunk.frames
                 if ended:
-                    await self._end(frames)
+                    await self._end(b"")
                     return
-                await self._write(frames)
-                del frames
+                await self._write(b"")
                 if cursor != self._log.extent().head:
                     self._wake.set()
 
@@ -319,9 +332,9 @@ class EventStream:
         self._metrics.streamed += len(sent)
         return True
 
-    async def _read_merged(self, cursor: Cursor) -> LogChunk | None:
+    async def _read_merged(self, cursor: Cursor) -> LogChunk | StateAt | None:
         """Read the events after a cursor and merge them. If a snapshot is smaller than the merged events, return the
-        snapshot.
+        state for the snapshot.
 
         Return None if events after the cursor were trimmed.
         """
@@ -349,11 +362,9 @@ class EventStream:
         # slow.
         if whole_backlog > self._snapshot_bytes:
             at = await self._log.state()
-            snapshot = snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")
-            self._snapshot_bytes = len(snapshot)
-            if len(snapshot) < whole_backlog:
-                self._metrics.snapshots.labels("compacted").inc()
-                return LogChunk(snapshot, at.cursor, ended=False)
+            self._snapshot_bytes = len(await self._service.texts.state(self._record.id, at))
+            if self._snapshot_bytes < whole_backlog:
+                return at
         self._metrics.merged.inc(events)
         return LogChunk(frames, last, ended and last == merger.last)
 
@@ -370,18 +381,19 @@ class EventStream:
             ephemeral, self._ephemeral_version = self._log.ephemeral_events(self._ephemeral_version)
             ended = self._log.extent().ended
             at = await self._log.state()
-            frames = b"".join(ephemeral)
+            self._unsent += b"".join(ephemeral)
             if sent is None or at.cursor != sent:
                 opening = self._plan.snapshot if sent is None else None
-                frames += self._snapshot(at, "compacted" if opening is None else opening[1])
+                await self._send_snapshot(at, "compacted" if opening is None else opening[1])
                 sent = at.cursor
                 earliest = self._loop.time() + interval
             if ended:
                 chunk = await self._log.read(at.cursor, _CHUNK_BYTES)
-                await self._end(frames + (b"" if chunk is None else chunk.frames))
+                await self._end(b"" if chunk is None else chunk.frames)
                 return
-            if frames:
-                await self._write(frames)
+            del at
+            if self._unsent:
+                await self._write(b"")
             await self._wait()
             while self._loop.time() < earliest and not self._going_away and not self._log.extent().ended:
                 self._wake.clear()
@@ -391,9 +403,17 @@ class EventStream:
                 finally:
                     timer.cancel()
 
-    def _snapshot(self, at: StateAt, reason: SnapshotReason) -> bytes:
+    async def _send_snapshot(self, at: StateAt, reason: SnapshotReason) -> None:
+        """Send a snapshot. A small snapshot is sent together with the events that follow."""
         self._metrics.snapshots.labels(reason).inc()
-        return snapshot_frame(at.cursor, at.view.value(), at.columns, reason)
+        head, tail = snapshot_parts(at.cursor, at.columns, reason)
+        state = await self._service.texts.state(self._record.id, at)
+        if len(state) > MIN_SHARED_BYTES:
+            self._unsent += head
+            await self._write_shared(state)
+            self._unsent = tail
+        else:
+            self._unsent += head + state.data + tail
 
     def _goaway(self) -> bytes:
         wait = self._jittered(self._settings.retry)
@@ -406,19 +426,23 @@ class EventStream:
 
     # ---- sending ----------------------------------------------------------------------------------------------
 
+    async def _write_shared(self, text: SharedText) -> None:
+        for piece in slices(text.data):
+            await self._write(piece)
+
     async def _write(self, frames: bytes) -> None:
-        frames = self._with_greeting(frames)
+        frames = self._with_unsent(frames)
         await self._sender.write(frames)
         self._metrics.streamed += len(frames)
 
     async def _end(self, frames: bytes) -> None:
-        frames = self._with_greeting(frames)
+        frames = self._with_unsent(frames)
         await self._sender.end(frames)
         self._metrics.streamed += len(frames)
 
-    def _with_greeting(self, frames: bytes) -> bytes:
-        greeting, self._greeting = self._greeting, b""
-        return greeting + frames
+    def _with_unsent(self, frames: bytes) -> bytes:
+        unsent, self._unsent = self._unsent, b""
+        return unsent + frames
 
     def _check_heartbeat(self) -> None:
         """Cause a ping if no event was sent for a heartbeat interval.

@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidewire_server.errors import ProblemError, foreign_host, foreign_origin, refuse
+from tidewire_server.errors import ProblemError, foreign_host, foreign_origin
 from tidewire_server.settings import Settings
 
 _MAX_SHOWN: Final = 100
@@ -41,22 +41,21 @@ class HostCheck:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        hosts = _values(scope, b"host")
-        if not hosts and scope["http_version"] == "1.0":  # No browser uses HTTP/1.0.
-            return
-        if len(hosts) != 1:
-            raise refuse(
-                "bad_parameter", f"a request must have one Host header, but this one has {len(hosts)}"
-            )
-        name = _name_in(hosts[0])
-        if name not in self._hosts and not _is_address(name):
-            raise ProblemError(
-                foreign_host(
-                    f"Host {hosts[0][:_MAX_SHOWN]!r} is neither localhost, an IP address, nor in the setting "
-                    "allowed_hosts (--allowed-host)"
+        hosts = _values(
+            scope, b"host"
+        )  # None in HTTP/1.0, which no browser uses. `TidewireApp` requires one in HTTP/1.1.
+        for host in hosts:
+            name = _name_in(host)
+            if name not in self._hosts and not _is_address(name):
+                raise ProblemError(
+                    foreign_host(
+                        f"Host {host[:_MAX_SHOWN]!r} is neither localhost, an IP address, nor in the setting "
+                        "allowed_hosts (--allowed-host)"
+                    )
                 )
-            )
-        own = {f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}"}  # a proxy may add TLS
+        own = {
+            f"{scheme}://{host.lower()}" for host in hosts for scheme in ("http", "https")
+        }  # a proxy may add TLS
         for origin in _values(scope, b"origin"):
             if origin not in own and not self._origins & {origin, "*"}:
                 raise ProblemError(

@@ -124,17 +124,22 @@ _MAX_DIGITS = 15
 """Maximum number of digits in a Content-Length. A longer value is rejected without converting it to a number."""
 
 
-async def read_body(request: Request, *, max_bytes: int, within: float, optional: bool = False) -> bytes:
+async def read_body(
+    request: Request, count: Callable[[int], None], *, max_bytes: int, within: float, optional: bool = False
+) -> bytes:
     """Read the body of a request. The request's Content-Type must be JSON.
 
     Args:
         request: The request.
+        count: Function that counts the received bytes of all requests. It is not called for a body that has arrived when
+            the request is processed. Such a body is small.
         max_bytes: Maximum size of the body.
         within: Number of seconds within which the whole body must arrive.
         optional: Whether an empty body without a Content-Type is allowed.
 
     Raises:
-        ProblemError: The body is too large, arrives too slowly, or has an unsupported media type or content coding.
+        ProblemError: The body or the bodies of all requests are too large, or the body arrives too slowly, or has an
+            unsupported media type or content coding.
         ClientDisconnect: The connection closed before the body was complete.
     """
     declared = header(request, b"content-length")
@@ -162,10 +167,13 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
             ) from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
+        part = message.get("body", b"")
         more = message.get("more_body", False)
-        if len(body) > max_bytes:
+        if len(body) + len(part) > max_bytes:
             raise _too_large(max_bytes)
+        if more or body:
+            count(len(part))
+        body += part
     if body or not optional:
         _check_media_type(header(request, b"content-type"))
     return bytes(body)

@@ -36,10 +36,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.resources import API_ROOT, JobResource, StreamToken
+from tidewire.protocol.resources import API_ROOT, StreamToken
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http import request_parameters, requests_and_responses
@@ -47,6 +46,7 @@ from tidewire_server.http.cors import METHODS, Cors
 from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import STREAM, EventStream
 from tidewire_server.http.host_check import HostCheck
+from tidewire_server.http.incoming_bodies import IncomingBodies
 from tidewire_server.http.problem_stream import problem_stream
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.requests_and_responses import (
@@ -56,9 +56,10 @@ from tidewire_server.http.requests_and_responses import (
     read_body,
     root_of,
 )
+from tidewire_server.http.shared_response import SharedResponse
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.admission.submit_body import read_json
-from tidewire_server.jobs.job_resource import timestamp
+from tidewire_server.jobs.job_resource import job_members, timestamp
 from tidewire_server.jobs.job_service import JobService, Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.principals import ANONYMOUS, TokenPrincipals
@@ -106,6 +107,7 @@ class TidewireApp:
         self._settings = settings
         self._tokens = TokenPrincipals(settings.tokens)
         self._operator_tokens = TokenPrincipals(settings.operator_tokens)
+        self._bodies = IncomingBodies(settings.max_incoming_bytes)
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
@@ -167,8 +169,9 @@ class TidewireApp:
                 send, bounded=self.send_buffers_bounded
             )
             send = connection.framed(scope, receive, send)
+            app = self._http if _has_one_host(scope) else self._refuse_host
             try:
-                await self._http(scope, receive, requests_and_responses.with_privacy(send, scope))
+                await app(scope, receive, requests_and_responses.with_privacy(send, scope))
                 if (stream := scope.pop(STREAM, None)) is not None:
                     await stream(send)
             finally:
@@ -263,12 +266,18 @@ class TidewireApp:
             requests_and_responses.require_acceptable(request, "application/json")
         endpoint = self._discovery.endpoint(request)
         key = request_parameters.idempotency_key(request)
-        body = await self._body(request)
+        with self._bodies.counting() as count:
+            body = await self._body(request, count)
+            return await self._create_job(request, endpoint, body, key, as_stream=as_stream)
+
+    async def _create_job(
+        self, request: Request, endpoint: Endpoint, body: bytes, key: str | None, *, as_stream: bool
+    ) -> ASGIApp:
         principal, root = request.state.principal, root_of(request)
         if not as_stream:
             submitted = await self.service.submit(principal, endpoint, body, key)
-            resource = await self.service.resource(submitted.record, root)
-            return json_response(_job_members(resource), 201, _submit_headers(submitted, root))
+            job = await self.service.encoded_resource(submitted.record, root)
+            return SharedResponse(job, 201, _submit_headers(submitted, root), self._settings.stall_timeout)
         # Acquire the stream slot first. If that failed after the job was submitted, the job would run despite the
         # error.
         release_slot = self.service.acquire_slot(principal)
@@ -301,7 +310,7 @@ class TidewireApp:
     async def _entry(self, record: JobRecord, root: str) -> Any:
         """Return the entry for a job in the list of jobs, or None if the job has just been deleted."""
         try:
-            return _job_members(await self.service.resource(record, root, state=False))
+            return job_members(await self.service.resource(record, root))
         except ProblemError as error:
             if error.problem.code != "job_expired":
                 raise
@@ -310,7 +319,8 @@ class TidewireApp:
     async def _read(self, request: Request) -> ASGIApp:
         requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
-        return json_response(_job_members(await self.service.resource(record, root_of(request))))
+        job = await self.service.encoded_resource(record, root_of(request))
+        return SharedResponse(job, 200, {}, self._settings.stall_timeout)
 
     async def _purge(self, request: Request) -> ASGIApp:
         await self.service.purge(await self._record(request))
@@ -319,28 +329,24 @@ class TidewireApp:
     async def _cancel(self, request: Request) -> ASGIApp:
         requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
-        body = await self._body(request, optional=True)
-        items = (
-            request_parameters.items_to_cancel(read_json(body), len(await self._items(record)))
-            if body
-            else None
-        )
+        with self._bodies.counting() as count:
+            body = await self._body(request, count, optional=True)
+            members = read_json(body, max_values=self._settings.max_body_values) if body else {}
+            items = request_parameters.items_to_cancel(members, await self._item_count(record))
         running = await self.service.cancel(record, items)
-        resource = await self.service.resource(record, root_of(request))
-        return json_response(_job_members(resource), 202 if running else 200)
+        job = await self.service.encoded_resource(record, root_of(request))
+        return SharedResponse(job, 202 if running else 200, {}, self._settings.stall_timeout)
 
-    async def _items(self, record: JobRecord) -> list[Any]:
-        state = (await (await self.service.log(record)).state()).view
-        items: Any = state.value("/items")
-        return items  # type: ignore[no-any-return]
+    async def _item_count(self, record: JobRecord) -> int:
+        return (await (await self.service.log(record)).state()).view.length("/items")
 
     async def _record(self, request: Request) -> JobRecord:
         return await self.service.find(request.state.principal, request.path_params["id"])
 
-    async def _body(self, request: Request, *, optional: bool = False) -> bytes:
+    async def _body(self, request: Request, count: Callable[[int], None], *, optional: bool = False) -> bytes:
         settings = self._settings
         return await read_body(
-            request, max_bytes=settings.max_body_bytes, within=settings.body_timeout, optional=optional
+            request, count, max_bytes=settings.max_body_bytes, within=settings.body_timeout, optional=optional
         )
 
     # ---- streams -----------------------------------------------------------------------------------------------
@@ -455,6 +461,11 @@ class TidewireApp:
         self._count_problem(error.problem)
         return problem_response(error.problem, error.headers)
 
+    async def _refuse_host(self, scope: Scope, receive: Receive, send: Send) -> None:
+        detail = "an HTTP/1.1 request must have exactly one Host header (RFC 9112, section 3.2)"
+        response = await self._refused(Request(scope), refuse("bad_parameter", detail))
+        await response(scope, receive, send)
+
     async def _failed(self, request: Request, error: Exception) -> Response:
         return await self._refused(request, ProblemError(failure(request, error)))
 
@@ -492,14 +503,15 @@ class TidewireApp:
         request.state.principal = ANONYMOUS if found is None else found.principal
 
 
-def _job_members(job: JobResource) -> dict[str, Any]:
-    """Return the JSON representation of a job. The member `done` is null while the job is unfinished (section 6.4)."""
-    return {"done": None} | messages.to_json(job)
-
-
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
     headers = {"location": f"{root}/jobs/{submitted.record.id}"}
     return headers | {"idempotency-replayed": "true"} if submitted.replayed else headers
+
+
+def _has_one_host(scope: Scope) -> bool:
+    """Return whether a request has one Host header, or uses a version of HTTP in which that is not required."""
+    version: str = scope["http_version"]
+    return version != "1.1" or sum(name == b"host" for name, _ in scope["headers"]) == 1
 
 
 def _remove_duplicate_prefix(scope: Scope) -> None:

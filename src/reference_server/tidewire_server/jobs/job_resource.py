@@ -4,48 +4,72 @@ The state, the columns and the cursor in the result belong to the same event of 
 """
 
 from datetime import UTC, datetime
+from typing import Any
+
+import orjson
 
 from tidewire.protocol.messages import to_json
 from tidewire.protocol.resources import JobLinks, JobResource
-from tidewire_server.store.interfaces import JobRecord, LogReader
+from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
+from tidewire_server.store.interfaces import JobRecord, LogReader, StateAt
 
 
-async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool = True) -> JobResource:
-    """Create the representation of a job from the job's record and log.
+def read_job(record: JobRecord, log: LogReader, root: str, at: StateAt | None = None) -> JobResource:
+    """Create the representation of a job without the job's state.
 
     Args:
         record: Record of the job.
         log: Log of the job.
         root: Path of the API root in URLs that clients use. The links in the result start with this path.
-        state: Whether to include the job's state.
+        at: State that the representation describes. By default, the status is that in the record.
     """
-    at = await log.state() if state else None
     extent = log.extent()
     done = record.done if extent.ended else None
-    members = None if at is None else at.view.value()
-    if isinstance(members, dict) and done is not None:
-        done_members = to_json(done)
-        members |= {name: done_members[name] for name in ("status", "usage", "error") if name in done_members}
-    status = record.status if not isinstance(members, dict) else members["status"]
+    status: Any = record.status
+    if at is not None:
+        status = at.view.value("/status") if done is None else done.status
     url = f"{root}/jobs/{record.id}"
-    return JobResource.model_validate(
-        {
-            "id": record.id,
-            "endpoint": record.endpoint,
-            "status": status,
-            "batch": record.batch,
-            "state": members,
-            "columns": list(extent.columns),
-            "cursor": str(extent.head if at is None or done is not None else at.cursor),
-            "attempt": record.attempt,
-            "created_at": timestamp(record.created_at),
-            "started_at": None if record.started_at is None else timestamp(record.started_at),
-            "ended_at": None if record.ended_at is None else timestamp(record.ended_at),
-            "expires_at": None if record.expires_at is None else timestamp(record.expires_at),
-            "done": done,
-            "links": JobLinks(self=url, events=f"{url}/events", cancel=f"{url}/cancel"),
-        }
+    return JobResource(
+        id=record.id,
+        endpoint=record.endpoint,
+        status=status,
+        batch=record.batch,
+        columns=list(extent.columns),
+        cursor=str(extent.head if at is None or done is not None else at.cursor),
+        attempt=record.attempt,
+        created_at=timestamp(record.created_at),
+        started_at=None if record.started_at is None else timestamp(record.started_at),
+        ended_at=None if record.ended_at is None else timestamp(record.ended_at),
+        expires_at=None if record.expires_at is None else timestamp(record.expires_at),
+        done=done,
+        links=JobLinks(self=url, events=f"{url}/events", cancel=f"{url}/cancel"),
     )
+
+
+async def encode_job(record: JobRecord, log: LogReader, root: str, texts: SharedTexts) -> list[SharedText]:
+    """Encode the representation of a job with the job's state. The result consists of the parts of a JSON text.
+
+    Args:
+        record: Record of the job.
+        log: Log of the job.
+        root: Path of the API root in URLs that clients use.
+        texts: Texts that all readers of jobs share.
+    """
+    at = await log.state()
+    # Encode these members before the state, because the job may change while its state is encoded.
+    job = read_job(record, log, root, at)
+    members = orjson.dumps(job_members(job))
+    changes: dict[str, Any] | None = None
+    if job.done is not None:
+        done = to_json(job.done)
+        changes = {name: done[name] for name in ("status", "usage", "error") if name in done}
+    state = await texts.state(record.id, at, changes)
+    return [SharedText(b'{"state":'), state, SharedText(b"," + members.removeprefix(b"{"))]
+
+
+def job_members(job: JobResource) -> dict[str, Any]:
+    """Return the JSON representation of a job. The member `done` is null while the job is unfinished (section 6.4)."""
+    return {"done": None} | to_json(job)
 
 
 def timestamp(seconds: float) -> str:

@@ -28,12 +28,13 @@ from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamRe
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job
-from tidewire_server.jobs.job_resource import read_job
+from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
 from tidewire_server.jobs.recovery import AdmittedJob, admit_again, complete_record, recovery_plan_of
 from tidewire_server.jobs.retention import JobCleanup
+from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_block
 from tidewire_server.metrics import Metrics
@@ -76,6 +77,8 @@ class JobService:
         self.draining = False
         self.streams: set[ClosableStream] = set()
         """Open event streams."""
+        self.texts = SharedTexts(settings.max_unsent_bytes)
+        """Large texts that readers share."""
         self._live: dict[str, Job] = {}
         self.inputs = InputMemoryLimit(settings.max_input_bytes)
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
@@ -143,19 +146,25 @@ class JobService:
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         settings = self.settings
-        submission = read_submit(body, max_inputs=self.max_inputs(endpoint))
-        values = await admit_inputs(endpoint, submission)
-        if await self.store.jobs.unfinished(principal) >= settings.max_jobs_per_principal:
-            limit = settings.max_jobs_per_principal
-            raise refuse(
-                "too_many_jobs",
-                f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
-            )
+        await self._refuse_too_many_jobs(principal)
+        submission = read_submit(
+            body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
+        )
         with self.inputs.reserve(submission.size) as keep:
+            values = await admit_inputs(endpoint, submission)
+            await self._refuse_too_many_jobs(principal)  # other jobs may have been submitted in the meantime
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
             if record.id in self._live:
                 keep(record.id)
         return record
+
+    async def _refuse_too_many_jobs(self, principal: str) -> None:
+        limit = self.settings.max_jobs_per_principal
+        if await self.store.jobs.unfinished(principal) >= limit:
+            raise refuse(
+                "too_many_jobs",
+                f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
+            )
 
     async def _commit_job(
         self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None
@@ -293,9 +302,13 @@ class JobService:
             raise refuse("job_expired", f"job {record.id} was deleted, or its retention time is over")
         return log
 
-    async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
-        """Return a job in the form in which clients receive it. If `state` is false, the job's state is omitted."""
-        return await read_job(record, await self.log(record), root, state=state)
+    async def resource(self, record: JobRecord, root: str) -> JobResource:
+        """Return a job without its state, in the form in which clients receive it in lists."""
+        return read_job(record, await self.log(record), root)
+
+    async def encoded_resource(self, record: JobRecord, root: str) -> list[SharedText]:
+        """Return a job with its state, as the parts of the JSON text that clients receive."""
+        return await encode_job(record, await self.log(record), root, self.texts)
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished

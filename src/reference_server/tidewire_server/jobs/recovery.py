@@ -90,7 +90,7 @@ async def admit_again(
     Returns:
         The request with its inputs. Also the reason why the job cannot run any more, or None if the job can run.
     """
-    submission = read_submit(interrupted.submit, max_inputs=sys.maxsize)
+    submission = read_submit(interrupted.submit, max_inputs=sys.maxsize, max_values=sys.maxsize)
     endpoint = endpoints.get(interrupted.record.endpoint)
     reason = f"endpoint {interrupted.record.endpoint!r} no longer existed after the server restarted"
     if endpoint is not None:

@@ -155,6 +155,12 @@ def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], rea
     return encode(data, id=str(cursor), event="snapshot")
 
 
+def snapshot_parts(cursor: Cursor, columns: Sequence[str], reason: SnapshotReason) -> tuple[bytes, bytes]:
+    """Encode the parts of a snapshot that precede and follow the JSON text of the state."""
+    head, _, tail = snapshot_frame(cursor, None, columns, reason).partition(b"null")
+    return head, tail
+
+
 class LogWriter:
     """The only writer of a job's log. The docstring of this module describes how it works."""
 

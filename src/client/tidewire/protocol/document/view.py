@@ -1,5 +1,7 @@
 """Immutable view of a document's state at one point in time (`View`)."""
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from pydantic import JsonValue
@@ -27,6 +29,26 @@ class View:
         """
         value: JsonValue = materialize(find(self._top, parse(pointer), self._version), self._version)
         return value
+
+    def has_more_nodes_than(self, limit: int) -> bool:
+        """Whether the view consists of more than `limit` JSON values. The time depends only on the limit."""
+        count = 0
+        pending = self._top[:1]
+        while pending and count <= limit:
+            node = pending.pop()
+            count += 1
+            if type(node) is dict:
+                members: Iterable[Any] = node.values()
+                length = len(node)
+            elif type(node) in ARRAYS:
+                members = node if type(node) is list else node.items
+                length = len(node) if type(node) is list else node.length_at(self._version)
+            else:
+                continue
+            if count + len(pending) + length > limit:
+                return True
+            pending.extend(islice(members, length))
+        return count > limit
 
     def length(self, pointer: str) -> int:
         """Return the length of the array at a pointer, or 0 if there is no array at the pointer."""

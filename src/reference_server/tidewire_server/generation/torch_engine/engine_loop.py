@@ -240,7 +240,6 @@ class TorchEngine:
         member = "prompt" if request.messages is None else "messages"
         if request.messages is None:
             text, add_special = request.prompt, True
-            self._check_size(text)
         else:
             turns = [message.model_dump() for message in request.messages]
             try:
@@ -250,9 +249,11 @@ class TorchEngine:
                     f"the model's chat template cannot render these messages: {error}", member=member
                 ) from error
             add_special = False
+        self._check_size(text, member)
         # Call the backend tokenizer, which is thread-safe. The tokenizer class of transformers is not thread-safe, because
-        # it stores settings between calls.
-        ids: list[int] = tokenizer.backend_tokenizer.encode(text, add_special_tokens=add_special).ids
+        # it stores settings between calls. `encode` would hold the GIL, and thereby block the event loop for seconds.
+        (encoded,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
+        ids: list[int] = encoded.ids
         context = self._caps.context
         if not ids:
             raise InputError(
@@ -274,19 +275,23 @@ class TorchEngine:
             )
         return ids
 
-    def _check_size(self, text: str) -> None:
-        """Reject a prompt if its size in bytes already shows that it is too long. Such a prompt need not be tokenized.
+    def _check_size(self, text: str, member: str) -> None:
+        """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.
+
+        Args:
+            text: The prompt, or the messages as the chat template rendered them. A template may omit parts of the messages.
+            member: Input member that contains the text.
 
         Raises:
-            InputError: The prompt does not fit into the context.
+            InputError: The text does not fit into the context.
         """
         size = len(text.encode())
         fewest = size // self._checkpoint.vocabulary.longest
         if fewest > self._caps.context:
             raise InputError(
-                f"prompt has {size} bytes, which is at least {fewest} tokens, but the model's context is limited to "
+                f"{member} has {size} bytes, which is at least {fewest} tokens, but the model's context is limited to "
                 f"{self._caps.context} tokens",
-                member="prompt",
+                member=member,
                 code="input_too_long",
             )
 

@@ -20,6 +20,10 @@ _ABORT_SECONDS: Final = 1.0
 """Number of seconds to wait until the ASGI server detects that the connection was aborted."""
 
 
+_MAX_IGNORED_BYTES: Final = 64 * 1024
+"""Maximum size of a request body that is discarded while the response is sent, such as the body of a GET request."""
+
+
 class GoneError(Exception):
     """Raised when the reader has disconnected."""
 
@@ -71,9 +75,9 @@ class BackpressuredSender:
         """Response head, until it has been sent together with the first part of the body."""
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
-    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def begin(self, headers: list[tuple[bytes, bytes]], status: int = 200) -> None:
         """Set the response head. The head is sent together with the first part of the body."""
-        self._head = {"type": "http.response.start", "status": 200, "headers": headers}
+        self._head = {"type": "http.response.start", "status": status, "headers": headers}
 
     async def write(self, body: bytes) -> None:
         """Send a part of the body that is not the last part."""
@@ -136,7 +140,10 @@ class BackpressuredSender:
         self.sent_at = self._loop.time()
 
     async def _listen(self, receive: Receive, gone: Callable[[], None]) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        ignored = 0
+        while (message := await receive())["type"] != "http.disconnect":
+            ignored += len(message.get("body", b""))
+            if ignored > _MAX_IGNORED_BYTES:
+                self._connection.abort()
         self.gone = True
         gone()

@@ -1,8 +1,10 @@
-"""HTTP protocol based on uvicorn's, with limits on connections, request heads, pipelined requests and unread responses.
+"""HTTP protocol based on uvicorn's, with limits on connections, request heads, trailers, pipelined requests and unread
+responses.
 
 uvicorn's httptools parser buffers a request head until the head is complete. It limits neither the size of the head nor
-the time until the head is complete. uvicorn also accepts any number of connections. The limits in this module work only
-with httptools, so the server cannot be run with h11.
+the time until the head is complete. It also adds the fields of a trailer section to the request's headers, without a limit.
+uvicorn also accepts any number of connections. The limits in this module work only with httptools, so the server cannot be
+run with h11.
 """
 
 import asyncio
@@ -58,6 +60,14 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         """Whether a request ended in the bytes being parsed.
 
         It is then unknown how many of them belong to the next head.
+        """
+        _in_body = False
+        _framing_bytes = 0
+        """Number of bytes parsed since the last content of the body. They are chunk extensions or a trailer section."""
+        _passed_content = False
+        """Whether content of a body, or a head, ended in the bytes being parsed.
+
+        It is then unknown how many of them follow the content.
         """
         _deadline: asyncio.TimerHandle | None = None
         _stall_timer: asyncio.TimerHandle | None = None
@@ -123,7 +133,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                 self.data_received(b"")
 
         def _parse(self, data: bytes) -> None:
-            self._passed_end = False
+            self._passed_end = self._passed_content = False
             super().data_received(data)
             # Start the timer here and not in `on_message_begin`, because a head that arrives in one piece needs no
             # timer.
@@ -139,6 +149,17 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                         )
                     )
 
+            if self._in_body:
+                self._framing_bytes = 0 if self._passed_content else self._framing_bytes + len(data)
+                if self._framing_bytes > settings.max_head_bytes:
+                    self._refuse(
+                        problem(
+                            "bad_parameter",
+                            "a chunk extension or the trailer section of the request is larger than the limit of "
+                            f"{settings.max_head_bytes} bytes (max_head_bytes)",
+                        )
+                    )
+
         def send_400_response(self, msg: str) -> None:
             # Override uvicorn's method, which would write the 400 response into an earlier response that is still being
             # sent.
@@ -148,13 +169,24 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             self._in_head, self._head_bytes = True, 0
             super().on_message_begin()
 
+        def on_header(self, name: bytes, value: bytes) -> None:
+            # Discard the fields of a trailer section, which must not be merged into the head (RFC 9110, section 6.5.1). A
+            # proxy that removes or sets a field in the head does not check trailers.
+            if self._in_head:
+                super().on_header(name, value)
+
         def on_headers_complete(self) -> None:
-            self._in_head = False
+            self._in_head, self._passed_content = False, True
             self._cancel_deadline()
             super().on_headers_complete()
+            self._in_body = True  # Only now, because `cycle` is the previous request's until here.
+
+        def on_body(self, body: bytes) -> None:
+            self._passed_content = True
+            super().on_body(body)
 
         def on_message_complete(self) -> None:
-            self._passed_end = True
+            self._passed_end, self._in_body = True, False
             self._cancel_deadline()
             super().on_message_complete()
 
@@ -210,12 +242,16 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         def _refuse(self, found: Problem) -> None:
             """Send a problem response and close the connection.
 
-            If an earlier response is still being sent, only close the connection.
+            If a response to this request or to an earlier request has been started, only close the connection.
             """
-            self._in_head = False
+            if self._in_body:
+                may_respond = not (self.cycle.response_started or self.pipeline)
+            else:
+                may_respond = self.cycle is None or self.cycle.response_complete
+            self._in_head = self._in_body = False
             if self.transport.is_closing():
                 return
-            if self.cycle is None or self.cycle.response_complete:
+            if may_respond:
                 self.transport.write(_encode_response(found))
             self.transport.close()
 

@@ -1,5 +1,10 @@
-"""Parse and validate the body of a request to submit a job, and the inputs in the body."""
+"""Parse and validate the body of a request to submit a job, and the inputs in the body.
 
+Parsing and validation run on the event loop, and their time depends on the number of JSON values more than on the number
+of bytes. The values are therefore counted before the body is parsed.
+"""
+
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +19,9 @@ from tidewire_server.errors import ProblemError, refuse
 
 MAX_SHARED_BYTES: Final = 128 * 2**20
 """Maximum total size in bytes of all copies of the shared members. Each input of a job gets its own copy."""
+
+_MAX_ADMIT_SECONDS: Final = 0.005
+"""Time for which inputs are validated before other tasks of the event loop run."""
 
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
@@ -36,18 +44,19 @@ class Submission:
 
     None if there is no deadline.
     """
-    shared_size: int
-    """Size of the shared members as JSON, in bytes."""
     size: int
     """Size of the body in bytes, with one copy of the shared members for each input."""
 
 
-def read_json(body: bytes) -> dict[str, JsonValue]:
+def read_json(body: bytes, *, max_values: int) -> dict[str, JsonValue]:
     """Parse a request body that must be a JSON object.
 
     Raises:
-        ProblemError: The body is not strict JSON, or is not an object.
+        ProblemError: The body has too many values, is not strict JSON, or is not an object.
     """
+    # Each value has at least one byte, so most bodies need not be counted.
+    if len(body) > max_values:
+        _refuse_too_many_values(body, max_values)
     try:
         value = strict_json.loads(body)
     except strict_json.StrictJsonError as error:
@@ -57,13 +66,48 @@ def read_json(body: bytes) -> dict[str, JsonValue]:
     return value
 
 
-def read_submit(body: bytes, *, max_inputs: int) -> Submission:
+def _refuse_too_many_values(body: bytes, max_values: int) -> None:
+    # Count the contents of strings first. That is fast, and the result can only be too high.
+    if _count_marks(body) > max_values and _count_values(body, 2 * max_values + 2) > max_values:
+        raise refuse(
+            "body_too_large",
+            f"the request body has more than {max_values} JSON values, including member names (max_body_values); send "
+            "fewer values per request, or many numbers as one base64 text",
+            limit=max_values,
+        )
+
+
+def _count_values(text: bytes, max_quotes: int = -1) -> int:
+    """Count the values and member names in a JSON text without parsing it. An empty array or object counts as two.
+
+    If the text is not valid JSON, the result includes the values before the first error.
+
+    Args:
+        text: The text.
+        max_quotes: Number of quotation marks after which strings are not recognized, which limits the memory. -1 for no
+            limit. `n` strings are separated by at least `n - 1` values and names.
+    """
+    unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    return _count_marks(b"".join(unescaped.split(b'"', max_quotes)[::2]))
+
+
+def _count_marks(text: bytes) -> int:
+    return 1 + len(text) - len(text.translate(None, b",:[{"))  # several times faster than `count`
+
+
+def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
     """Parse the body of a request to submit a job.
+
+    Args:
+        body: The body.
+        max_inputs: Maximum number of inputs.
+        max_values: Maximum number of JSON values and member names in the body, with one copy of the shared members for
+            each input.
 
     Raises:
         ProblemError: The body is not valid. The problem's pointer refers to the invalid member.
     """
-    members = read_json(body)
+    members = read_json(body, max_values=max_values)
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
@@ -72,24 +116,40 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     if isinstance(inputs := members.get("inputs"), list):
         _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.
     try:
-        submit = SubmitBody.model_validate(members, strict=True)
+        submit = SubmitBody.model_validate(_without_contents(members), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         pointer = build(first["loc"])
         raise refuse("invalid_input", f"{pointer}: {first['msg']}", pointer=pointer) from None
-    batch = submit.inputs is not None
-    inputs = submit.inputs if submit.inputs is not None else [submit.input]
-    shared_size = len(orjson.dumps(submit.shared)) if submit.shared else 0
+    batch = isinstance(inputs, list)
+    inputs = inputs if isinstance(inputs, list) else [members["input"]]
+    shared: Any = members.get("shared", {})
+    encoded = orjson.dumps(shared) if shared else b""
+    _refuse_too_many_copies(encoded, len(inputs), max_values)
     return Submission(
         inputs,
         batch,
-        submit.shared,
+        shared,
         submit.on_disconnect == "cancel",
         submit.grace_ms / 1000,
         None if submit.deadline_ms is None else submit.deadline_ms / 1000,
-        shared_size,
-        len(body) + shared_size * (len(inputs) - 1),
+        len(body) + len(encoded) * (len(inputs) - 1),
     )
+
+
+def _without_contents(members: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the members of a body without the contents of the inputs and the shared members.
+
+    They are JSON values in any case, and pydantic would copy each of them.
+    """
+    envelope = {name: value for name, value in members.items() if name in SubmitBody.model_fields}
+    if "input" in envelope:
+        envelope["input"] = None
+    if isinstance(inputs := envelope.get("inputs"), list):
+        envelope["inputs"] = [None] * min(len(inputs), 1)
+    if isinstance(envelope.get("shared"), dict):
+        envelope["shared"] = {}
+    return envelope
 
 
 def _refuse_too_many(inputs: list[JsonValue], max_inputs: int) -> None:
@@ -101,22 +161,36 @@ def _refuse_too_many(inputs: list[JsonValue], max_inputs: int) -> None:
         raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
 
 
+def _refuse_too_many_copies(shared: bytes, inputs: int, max_values: int) -> None:
+    """Limit the size of all copies of the shared members, because each input of a job gets its own copy."""
+    if len(shared) * inputs > MAX_SHARED_BYTES:
+        detail = (
+            f"/shared has {len(shared)} bytes, and each of the {inputs} inputs gets a copy; "
+            f"all copies together may have at most {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
+        )
+        limit = MAX_SHARED_BYTES // len(shared)
+        raise refuse("batch_too_large", detail, pointer="/shared", limit=limit)
+    if len(shared) * inputs > max_values and (values := _count_values(shared)) * inputs > max_values:
+        detail = (
+            f"/shared has {values} JSON values, and each of the {inputs} inputs gets a copy; all copies together may "
+            f"have at most {max_values} values (max_body_values), so send fewer inputs per job"
+        )
+        raise refuse("batch_too_large", detail, pointer="/shared", limit=max_values // values)
+
+
 async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseModel]:
     """Add the shared members to each input that does not override them, and validate all inputs.
 
     Raises:
         ProblemError: An input is not valid. The problem contains a pointer to the invalid member in the body.
     """
-    total_size = submission.shared_size * len(submission.inputs)
-    if total_size > MAX_SHARED_BYTES:
-        detail = (
-            f"/shared has {submission.shared_size} bytes, and each of the {len(submission.inputs)} inputs gets a copy; "
-            f"all copies together may have at most {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
-        )
-        limit = MAX_SHARED_BYTES // submission.shared_size
-        raise refuse("batch_too_large", detail, pointer="/shared", limit=limit)
     admitted = []
+    loop = asyncio.get_running_loop()
+    started = loop.time()
     for index, own in enumerate(submission.inputs):
+        if loop.time() - started > _MAX_ADMIT_SECONDS:
+            await asyncio.sleep(0)
+            started = loop.time()
         pointer = f"/inputs/{index}" if submission.batch else "/input"
         merged: JsonValue = own
         if submission.shared:

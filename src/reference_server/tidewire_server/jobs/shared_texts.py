@@ -1,0 +1,134 @@
+"""Large texts that the server sends to clients, such as encoded states of jobs. All readers of a text share it.
+
+A reader that reads slowly keeps its text in memory, and encoding a large state takes long. Therefore:
+
+- All readers at the same position of a job use one text, which is freed with its last reader.
+- The texts of the most recent states are kept, so that repeated requests for an unchanged job encode the state only once.
+- The total size of the texts is limited (`max_unsent_bytes`), because readers at different positions use different texts.
+- A large state is encoded in a worker thread, and one state at a time, so that the event loop is not blocked.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import orjson
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document.view import View
+from tidewire_server.errors import refuse
+from tidewire_server.store.interfaces import StateAt
+
+MIN_SHARED_BYTES: Final = 32 * 1024
+"""Size above which texts are shared."""
+
+_MAX_RECENT_BYTES: Final = 32 * 1024 * 1024
+"""Maximum total size of the texts that are kept although no reader uses them."""
+
+_RETRY_MS: Final = 1000
+
+_MAX_NODES: Final = 2_000
+"""Number of values in a state above which a worker thread encodes the state."""
+
+
+class SharedText:
+    """Text that several readers share. It is freed when the last reader releases it."""
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class SharedTexts:
+    """Texts that readers currently share, and recently encoded states. All methods must be called on one event loop."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Create an empty collection.
+
+        Args:
+            max_bytes: Maximum total size of the texts. A single text may be larger.
+        """
+        self._max_bytes = max_bytes
+        self._in_use: WeakValueDictionary[tuple[Any, ...], SharedText] = WeakValueDictionary()
+        self._recent: OrderedDict[tuple[str, bool], SharedText] = OrderedDict()
+        self._recent_bytes = 0
+        self._encoding = asyncio.Lock()
+
+    def events(self, job: str, after: Cursor, last: Cursor, frames: bytes) -> SharedText:
+        """Return the shared text of encoded events of a job.
+
+        Args:
+            job: Id of the job.
+            after: Id of the event before the first of the events.
+            last: Id of the last of the events.
+            frames: The events, which this text contains if no other reader uses a text with the same events.
+
+        Raises:
+            ProblemError: The texts would exceed the limit.
+        """
+        return self._share((job, after, last, len(frames)), frames)
+
+    async def state(self, job: str, at: StateAt, changes: Mapping[str, Any] | None = None) -> SharedText:
+        """Return the JSON text of a job's state.
+
+        Args:
+            job: Id of the job.
+            at: State of the job after one event.
+            changes: Members of the state that the text contains with other values. They must depend only on the job.
+
+        Raises:
+            ProblemError: The texts would exceed the limit.
+        """
+        key = (job, at.cursor, changes is not None)
+        if (found := self._in_use.get(key)) is not None:
+            return found
+        if not at.view.has_more_nodes_than(_MAX_NODES):
+            return self._keep(key, _encode(at.view, changes))
+        async with self._encoding:
+            # Another reader may have encoded the state in the meantime.
+            if (found := self._in_use.get(key)) is not None:
+                return found
+            return self._keep(key, await asyncio.to_thread(_encode, at.view, changes))
+
+    def _keep(self, key: tuple[str, Cursor, bool], data: bytes) -> SharedText:
+        text = self._share(key, data)
+        if len(data) > MIN_SHARED_BYTES:
+            job, _, changed = key
+            self._recent_bytes -= len(self._recent.pop((job, changed), b""))
+            self._recent[job, changed] = text
+            self._recent_bytes += len(data)
+            while self._recent_bytes > _MAX_RECENT_BYTES:
+                self._recent_bytes -= len(self._recent.popitem(last=False)[1])
+        return text
+
+    def _share(self, key: tuple[Any, ...], data: bytes) -> SharedText:
+        if len(data) <= MIN_SHARED_BYTES:
+            return SharedText(data)
+        if (found := self._in_use.get(key)) is not None:
+            return found
+        if self._size() + len(data) > self._max_bytes:
+            self._recent.clear()
+            self._recent_bytes = 0
+            if (size := self._size()) and size + len(data) > self._max_bytes:
+                raise refuse(
+                    "unavailable",
+                    f"states and events of {size} bytes are waiting until slow readers have read them, and {len(data)} bytes "
+                    f"more would exceed the limit of {self._max_bytes} bytes (max_unsent_bytes); retry later",
+                    retry_after_ms=_RETRY_MS,
+                )
+        self._in_use[key] = text = SharedText(data)
+        return text
+
+    def _size(self) -> int:
+        return sum(map(len, self._in_use.values()))
+
+
+def _encode(view: View, changes: Mapping[str, Any] | None) -> bytes:
+    state: Any = view.value()
+    return orjson.dumps(state if changes is None else state | changes)
