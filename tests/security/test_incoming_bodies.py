@@ -50,7 +50,7 @@ def received(server):
 def submit_request(size: int) -> tuple[bytes, bytes]:
     """Return a request head, and a body of the given size."""
     text = "x" * (size - len('{"input": {"text": ""}}'))
-    head = b"POST /v1/endpoints/size/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/endpoints/size/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return head + b"Content-Length: %d\r\n\r\n" % size, json.dumps({"input": {"text": text}}).encode()
 
 

@@ -73,7 +73,7 @@ def request_and_stall(peer, path: str, stack: contextlib.ExitStack) -> None:
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.connect((url.host, url.port))
     stuck.settimeout(30)
-    stuck.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    stuck.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert stuck.recv(12) == b"HTTP/1.1 200"
 
 
