@@ -16,7 +16,7 @@ from tidewire_server.settings import Launch, Settings
 
 FLAGS: Final = {
     "Process": ("host", "port", "port_file", "root_path", "cors_origins", "log_level"),
-    "Access": ("tokens", "stream_token_secret", "stream_token_ttl"),
+    "Access": ("tokens", "stream_token_secret", "stream_token_ttl", "single_user"),
     "Text generation, without a target": ("model", "device"),
     "Jobs": (
         "default_concurrency_limit",

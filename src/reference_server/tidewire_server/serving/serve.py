@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import ipaddress
 import logging
 import os
 import signal
@@ -27,7 +28,7 @@ from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
 from tidewire_server.serving.port_file import port_file as prepare_port_file
-from tidewire_server.settings import SWITCH_INTERVAL, Settings
+from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
 
 _BACKLOG: Final = 2048
@@ -83,6 +84,11 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
     return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
 
+def is_loopback(listener: socket.socket) -> bool:
+    """Return whether only programs on this machine can connect to a listening socket."""
+    return listener.family == socket.AF_UNIX or ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
 def serve(
     app: TidewireApp,
     settings: Settings,
@@ -123,6 +129,7 @@ def serve(
             publish_port()
             (started or _print_url)(url)
 
+        app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
         app.open_log()
         connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
         runner = UvicornServer(app, uvicorn_config(app, settings, connections), announce)
@@ -156,6 +163,7 @@ def in_background(
         OSError: The address cannot be bound.
     """
     listener = bind(host, port)
+    app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
         app.open_log()
     except BaseException:
@@ -232,9 +240,13 @@ def _print_url(url: str) -> None:
 
 def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uvicorn.Config:
     """Create the uvicorn configuration for an application and a maximum number of connections."""
+    per_address = connections if app.single_user else share_of(connections, settings.max_share)
     return uvicorn.Config(
         app,
-        http=http_protocol(settings, connections),
+        http=http_protocol(settings, connections, per_address),
+        # By default, uvicorn believes the headers of every program on this machine.
+        proxy_headers=bool(settings.forwarded_allow_ips),
+        forwarded_allow_ips=list(settings.forwarded_allow_ips),
         timeout_keep_alive=settings.keep_alive_timeout,
         lifespan="on",
         ws="none",
