@@ -183,10 +183,10 @@ class Settings(BaseModel):
     )
     single_user: bool | None = Field(
         None,
-        description="Treat all callers as one user, who may list all jobs. Without this setting, an anonymous caller may use "
-        "only the jobs whose ids it knows, and limits count per client address. The default `none` means true if the "
-        "server runs itself on a loopback address and `forwarded_allow_ips` is empty, and false otherwise. With tokens, "
-        "this setting has no effect.",
+        description="Treat all callers as one user. This user may list all jobs. If false, an anonymous caller may use only "
+        "the jobs whose ids it knows, and limits count per client address. The default `none` means true if the server "
+        "listens on a loopback address and `forwarded_allow_ips` is empty, and false otherwise, also for a server that "
+        "another ASGI server runs. With tokens, this setting has no effect.",
     )
     forwarded_allow_ips: tuple[str, ...] = Field(
         (),

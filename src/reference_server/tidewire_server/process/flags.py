@@ -74,8 +74,9 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
         flag, has_value, value = argument.partition("=")
         if name := without.get(flag):
             value = value if has_value else next(remaining, shown(name, FIELDS[name].default))
+            in_file = f'["{value}"]' if get_origin(FIELDS[name].annotation) is tuple else value
             return (
-                f"{flag} is not a flag; set it in the file: {name} = {value}"
+                f"{flag} is not a flag; set it in the file: {name} = {in_file}"
                 f" (or in the environment: {variable_of(name)}={value})"
             )
     return None

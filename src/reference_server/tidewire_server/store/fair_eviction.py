@@ -38,10 +38,10 @@ class FairEviction(Generic[E]):
             del entries[entry]
             self._resized(principal, len(entries) + 1)
 
-    def evict(self) -> E:
+    def evict(self, *, adding: str = "") -> E:
         """Remove and return the entry that the store must delete next.
 
-        If several principals have the most entries, the principal that has had this number for the longest time loses
+        If the store deletes the entry to make room for an entry of the principal `adding`, the new entry counts. If several principals have the most entries, the principal that has had this number for the longest time loses
         its oldest entry.
 
         Raises:
@@ -49,7 +49,8 @@ class FairEviction(Generic[E]):
         """
         if not self._count:
             raise LookupError("there is no entry to delete")
-        principal = next(iter(self._principals[self._most]))
+        largest = self._principals[self._most]
+        principal = adding if adding in largest else next(iter(largest))
         entry = next(iter(self._entries[principal]))
         self.discard(principal, entry)
         return entry

@@ -182,7 +182,7 @@ class MemoryJobs:
         if key in self._old_keys:
             return self._old_keys[key]
         if len(self._keys) >= self._retention.max_tombstones:
-            del self._keys[self._keys_by_principal.evict()]
+            del self._keys[self._keys_by_principal.evict(adding=key.principal)]
         self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
         self._keys_by_principal.add(key.principal, key)
         return None

@@ -95,8 +95,9 @@ class SqliteJobs:
         use = None if key is None else self._in_flight.get(key)
         until = self._clock() + retention.idempotency_ttl
         excess_keys = []
-        while use is not None and len(self._keys) >= retention.max_tombstones:
-            excess_keys.append((self._keys.evict(),))
+        if use is not None:
+            while len(self._keys) >= retention.max_tombstones:
+                excess_keys.append((self._keys.evict(adding=record.principal),))
 
         def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
             number, key_number = _insert_job(db, record), None
