@@ -71,18 +71,19 @@ def serving(gate: Gate, *, host: str = "0.0.0.0", **settings: Any) -> Iterator[s
             gate.open.set()
 
 
-@contextlib.contextmanager
-def caller(url: str, address: str = ANN, **headers: str) -> Iterator[Peer]:
-    with Peer(url) as peer:
-        peer.http.close()
-        transport = httpx.HTTPTransport(local_address=address)
-        peer.http = httpx.Client(base_url=url, headers=headers, timeout=20, transport=transport)
-        yield peer
+class Caller(Peer):
+    """Client that connects from its own address."""
+
+    def __init__(self, url: str, address: str = ANN, **headers: str) -> None:
+        self.url = url
+        # Without `verify=False`, each client would load the certificates of all authorities.
+        transport = httpx.HTTPTransport(local_address=address, verify=False)
+        self.http = httpx.Client(base_url=url, headers=headers, timeout=20, transport=transport)
 
 
 @contextlib.contextmanager
-def two_callers(url: str) -> Iterator[tuple[Peer, Peer]]:
-    with caller(url) as ann, caller(url, BOB) as bob:
+def two_callers(url: str) -> Iterator[tuple[Caller, Caller]]:
+    with Caller(url) as ann, Caller(url, BOB) as bob:
         yield ann, bob
 
 
@@ -145,7 +146,7 @@ def test_an_idempotency_key_does_not_lead_to_a_job_of_another_anonymous_caller(g
     ],
 )
 def test_jobs_are_listed_only_if_all_callers_are_one_user(gate, host, settings, listed):
-    with serving(gate, host=host, **settings) as url, caller(url) as ann:
+    with serving(gate, host=host, **settings) as url, Caller(url) as ann:
         job = ann.start("echo")
         assert ("list" in ann.http.get("/v1").json()["capabilities"]) is listed
         found = ann.http.get("/v1/jobs")
@@ -180,7 +181,7 @@ def test_limits_on_jobs_and_streams_count_per_client_address(gate):
 @pytest.mark.parametrize("forged", ["10.0.0.7", "10.0.0.8, 127.0.0.1", "[::1]:80", ""])
 def test_x_forwarded_for_has_no_effect_without_a_named_proxy(gate, forged, monkeypatch):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn reads this variable
-    with serving(gate, max_jobs_per_principal=1) as url, caller(url) as ann:
+    with serving(gate, max_jobs_per_principal=1) as url, Caller(url) as ann:
         ann.start("many")
         ann.http.headers["x-forwarded-for"] = forged
         assert refusal(ann.submit("many")) == (429, "too_many_jobs")
@@ -222,7 +223,7 @@ def test_a_caller_that_fills_its_share_of_the_queue_leaves_the_rest_to_others(ga
 
 
 def test_a_job_may_have_as_many_inputs_as_the_callers_share_of_the_queue(gate):
-    with serving(gate, max_queue_size=4) as url, caller(url) as ann:
+    with serving(gate, max_queue_size=4) as url, Caller(url) as ann:
         described = ann.http.get("/v1/endpoints/hold").json()
         assert described["capabilities"]["batch"]["max_items"] == 3
         assert refusal(ann.submit("hold", inputs=[{}] * 4)) == (422, "batch_too_large")
@@ -282,7 +283,7 @@ def test_one_address_cannot_take_all_connections(gate):
         refused = held[4].recv(65536)
         assert refused.startswith(b"HTTP/1.1 503")
         assert b"this client address has 4 open connections" in refused
-        with caller(url) as ann:
+        with Caller(url) as ann:
             assert ann.http.get("/healthz").status_code == 200
         held[3].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         assert held[3].recv(65536).startswith(b"HTTP/1.1 200")
@@ -331,7 +332,7 @@ def test_a_flood_of_jobs_and_keys_expires_only_the_flooders_jobs_and_keys(gate, 
     ],
 )
 def test_an_only_caller_may_use_every_pool_completely(gate, settings, headers, fits):
-    with serving(gate, max_queue_size=4, **settings) as url, caller(url, **headers) as ann:
+    with serving(gate, max_queue_size=4, **settings) as url, Caller(url, **headers) as ann:
         answers = [ann.submit("hold").status_code for _ in range(6)]
         assert answers == [201] * fits + [429] * (6 - fits)
 
@@ -340,8 +341,8 @@ def test_principals_with_tokens_have_shares(gate):
     settings = {"max_queue_size": 2, "tokens": ["ann:one", "bob:two"]}
     with (
         serving(gate, **settings) as url,
-        caller(url, authorization="Bearer one") as ann,
-        caller(url, authorization="Bearer two") as bob,
+        Caller(url, authorization="Bearer one") as ann,
+        Caller(url, authorization="Bearer two") as bob,
     ):
         for _ in range(2):
             bob.start("hold")

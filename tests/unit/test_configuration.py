@@ -205,7 +205,11 @@ def test_list_in_the_environment_is_separated_by_spaces(environment):
 
 def test_every_setting_can_be_set_in_the_environment(environment):
     values = {"tokens": "a:b", "stream_token_secret": "s" * 32, "log_level": "debug", "root_path": "/under"}
-    values |= {"target": "x:y", "cors_origins": "https://a.example", "forwarded_allow_ips": "10.0.0.1 fd00::/8"}
+    values |= {
+        "target": "x:y",
+        "cors_origins": "https://a.example",
+        "forwarded_allow_ips": "10.0.0.1 fd00::/8",
+    }
     environment(
         **{f"TIDEWIRE_{name.upper()}": values.get(name, str(field.default)) for name, field in FIELDS.items()}
     )
