@@ -15,6 +15,7 @@ import pytest
 
 from support.reference_server import QUICK, Peer, data, eventually
 from tidewire_server import Server
+from tidewire_server.settings import Settings, share_of
 
 ANN, BOB = "127.0.0.1", "127.0.0.2"
 
@@ -135,22 +136,29 @@ def test_an_idempotency_key_does_not_lead_to_a_job_of_another_anonymous_caller(g
             assert (again.json()["id"], again.headers["idempotency-replayed"]) == (job, "true")
 
 
+@pytest.mark.parametrize(("host", "settings"), [("127.0.0.1", {}), ("0.0.0.0", {"single_user": True})])
+def test_a_single_user_lists_all_jobs(gate, host, settings):
+    with serving(gate, host=host, **settings) as url, two_callers(url) as (ann, bob):
+        jobs = [ann.start("echo"), bob.start("echo")]
+        assert "list" in ann.http.get("/v1").json()["capabilities"]
+        assert [each["id"] for each in ann.http.get("/v1/jobs").json()["jobs"]] == jobs[::-1]
+
+
 @pytest.mark.parametrize(
-    ("host", "settings", "listed"),
+    ("on_loopback", "settings", "expected"),
     [
-        ("127.0.0.1", {}, True),
-        ("0.0.0.0", {}, False),
-        ("0.0.0.0", {"single_user": True}, True),
-        ("127.0.0.1", {"single_user": False}, False),
-        ("127.0.0.1", {"forwarded_allow_ips": ("127.0.0.1",)}, False),
+        (True, {}, True),
+        (False, {}, False),
+        (False, {"single_user": True}, True),
+        (True, {"single_user": False}, False),
+        (True, {"forwarded_allow_ips": ["127.0.0.1"]}, False),
+        (True, {"forwarded_allow_ips": ["127.0.0.1"], "single_user": True}, True),
+        (True, {"tokens": ["a:b"]}, False),
+        (True, {"tokens": ["a:b"], "single_user": True}, False),
     ],
 )
-def test_jobs_are_listed_only_if_all_callers_are_one_user(gate, host, settings, listed):
-    with serving(gate, host=host, **settings) as url, Caller(url) as ann:
-        job = ann.start("echo")
-        assert ("list" in ann.http.get("/v1").json()["capabilities"]) is listed
-        found = ann.http.get("/v1/jobs")
-        assert [each["id"] for each in found.json().get("jobs", [])] == ([job] if listed else [])
+def test_callers_are_one_user_by_default_only_on_loopback(on_loopback, settings, expected):
+    assert Settings(**settings).is_single_user(on_loopback=on_loopback) is expected
 
 
 def test_a_server_in_another_application_lists_no_anonymous_jobs():
@@ -178,13 +186,13 @@ def test_limits_on_jobs_and_streams_count_per_client_address(gate):
                 assert second.status_code == 429
 
 
-@pytest.mark.parametrize("forged", ["10.0.0.7", "10.0.0.8, 127.0.0.1", "[::1]:80", ""])
-def test_x_forwarded_for_has_no_effect_without_a_named_proxy(gate, forged, monkeypatch):
+def test_x_forwarded_for_has_no_effect_without_a_named_proxy(gate, monkeypatch):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn reads this variable
     with serving(gate, max_jobs_per_principal=1) as url, Caller(url) as ann:
         ann.start("many")
-        ann.http.headers["x-forwarded-for"] = forged
-        assert refusal(ann.submit("many")) == (429, "too_many_jobs")
+        for forged in ("10.0.0.7", "10.0.0.8, 127.0.0.1", "[::1]:80", ""):
+            ann.http.headers["x-forwarded-for"] = forged
+            assert refusal(ann.submit("many")) == (429, "too_many_jobs")
 
 
 def test_x_forwarded_for_of_a_named_proxy_tells_callers_apart(gate):
@@ -322,19 +330,32 @@ def test_a_flood_of_jobs_and_keys_expires_only_the_flooders_jobs_and_keys(gate, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "headers", "fits"),
+    ("settings", "headers"),
+    [({"single_user": True}, {}), ({"tokens": ["ann:one", "ann:two"]}, {"authorization": "Bearer one"})],
+)
+def test_an_only_caller_may_use_the_whole_queue(gate, settings, headers):
+    with serving(gate, max_queue_size=4, **settings) as url, Caller(url, **headers) as ann:
+        assert [ann.submit("hold").status_code for _ in range(6)] == [201] * 5 + [429]
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
     [
-        ({"single_user": True}, {}, 5),
-        ({"tokens": ["ann:one", "ann:two"]}, {"authorization": "Bearer one"}, 5),
-        ({"tokens": ["ann:one", "bob:two"]}, {"authorization": "Bearer one"}, 3),
-        ({"max_share": 1}, {}, 5),
-        ({"max_share": 0.01}, {}, 2),
+        ({}, 0.5),
+        ({"max_share": 0.2}, 0.2),
+        ({"tokens": ["ann:one", "bob:two"]}, 0.5),
+        ({"tokens": ["ann:one", "ann:two"]}, 1),
     ],
 )
-def test_an_only_caller_may_use_every_pool_completely(gate, settings, headers, fits):
-    with serving(gate, max_queue_size=4, **settings) as url, Caller(url, **headers) as ann:
-        answers = [ann.submit("hold").status_code for _ in range(6)]
-        assert answers == [201] * fits + [429] * (6 - fits)
+def test_an_only_caller_has_no_share(settings, share):
+    assert Settings(**settings).caller_share(single_user=False) == share
+    assert Settings(**settings).caller_share(single_user=True) == 1
+
+
+def test_a_share_is_rounded_down_but_lets_every_caller_do_something():
+    assert [share_of(total, 0.5) for total in (0, 1, 2, 3, 4)] == [0, 1, 1, 1, 2]
+    assert [share_of(total, 1) for total in (0, 1, 4)] == [0, 1, 4]
+    assert share_of(10, 0.01) == 1
 
 
 def test_principals_with_tokens_have_shares(gate):

@@ -33,8 +33,8 @@ _IPV6_PREFIX: Final = 64
 def client_address(host: str | None) -> str:
     """Return the address by which limits count a client, from the host that the ASGI server reports.
 
-    Everything that is not an IP address counts as one unknown address. Otherwise a proxy that sends other texts would
-    give each request an address of its own.
+    Everything that is not an IP address counts as one unknown address. Otherwise a client whose proxy passes on arbitrary
+    text could use a new address for each request.
     """
     try:
         address = ipaddress.ip_address(host or "")
