@@ -195,9 +195,15 @@ def test_x_forwarded_for_has_no_effect_without_a_named_proxy(gate, monkeypatch):
             assert refusal(ann.submit("many")) == (429, "too_many_jobs")
 
 
-def test_x_forwarded_for_of_a_named_proxy_tells_callers_apart(gate):
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_x_forwarded_for_of_a_named_proxy_tells_callers_apart(gate, host):
+    if host == "::" and not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no sockets for both IPv4 and IPv6")
     limits = {"max_jobs_per_principal": 1, "forwarded_allow_ips": (f"{ANN}/32",)}
-    with serving(gate, **limits) as url, two_callers(url) as (proxy, direct):
+    with (
+        serving(gate, host=host, **limits) as url,
+        two_callers(url.replace("[::1]", ANN)) as (proxy, direct),
+    ):
         for client in ("10.0.0.7", "10.0.0.8:1234", "2001:db8:0:1::5"):
             proxy.http.headers["x-forwarded-for"] = client
             proxy.start("many")

@@ -296,8 +296,8 @@ class TidewireApp:
         if not self._lists_jobs:
             raise refuse(
                 "not_found",
-                "this server does not list the jobs of anonymous callers; use the ids of your jobs, or ask the operator "
-                "for a token",
+                "this server does not list the jobs of anonymous callers; use the ids of your jobs, or start the server "
+                "with tokens (--token), or with --single-user if all callers are one user",
             )
         requests_and_responses.require_acceptable(request, "application/json")
         limit = request_parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
 try:
@@ -86,7 +86,7 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
 
 def is_loopback(listener: socket.socket) -> bool:
     """Return whether only programs on this machine can connect to a listening socket."""
-    return listener.family == socket.AF_UNIX or ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def serve(
@@ -238,6 +238,13 @@ def _print_url(url: str) -> None:
     print(f"serving on {url}", flush=True)
 
 
+def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:
+    """Return the networks, and for each IPv4 network the IPv6 addresses under which its hosts connect to an IPv6 socket."""
+    parsed = [ipaddress.ip_network(each) for each in networks]
+    mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in parsed if each.version == 4]
+    return [*map(str, parsed), *mapped]
+
+
 def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uvicorn.Config:
     """Create the uvicorn configuration for an application and a maximum number of connections."""
     per_address = connections if app.single_user else share_of(connections, settings.max_share)
@@ -246,7 +253,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
         http=http_protocol(settings, connections, per_address),
         # By default, uvicorn believes the headers of every program on this machine.
         proxy_headers=bool(settings.forwarded_allow_ips),
-        forwarded_allow_ips=list(settings.forwarded_allow_ips),
+        forwarded_allow_ips=_with_mapped_addresses(settings.forwarded_allow_ips),
         timeout_keep_alive=settings.keep_alive_timeout,
         lifespan="on",
         ws="none",
