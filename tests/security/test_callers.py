@@ -12,9 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from support.reference_server import QUICK, Peer, data, eventually
 from tidewire_server import Server
+from tidewire_server.serving.serve import uvicorn_config
 from tidewire_server.settings import Settings, share_of
 
 ANN, BOB = "127.0.0.1", "127.0.0.2"
@@ -55,9 +57,9 @@ def gate() -> Iterator[Gate]:
 
 
 @contextlib.contextmanager
-def serving(gate: Gate, *, host: str = "0.0.0.0", **settings: Any) -> Iterator[str]:
-    """Run a server, by default for several anonymous callers. Close the gate's calls before the server stops."""
-    server = Server(**QUICK | settings)
+def serving(gate: Gate, **settings: Any) -> Iterator[str]:
+    """Run a server, by default for several anonymous callers. End the gate's calls before the server stops."""
+    server = Server(**QUICK | {"single_user": False} | settings)
     server.endpoint(gate.wait, name="hold")
     server.endpoint(gate.wait, name="many", concurrency_limit=None)
 
@@ -65,7 +67,7 @@ def serving(gate: Gate, *, host: str = "0.0.0.0", **settings: Any) -> Iterator[s
     async def echo(text: str = "") -> str:
         return text
 
-    with server.running(host=host) as url:
+    with server.running() as url:
         try:
             yield url
         finally:
@@ -136,9 +138,9 @@ def test_an_idempotency_key_does_not_lead_to_a_job_of_another_anonymous_caller(g
             assert (again.json()["id"], again.headers["idempotency-replayed"]) == (job, "true")
 
 
-@pytest.mark.parametrize(("host", "settings"), [("127.0.0.1", {}), ("0.0.0.0", {"single_user": True})])
-def test_a_single_user_lists_all_jobs(gate, host, settings):
-    with serving(gate, host=host, **settings) as url, two_callers(url) as (ann, bob):
+@pytest.mark.parametrize("single_user", [None, True])
+def test_a_single_user_lists_all_jobs(gate, single_user):
+    with serving(gate, single_user=single_user) as url, two_callers(url) as (ann, bob):
         jobs = [ann.start("echo"), bob.start("echo")]
         assert "list" in ann.http.get("/v1").json()["capabilities"]
         assert [each["id"] for each in ann.http.get("/v1/jobs").json()["jobs"]] == jobs[::-1]
@@ -195,15 +197,9 @@ def test_x_forwarded_for_has_no_effect_without_a_named_proxy(gate, monkeypatch):
             assert refusal(ann.submit("many")) == (429, "too_many_jobs")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_x_forwarded_for_of_a_named_proxy_tells_callers_apart(gate, host):
-    if host == "::" and not socket.has_dualstack_ipv6():
-        pytest.skip("this system has no sockets for both IPv4 and IPv6")
+def test_x_forwarded_for_of_a_named_proxy_tells_callers_apart(gate):
     limits = {"max_jobs_per_principal": 1, "forwarded_allow_ips": (f"{ANN}/32",)}
-    with (
-        serving(gate, host=host, **limits) as url,
-        two_callers(url.replace("[::1]", ANN)) as (proxy, direct),
-    ):
+    with serving(gate, **limits) as url, two_callers(url) as (proxy, direct):
         for client in ("10.0.0.7", "10.0.0.8:1234", "2001:db8:0:1::5"):
             proxy.http.headers["x-forwarded-for"] = client
             proxy.start("many")
@@ -215,6 +211,15 @@ def test_x_forwarded_for_of_a_named_proxy_tells_callers_apart(gate, host):
         direct.start("many")
         direct.http.headers["x-forwarded-for"] = "10.0.0.10"
         assert refusal(direct.submit("many")) == (429, "too_many_jobs")
+
+
+def test_a_named_ipv4_proxy_is_recognized_on_an_ipv6_socket():
+    server = Server(forwarded_allow_ips=("10.0.0.0/8", "192.0.2.1", "fd00::/8"))
+    config = uvicorn_config(server.app, server.settings, 10)
+    proxies = ProxyHeadersMiddleware(server.app, config.forwarded_allow_ips).trusted_hosts
+    trusted = ["10.1.2.3", "::ffff:10.1.2.3", "192.0.2.1", "::ffff:192.0.2.1", "fd00::1"]
+    assert all(each in proxies for each in trusted)
+    assert not any(each in proxies for each in ["11.1.2.3", "::ffff:11.1.2.3", "::ffff:192.0.2.2", "::1"])
 
 
 # ---- shares
@@ -276,10 +281,10 @@ def test_plain_functions_of_one_caller_do_not_occupy_all_worker_threads(gate):
 
 
 def test_endpoints_of_one_group_skip_a_caller_that_uses_its_share_of_the_threads(gate):
-    server = Server(**QUICK, max_threads=2)
+    server = Server(**QUICK, max_threads=2, single_user=False)
     for name in "AB":
         server.endpoint(gate.wait, name=name, concurrency_group="gpu", concurrency_limit=5)
-    with server.running(host="0.0.0.0") as url, two_callers(url) as (ann, bob):
+    with server.running() as url, two_callers(url) as (ann, bob):
         for name in "AAB":
             bob.start(name, {"name": "bob"})
         ann.start("B", {"name": "ann"})

@@ -88,17 +88,22 @@ class TokenPrincipals:
                 )
             self._principals[digest] = principal or f"token-{digest.hex()[:12]}"
 
+    def __bool__(self) -> bool:
+        return bool(self._principals)
+
     @property
     def names(self) -> frozenset[str]:
         """Names of all principals. Empty if the server has no tokens."""
         return frozenset(self._principals.values())
 
     def principal(self, authorization: str | None) -> str:
-        """Return the principal whose token an Authorization header contains.
+        """Return the principal whose token an Authorization header contains, or `ANONYMOUS` if there are no tokens.
 
         Raises:
             ProblemError: The header is missing, or its token is not accepted.
         """
+        if not self._principals:
+            return ANONYMOUS
         scheme, _, token = (authorization or "").partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
         # Compare the received token with all accepted tokens, each in constant time. Otherwise the response time would

@@ -290,7 +290,7 @@ class TidewireApp:
     @property
     def _lists_jobs(self) -> bool:
         """Whether callers may list their jobs. An anonymous caller cannot prove which jobs are its own [TW-JOB-076]."""
-        return self.single_user or bool(self._tokens.names)
+        return self.single_user or bool(self._tokens)
 
     async def _list(self, request: Request) -> ASGIApp:
         if not self._lists_jobs:
@@ -482,7 +482,7 @@ class TidewireApp:
         return Route(path, authenticated, methods=[method])
 
     def _authenticate(self, request: Request) -> None:
-        if self._tokens.names:
+        if self._tokens:
             request.state.principal = self._tokens.principal(
                 requests_and_responses.header(request, b"authorization")
             )
