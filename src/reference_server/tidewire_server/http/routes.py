@@ -297,7 +297,7 @@ class TidewireApp:
             raise refuse(
                 "not_found",
                 "this server does not list the jobs of anonymous callers; use the ids of your jobs, or start the server "
-                "with tokens (--token), or with --single-user if all callers are one user",
+                "with tokens, or with --single-user if all callers are one user",
             )
         requests_and_responses.require_acceptable(request, "application/json")
         limit = request_parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)
