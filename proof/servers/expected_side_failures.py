@@ -59,6 +59,11 @@ _expect(
 )  # fmt: skip
 _expect("every check of a submit looks at the status", "*", "submit_gets_200")
 _expect(
+    "all anonymous callers are one principal, so they share its limits",
+    "limits_per_caller.anonymous_caller_at_the_*",
+    "anonymous_job_not_found_by_its_id", "anonymous_job_cannot_be_purged",
+)  # fmt: skip
+_expect(
     "afterwards the first stream of each job is closed",
     "slow_readers.slow_reader_does_not_delay_others resume.* durable.* framing.*",
     "oldest_stream_closed_at_the_limit",

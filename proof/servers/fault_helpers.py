@@ -9,6 +9,28 @@ DONE = b"event:done\n"
 PING = b"event:ping\n"
 
 
+# ---- callers ---------------------------------------------------------------------------------------------------------
+
+
+def serve_anonymous_callers(hooks, principal, *, lists_jobs=False):
+    """Serve all anonymous callers as one principal, whose jobs are listed only if `lists_jobs` is true."""
+
+    def name(exchange):
+        if exchange.header("authorization") or re.search(b"token=|key=", exchange.query):
+            return
+        exchange.own["anonymous"] = True
+        exchange.set_header("authorization", f"Bearer {principal}")
+        if exchange.path == "/v1/jobs" and not lists_jobs:
+            exchange.path = "/v1/nothing"
+
+    def hide_list(exchange, status, body):
+        hidden = exchange.path == "/v1" and exchange.own.get("anonymous") and not lists_jobs
+        return (status, body.replace(b'"list",', b"")) if hidden else None
+
+    hooks.requests.append(name)
+    hooks.bodies.append(hide_list)
+
+
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,7 @@ PROTOCOL = {
     "on_message_complete": inspect.ismethod,
     "on_response_complete": inspect.ismethod,
     "pause_writing": inspect.ismethod,
+    "client": tuple,
     "connections": set,
     "cycle": RequestResponseCycle,
     "flow": FlowControl,

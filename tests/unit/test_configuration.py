@@ -84,6 +84,7 @@ def test_every_setting_can_be_set_in_the_file(file):
         "stream_token_secret": "s" * 32,
         "root_path": "/under",
         "script": True,
+        "forwarded_allow_ips": ["10.0.0.1"],
     }
     lines = []
     for model in (Launch, Settings):
@@ -257,6 +258,7 @@ def test_every_setting_can_be_set_in_the_environment(environment):
     values = {"tokens": "a:b", "stream_token_secret": "s" * 32, "log_level": "debug", "root_path": "/under"}
     values |= {"target": "x:y", "cors_origins": "https://a.example", "allowed_hosts": "a.example"}
     values |= {"operator_tokens": "o"}
+    values |= {"forwarded_allow_ips": "10.0.0.1 fd00::/8"}
     environment(
         **{f"TIDEWIRE_{name.upper()}": values.get(name, str(field.default)) for name, field in FIELDS.items()}
     )
@@ -304,7 +306,8 @@ def test_only_settings_named_in_a_guide_or_the_banner_have_a_flag():
 
 @pytest.mark.parametrize("name", WITHOUT_FLAG)
 def test_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, file, environment):
-    ended = CliRunner().invoke(serve, ["mine.py:server", flag_of(name), str(FIELDS[name].default)])
+    value = {"forwarded_allow_ips": "10.0.0.1"}.get(name, str(FIELDS[name].default))
+    ended = CliRunner().invoke(serve, ["mine.py:server", flag_of(name), value])
     assert ended.exit_code == 2
     found = re.fullmatch(
         r"tidewire serve: (--\S+) is not a flag; set it in the file: (.*) \(or in the environment: (\w+)=(.*)\)\n",

@@ -2,9 +2,10 @@
 
 import re
 
-from proof.servers.fault_helpers import PING, drop_header, rewrite_events
+from proof.servers.fault_helpers import PING, drop_header, rewrite_events, serve_anonymous_callers
 from proof.servers.fault_proxy import CUT, problem
 from proof.servers.faults import faulty_server
+from proof.servers.server_process import BOB
 
 
 def declare_only(hooks, name):
@@ -108,3 +109,17 @@ def queue_position_sent_once(hooks):
         return b"" if repeated else frame
 
     hooks.frames.append(once)
+
+
+@faulty_server(
+    "TW-SEC-024", "limits_per_caller.anonymous_caller_at_the_stream_limit_does_not_lock_out_others"
+)
+def stream_limit_shared_by_anonymous_callers(hooks):
+    """The limit on streams per caller counts the streams of all anonymous callers."""
+    serve_anonymous_callers(hooks, BOB)
+
+
+@faulty_server("TW-SEC-024", "limits_per_caller.anonymous_caller_at_the_job_limit_does_not_lock_out_others")
+def job_limit_shared_by_anonymous_callers(hooks):
+    """The limit on jobs per caller counts the jobs of all anonymous callers."""
+    serve_anonymous_callers(hooks, BOB)

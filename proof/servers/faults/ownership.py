@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 
-from proof.servers.fault_helpers import drop_header, set_request_header
+from proof.servers.fault_helpers import drop_header, serve_anonymous_callers, set_request_header
 from proof.servers.faults import faulty_server
 from proof.servers.server_process import ALICE, BOB
 
@@ -150,3 +150,25 @@ def problem_detail_reveals_job(hooks):
         return status, json.dumps(json.loads(body) | {"detail": "it is not yours"}).encode()
 
     hooks.bodies.append(change_detail)
+
+
+@faulty_server("TW-JOB-076", "ownership.anonymous_callers_cannot_list_jobs")
+def anonymous_callers_list_each_others_jobs(hooks):
+    """The job list of an anonymous caller contains the jobs of all anonymous callers."""
+    serve_anonymous_callers(hooks, BOB, lists_jobs=True)
+
+
+@faulty_server("TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id")
+def anonymous_job_not_found_by_its_id(hooks):
+    """An anonymous caller who knows the id of an anonymous job cannot use the job."""
+    serve_anonymous_callers(hooks, BOB)
+    bob_job = lambda exchange: exchange.own.get("anonymous") and not exchange.is_submit  # noqa: E731
+    set_request_header(hooks, "authorization", f"Bearer {ALICE}", bob_job)
+
+
+@faulty_server("TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id")
+def anonymous_job_cannot_be_purged(hooks):
+    """An anonymous caller who knows the id of an anonymous job can read and cancel the job, but not purge it."""
+    serve_anonymous_callers(hooks, BOB)
+    is_purge = lambda exchange: exchange.own.get("anonymous") and exchange.method == "DELETE"  # noqa: E731
+    set_request_header(hooks, "authorization", f"Bearer {ALICE}", is_purge)

@@ -1,16 +1,65 @@
-"""Authentication with bearer tokens. Each token belongs to a principal.
+"""Identity of callers: principals with bearer tokens, and anonymous callers.
 
 A principal has access only to its own jobs. A request for another principal's job gets the same response as a request
-for an unknown job. If the server has no tokens, all clients are the same anonymous principal.
+for an unknown job.
+
+If the server has no tokens, all callers are anonymous:
+
+mode                          | who may use a job             | list of jobs | limits count
+------------------------------+-------------------------------+--------------+-----------------------
+several users                 | every caller who knows its id | no           | each client address
+`single_user`                 | every caller                  | yes          | all callers as one
 """
 
 import hashlib
 import hmac
+import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
 
 from tidewire_server.errors import refuse
 
-ANONYMOUS = "anonymous"
+ANONYMOUS: Final = "anonymous"
+"""Principal of all anonymous callers if they are one user. Otherwise, the client's address is appended to it."""
+
+_UNKNOWN_ADDRESS: Final = "unknown"
+
+_IPV6_PREFIX: Final = 64
+"""Length of the IPv6 prefix that counts as one client address. A single host usually has all addresses of a /64."""
+
+
+@lru_cache(maxsize=4096)
+def client_address(host: str | None) -> str:
+    """Return the address by which limits count a client, from the host that the ASGI server reports.
+
+    Everything that is not an IP address counts as one unknown address. Otherwise a client whose proxy passes on arbitrary
+    text could use a new address for each request.
+    """
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return _UNKNOWN_ADDRESS
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address), _IPV6_PREFIX), strict=False))
+    return str(address)
+
+
+def anonymous_at(host: str | None) -> str:
+    """Return the principal of an anonymous caller on a server with several users."""
+    return f"{ANONYMOUS} {client_address(host)}"
+
+
+def is_anonymous(principal: str) -> bool:
+    """Return whether a principal is an anonymous caller."""
+    return principal == ANONYMOUS or principal.startswith(f"{ANONYMOUS} ")
+
+
+def may_use(principal: str, owner: str) -> bool:
+    """Return whether a principal that knows the id of a job may use the job [TW-SEC-001, TW-SEC-005]."""
+    return principal == owner or (is_anonymous(principal) and is_anonymous(owner))
 
 
 class TokenPrincipals:
@@ -42,8 +91,13 @@ class TokenPrincipals:
     def __bool__(self) -> bool:
         return bool(self._principals)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all principals. Empty if the server has no tokens."""
+        return frozenset(self._principals.values())
+
     def principal(self, authorization: str | None) -> str:
-        """Return the principal whose token an Authorization header contains.
+        """Return the principal whose token an Authorization header contains, or `ANONYMOUS` if there are no tokens.
 
         Raises:
             ProblemError: The header is missing, or its token is not accepted.

@@ -5,6 +5,7 @@ the configuration file of `tidewire serve` (see `process/configuration.py`). Its
 The most common settings also have a flag (see `process/flags.py`). Times are in seconds.
 """
 
+import ipaddress
 import math
 import re
 from pathlib import Path
@@ -134,6 +135,14 @@ class Settings(BaseModel):
     max_streams_per_principal: Count = Field(
         1_000, description="Maximum number of open streams per principal."
     )
+    max_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Maximum share of `max_queue_size`, `max_input_bytes` and `max_threads` that one caller may use, and of "
+        "`max_connections` that one client address may use; 1 for no such limit. It does not apply if there is only "
+        "one caller: with `single_user`, and except for connections also with the tokens of a single principal.",
+    )
     max_state_bytes: int = Field(
         16 * MIB, ge=KIB, description="Maximum size of one job's state as JSON, in bytes."
     )
@@ -161,11 +170,13 @@ class Settings(BaseModel):
     idempotency_ttl: Seconds = Field(86_400.0, description="Time for which an Idempotency-Key is stored.")
     max_retained_jobs: Count = Field(
         20_000,
-        description="Maximum number of ended jobs that are stored. If it is exceeded, the oldest jobs expire early.",
+        description="Maximum number of ended jobs that are stored. If it is exceeded, the oldest jobs of the caller with "
+        "the most stored jobs expire early.",
     )
     max_tombstones: Count = Field(
         100_000,
-        description="Maximum number of tombstones that are stored for deleted jobs, and of idempotency keys.",
+        description="Maximum number of tombstones that are stored for deleted jobs, and of idempotency keys. If it is "
+        "exceeded, the oldest tombstones expire early, and the oldest keys of the caller with the most keys.",
     )
 
     # ---- the log -----------------------------------------------------------------------------------------------
@@ -205,6 +216,18 @@ class Settings(BaseModel):
         description="Host names of this server. Add the name of a proxy here. Requests with another name in the Host header "
         "are rejected with 421, except localhost and IP addresses. By default, only a server without `tokens` checks the "
         "header, on loopback connections.",
+    )
+    single_user: bool | None = Field(
+        None,
+        description="Treat all callers as one user. This user may list all jobs. If false, an anonymous caller may use only "
+        "the jobs whose ids it knows, and limits count per client address. The default `none` means true if the server "
+        "listens on a loopback address and `forwarded_allow_ips` is empty, and false otherwise, also for a server that "
+        "another ASGI server runs. With tokens, this setting has no effect.",
+    )
+    forwarded_allow_ips: tuple[str, ...] = Field(
+        (),
+        description="IP addresses and networks of the proxies whose header `X-Forwarded-For` contains the client's address. "
+        "By default, the header is ignored.",
     )
     stream_token_secret: str | None = Field(
         None,
@@ -247,6 +270,26 @@ class Settings(BaseModel):
                 )
         return names
 
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _check_proxies(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for each in proxies:
+            ipaddress.ip_network(each)
+        return proxies
+
+    def is_single_user(self, *, on_loopback: bool) -> bool:
+        """Return whether all callers are one user, for a server that is bound to a loopback address or not."""
+        if self.tokens:
+            return False
+        if self.single_user is None:
+            return on_loopback and not self.forwarded_allow_ips
+        return self.single_user
+
+    def caller_share(self, *, single_user: bool) -> float:
+        """Return the share of each pool that one caller may use. The share is 1 if there is only one caller."""
+        only_caller = single_user or len(TokenPrincipals(self.tokens).names) == 1
+        return 1.0 if only_caller else self.max_share
+
     @property
     def limits(self) -> Limits:
         """Limits that the server reports in discovery."""
@@ -263,6 +306,11 @@ class Settings(BaseModel):
             pydantic.ValidationError: A name is unknown, or a value is out of bounds.
         """
         return Settings(**(self.model_dump() | changes))
+
+
+def share_of(total: int, share: float) -> int:
+    """Return the part of a pool that one caller may use, rounded down, but at least 1 unless the pool is empty."""
+    return min(total, max(1, int(total * share)))
 
 
 class Launch(BaseModel):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from tidewire_conformance.checks.ownership import other_principal
+from tidewire_conformance.checks.ownership import other_principal, two_anonymous_callers
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
@@ -175,3 +175,38 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         f"{control.status} {control.code}",
         at=control,
     )
+
+
+@check("TW-SEC-024", serial=True)
+async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Session) -> None:
+    """While one anonymous caller has as many streams as it may, an anonymous caller with another address gets a stream."""
+    limit = _limit(s, "max_streams_per_principal")
+    first, second, job = await two_anonymous_callers(s, s.long_running_sample(20))
+    async with AsyncExitStack() as stack:
+        for _ in range(limit):
+            opened = first.open("GET", job.events, header=EVENT_STREAM, once=True)
+            exchange = (await stack.enter_async_context(opened)).exchange
+            s.skip_unless(exchange.is_stream, f"{exchange} returned {exchange.status} {exchange.code}")
+        theirs = await _stream(second, job.events)
+        s.expect("TW-SEC-024", theirs.is_stream, "a stream for another anonymous caller", f"{theirs.status} {theirs.code}",
+                 at=theirs)  # fmt: skip
+    await first.request("POST", f"{job.path}/cancel")
+
+
+@check("TW-SEC-024", serial=True)
+async def anonymous_caller_at_the_job_limit_does_not_lock_out_others(s: Session) -> None:
+    """While one anonymous caller has as many jobs as it may, an anonymous caller with another address can submit a job."""
+    limit = _limit(s, "max_jobs_per_principal")
+    sample = s.long_running_sample(20)
+    first, second, job = await two_anonymous_callers(s, sample)
+    jobs = [job.path]
+    for _ in range(limit):
+        answer = await first.request("POST", sample.submit_to, json=sample.body, once=True)
+        if answer.status != 201:
+            break
+        jobs.append(f"/v1/jobs/{answer.json['id']}")
+    theirs = await _submit(second, sample)
+    s.expect("TW-SEC-024", theirs.status == 201, "201 for another anonymous caller", f"{theirs.status} {theirs.code}",
+             at=theirs)  # fmt: skip
+    jobs += [f"/v1/jobs/{theirs.json['id']}"] if theirs.status == 201 else []
+    await asyncio.gather(*(first.request("POST", f"{each}/cancel") for each in jobs))

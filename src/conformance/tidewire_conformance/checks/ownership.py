@@ -1,11 +1,15 @@
 """Checks for section 11.1: authorization. Most of them need the credentials of two principals."""
 
+import ipaddress
 import math
 import secrets
+import socket
+from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
+from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Wire
 
@@ -18,6 +22,8 @@ The check ends after the first round in which the fastest responses of both kind
 """
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the fastest responses for two jobs."""
+SECOND_ADDRESS = "127.0.0.2"
+"""Address from which a second anonymous caller connects to a server on this machine."""
 
 
 def other_principal(s: Session) -> Wire:
@@ -32,6 +38,63 @@ def other_principal(s: Session) -> Wire:
                  began=s.wire.began, caller="SECOND_")  # fmt: skip
     other.check = s.wire.check
     return other
+
+
+def anonymous_caller(s: Session, source: str = "") -> Wire:
+    """Return a client without credentials, which connects from the address `source` if one is passed."""
+    bare = Wire(
+        s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began, source=source
+    )
+    bare.check = s.wire.check
+    return bare
+
+
+async def submit_anonymously(s: Session, caller: Wire, sample: SampleRequest) -> Job:
+    """Submit a job without credentials, or skip the check if the server requires credentials."""
+    answer = await caller.request("POST", sample.submit_to, json=sample.body)
+    if s.wire.header and answer.status in {401, 403}:
+        s.skip_no_occasion("the server does not serve anonymous callers")
+    s.skip_unless(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
+    return Job(answer.json["id"], sample, answer)
+
+
+async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire, Wire, Job]:
+    """Return two clients without credentials and with different addresses, and a job of the first.
+
+    The check is skipped if the server treats all anonymous callers as one user, or if this machine has only one address
+    for the server.
+    """
+    first, second = anonymous_caller(s), anonymous_caller(s, SECOND_ADDRESS)
+    job = await submit_anonymously(s, first, sample)
+    discovery = await first.request("GET", "/v1")
+    s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.status} {discovery.code}")
+    if "list" in discovery.json.get("capabilities", ()):
+        s.skip_no_occasion("the server lists the jobs of anonymous callers, so all of them are one user")
+    if not _reaches_from_second_address(s):
+        s.skip_untested(
+            "the check needs a server on this machine, and a system with several loopback addresses"
+        )
+    return first, second, job
+
+
+def _reaches_from_second_address(s: Session) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((SECOND_ADDRESS, 0))
+        except OSError:
+            return False
+    return _host(s) == "127.0.0.1"
+
+
+def _host(s: Session) -> str:
+    return urlsplit(s.wire.base_url).hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _comparable(answer: RecordedExchange) -> tuple[int, object]:
@@ -118,6 +181,36 @@ async def list_contains_only_the_callers_jobs(s: Session) -> None:
     s.expect(
         "TW-JOB-046", job.id not in theirs, "no job of another principal in the list", job.id, at=lists[1]
     )
+
+
+@check("TW-JOB-076")
+async def anonymous_callers_cannot_list_jobs(s: Session) -> None:
+    """The job of an anonymous caller is not in the list that another anonymous caller gets."""
+    caller = anonymous_caller(s)
+    job = await submit_anonymously(s, caller, s.any_sample())
+    answer = await anonymous_caller(s).request("GET", "/v1/jobs?limit=1000")
+    body = answer.json if isinstance(answer.json, dict) else {}
+    listed = [entry.get("id") for entry in body.get("jobs", [])]
+    if job.id in listed and not s.wire.header and _is_loopback(_host(s)):
+        s.skip_no_occasion("all anonymous callers of a server on a loopback address may be one user")
+    s.expect("TW-JOB-076", job.id not in listed, "404, or a list without the job of another anonymous caller",
+             f"{answer.status} and a list with {job.id}", at=answer)  # fmt: skip
+
+
+@check("TW-SEC-005")
+async def an_anonymous_job_is_open_to_callers_with_its_id(s: Session) -> None:
+    """Any anonymous caller who knows the id of an anonymous job can read, stream, cancel and purge the job."""
+    sample = s.server.long_running_sample() or s.any_sample()
+    job = await submit_anonymously(s, anonymous_caller(s), sample)
+    other = anonymous_caller(s, SECOND_ADDRESS if _reaches_from_second_address(s) else "")
+    async with other.open("GET", job.events, header=EVENT_STREAM) as stream:
+        s.expect("TW-SEC-005", stream.exchange.is_stream, "an event stream", stream.exchange.status, at=stream.exchange)  # fmt: skip
+    asked = [("GET", "", {200}), ("POST", "/cancel", {200, 202})]
+    asked += [("DELETE", "", {204})] if "delete" in s.server.capabilities else []
+    for method, place, expected in asked:
+        answer = await other.request(method, job.path + place)
+        s.expect("TW-SEC-005", answer.status in expected, f"{sorted(expected)} for {method} of an anonymous job",
+                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-SEC-003", "TW-SEC-002")

@@ -118,6 +118,7 @@ class Wire:
         record: list[RecordedExchange] | None = None,
         began: float | None = None,
         caller: str = "",
+        source: str = "",
     ) -> None:
         """Create the client. It does not connect until the first request.
 
@@ -130,12 +131,14 @@ class Wire:
             began: Monotonic time at which the run began.
             caller: Prefix for the names of the variables that replace this user's secrets in reports. It is empty for
                 the first user.
+            source: Address of this machine from which the client connects. By default, the system chooses it.
         """
         self.base_url = base_url.rstrip("/")
         self.header = tuple(header)
         self.patience = patience
         self.record = [] if record is None else record
         self.caller = caller
+        self.source = source
         self.check = ""
         self.began = time.monotonic() if began is None else began
         """Monotonic time at which the run began."""
@@ -149,6 +152,7 @@ class Wire:
             record=self.record,
             began=self.began,
             caller=self.caller,
+            source=self.source,
         )
         client.check = name
         return client
@@ -242,7 +246,7 @@ class Wire:
         exchange = RecordedExchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
         exchange.secrets = self.secrets
         self.record.append(exchange)
-        connection = _Connection(exchange, self.now, read_ahead)
+        connection = _Connection(exchange, self.now, read_ahead, self.source)
         try:
             async with asyncio.timeout(seconds * self.patience):
                 await connection.begin(body, old=bool(old))
@@ -287,7 +291,10 @@ def _origin(url: str) -> tuple[str, str]:
 class _Connection:
     """TCP connection that carries one request and its response."""
 
-    def __init__(self, exchange: RecordedExchange, now: Callable[[], float], read_ahead: int) -> None:
+    def __init__(
+        self, exchange: RecordedExchange, now: Callable[[], float], read_ahead: int, source: str
+    ) -> None:
+        self._source = (source, 0) if source else None
         self._exchange = exchange
         self._now = now
         self._read_ahead = read_ahead
@@ -302,7 +309,7 @@ class _Connection:
         secure = ssl.create_default_context() if split.scheme == "https" else None
         port = split.port or (443 if secure else 80)
         self._reader, self._writer = await asyncio.open_connection(
-            split.hostname, port, ssl=secure, limit=self._read_ahead
+            split.hostname, port, ssl=secure, limit=self._read_ahead, local_addr=self._source
         )
         target = (split.path or "/") + (f"?{split.query}" if split.query else "")
         head = self._http.send(

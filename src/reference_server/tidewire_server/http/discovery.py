@@ -19,7 +19,6 @@ from tidewire_server.settings import Settings
 from tidewire_server.version import SERVER
 
 _CAPABILITIES = (
-    "list",
     "delete",
     "snapshots_only",
     "batches",
@@ -35,7 +34,11 @@ class DiscoveryDocuments:
     """Route handlers that describe the server and its endpoints."""
 
     def __init__(
-        self, endpoints: Mapping[str, Endpoint], settings: Settings, service: Callable[[], JobService]
+        self,
+        endpoints: Mapping[str, Endpoint],
+        settings: Settings,
+        service: Callable[[], JobService],
+        lists_jobs: Callable[[], bool],
     ) -> None:
         """Create the handlers.
 
@@ -44,16 +47,20 @@ class DiscoveryDocuments:
             settings: The server's settings.
             service: Function that returns the job service. It is called for each request, because the service starts
                 after the routes were created.
+            lists_jobs: Function that returns whether callers may list their jobs.
         """
         self._endpoints = endpoints
         self._settings = settings
         self._service = service
+        self._lists_jobs = lists_jobs
 
     async def discover(self, request: Request) -> ASGIApp:
         """Handle `GET /v1` and describe the server."""
         requests_and_responses.require_acceptable(request, "application/json")
         settings, root = self._settings, root_of(request)
         capabilities = [*_CAPABILITIES]
+        if self._lists_jobs():
+            capabilities.append("list")
         if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
             capabilities.append("logprobs")
         body = Discovery(

@@ -62,7 +62,7 @@ from tidewire_server.jobs.admission.submit_body import read_json
 from tidewire_server.jobs.job_resource import job_members, timestamp
 from tidewire_server.jobs.job_service import JobService, Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
-from tidewire_server.principals import ANONYMOUS, TokenPrincipals
+from tidewire_server.principals import ANONYMOUS, TokenPrincipals, anonymous_at, is_anonymous
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import JobRecord, Store, StoreError
 from tidewire_server.store.open_store import open_store
@@ -112,8 +112,12 @@ class TidewireApp:
         self._store: Store | None = None
         self.send_buffers_bounded = False
         """Whether the listening socket has the send buffer size `SEND_BUFFER_BYTES`, which its connections inherit."""
+        self.single_user = settings.is_single_user(on_loopback=False)
+        """Whether all callers are one user. `serve` updates it, because only `serve` knows the server's address."""
         self._starting = asyncio.Lock()
-        self._discovery = DiscoveryDocuments(endpoints, settings, lambda: self.service)
+        self._discovery = DiscoveryDocuments(
+            endpoints, settings, lambda: self.service, lambda: self._lists_jobs
+        )
         self.metrics = Metrics()
         self.metrics.measure(
             "items_running", "Items whose function is running.", lambda: self._queue_depths(0)
@@ -213,8 +217,9 @@ class TidewireApp:
             if self._service is None:
                 self.open_log()
                 assert self._store is not None  # noqa: S101 - `open_log` sets it
+                share = self._settings.caller_share(single_user=self.single_user)
                 service, self._store = (
-                    JobService(self._endpoints, self._settings, self.metrics, self._store),
+                    JobService(self._endpoints, self._settings, self.metrics, self._store, share=share),
                     None,
                 )
                 try:
@@ -294,7 +299,18 @@ class TidewireApp:
             self.service, submitted.record, log, plan, release_slot, events_url=events_url, headers=headers
         )
 
+    @property
+    def _lists_jobs(self) -> bool:
+        """Whether callers may list their jobs. An anonymous caller cannot prove which jobs are its own [TW-JOB-076]."""
+        return self.single_user or bool(self._tokens)
+
     async def _list(self, request: Request) -> ASGIApp:
+        if not self._lists_jobs:
+            raise refuse(
+                "not_found",
+                "this server does not list the jobs of anonymous callers; use the ids of your jobs, or start the server "
+                "with tokens, or with --single-user if all callers are one user",
+            )
         requests_and_responses.require_acceptable(request, "application/json")
         limit = request_parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)
         principal, root = request.state.principal, root_of(request)
@@ -394,7 +410,7 @@ class TidewireApp:
         plan = plan_replay(cursor, log.extent())
         if plan == NOTHING:
             return Response(status_code=204, headers={"cache-control": "no-store"})
-        release_slot = self.service.acquire_slot(record.principal)
+        release_slot = self.service.acquire_slot(request.state.principal)
         events_url = f"{root_of(request)}/jobs/{record.id}/events"
         return EventStream(
             self.service,
@@ -488,19 +504,32 @@ class TidewireApp:
         return Route(path, authenticated, methods=[method])
 
     def _authenticate(self, request: Request) -> None:
-        request.state.principal = self._tokens.principal(
-            requests_and_responses.header(request, b"authorization")
-        )
+        if self._tokens:
+            request.state.principal = self._tokens.principal(
+                requests_and_responses.header(request, b"authorization")
+            )
+        else:
+            request.state.principal = self._anonymous(request)
+
+    def _anonymous(self, request: Request) -> str:
+        """Return the principal of an anonymous caller."""
+        if self.single_user:
+            return ANONYMOUS
+        client = request.scope.get("client")
+        return anonymous_at(client[0] if client else None)
 
     async def _authenticate_by_token(self, request: Request) -> None:
         """Authenticate a request by its stream token.
 
-        With the token, a client has the same access to the stream as the job's principal.
+        With the token, a client has the same access to the stream as the job's principal. The stream counts towards the
+        limit of this principal, or of the reader's address if the job is anonymous.
         """
         job = request.path_params["id"]
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
-        request.state.principal = ANONYMOUS if found is None else found.principal
+        request.state.principal = (
+            self._anonymous(request) if found is None or is_anonymous(found.principal) else found.principal
+        )
 
 
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:

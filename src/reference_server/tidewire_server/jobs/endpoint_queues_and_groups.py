@@ -9,13 +9,14 @@ has a concurrency_group     | the limit that one or more endpoints of the group 
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidewire_server.batching.batch_queue import BatchQueue
 from tidewire_server.endpoints.endpoint import Default, Endpoint
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.settings import Settings
+from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import QueueEntry
 
 
@@ -57,6 +58,7 @@ class EndpointQueue:
     endpoint: Endpoint
     group: ConcurrencyGroup
     max_queue_size: int
+    max_queue_size_per_caller: int
     calls: float
     """Maximum number of concurrent calls."""
     batch_queue: BatchQueue[QueueEntry] | None
@@ -71,6 +73,8 @@ class EndpointQueue:
     timer: asyncio.TimerHandle | None = None
     reserved: int = 0
     """Number of queue positions that are reserved for jobs that are still being submitted."""
+    reserved_by: Counter[str] = field(default_factory=Counter)
+    """The same number for each principal."""
 
     @property
     def max_rows_per_call(self) -> int:
@@ -80,10 +84,10 @@ class EndpointQueue:
 
     @property
     def max_items(self) -> float:
-        """Maximum number of items in one job. If the endpoint has no other items, all items of such a job can run or
-        wait.
+        """Maximum number of items in one job. If the endpoint has no other items, all items of such a job can run, or wait
+        within the limit for one caller.
         """
-        return self.calls * self.max_rows_per_call + self.max_queue_size
+        return self.calls * self.max_rows_per_call + self.max_queue_size_per_caller
 
 
 def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
@@ -106,8 +110,15 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
     return {group: limit for group, (_, limit) in limits.items()}
 
 
-def make_endpoint_queues(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, EndpointQueue]:
+def make_endpoint_queues(
+    endpoints: dict[str, Endpoint], settings: Settings, share: float
+) -> dict[str, EndpointQueue]:
     """Create the scheduling data of all endpoints and assign each endpoint to its group.
+
+    Args:
+        endpoints: All endpoints by name.
+        settings: The server's settings.
+        share: Share of a queue that one principal may use.
 
     Raises:
         ValueError: Two endpoints of one group set different limits.
@@ -130,7 +141,9 @@ def make_endpoint_queues(endpoints: dict[str, Endpoint], settings: Settings) -> 
             None if endpoint.batching is None else BatchQueue(endpoint.batching)
         )
         calls = group.limit if endpoint.is_async else min(group.limit, settings.max_threads)
-        endpoint_queue = EndpointQueue(endpoint, group, max_queue_size, calls, batch_queue)
+        endpoint_queue = EndpointQueue(
+            endpoint, group, max_queue_size, share_of(max_queue_size, share), calls, batch_queue
+        )
         endpoint_queues[name] = endpoint_queue
         group.endpoint_queues.append(endpoint_queue)
     return endpoint_queues

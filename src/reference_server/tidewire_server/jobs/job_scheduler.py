@@ -5,14 +5,15 @@ thread becomes free, or when the oldest item of a batch has waited for `batch_ti
 
 If several endpoints of one group wait for a slot, the scheduler looks at the next item of each endpoint, and chooses
 the item whose principal was served longest ago. Among items of one principal, the oldest item runs first. Groups that
-wait for a worker thread take turns.
+wait for a worker thread take turns. Each principal can use only its share of the worker threads. This does not apply to
+batches, because a batch serves several principals.
 """
 
 import asyncio
 import logging
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
@@ -28,7 +29,7 @@ from tidewire_server.jobs.endpoint_queues_and_groups import (
     make_endpoint_queues,
 )
 from tidewire_server.jobs.job import Job
-from tidewire_server.settings import Settings
+from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueEntry
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class JobScheduler:
         find: Callable[[QueueEntry], Job | None],
         on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], None],
+        share: float = 1.0,
     ) -> None:
         """Create a scheduler for an idle server.
 
@@ -66,6 +68,7 @@ class JobScheduler:
             find: Function that returns the job of an item, or None if the job has ended.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job.
+            share: Share of each queue and of the worker threads that one principal may use.
         """
         self._queue = queue
         self._interval = settings.queue_interval
@@ -74,7 +77,12 @@ class JobScheduler:
         self._on_start = on_start
         self._announce = announce
         self._threads = settings.max_threads
-        self._endpoint_queues = make_endpoint_queues(endpoints, settings)
+        self._max_threads_per_caller = share_of(settings.max_threads, share)
+        self._threads_of: Counter[str] = Counter()
+        """Number of worker threads that each principal uses."""
+        self._at_thread_limit: set[str] = set()
+        """Principals that use as many worker threads as they may."""
+        self._endpoint_queues = make_endpoint_queues(endpoints, settings, share)
         groups = {id(each.group): each.group for each in self._endpoint_queues.values()}
         self._groups = list(groups.values())
         self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
@@ -96,7 +104,7 @@ class JobScheduler:
         """Return the maximum number of items in one job of an endpoint."""
         return self._endpoint_queues[endpoint].max_items
 
-    def reserve(self, endpoint: str, items: int) -> Callable[[], None]:
+    def reserve(self, endpoint: str, principal: str, items: int) -> Callable[[], None]:
         """Reserve queue positions for the items of a new job, so that two concurrent requests cannot get the same
         position.
 
@@ -104,26 +112,35 @@ class JobScheduler:
             A function that releases the reservation.
 
         Raises:
-            ProblemError: The queue is full.
+            ProblemError: The queue is full, or the principal's share of the queue is.
         """
         endpoint_queue = self._endpoint_queues[endpoint]
+        reserved_by = endpoint_queue.reserved_by
         waiting = self._queue.size(endpoint) + endpoint_queue.reserved
-        free = (
-            max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
-            + endpoint_queue.max_queue_size
-        )
-        if waiting + items > free:
-            eta = self._eta(endpoint_queue, 1)
-            raise refuse(
-                "queue_full",
+        own = self._queue.size(endpoint, principal) + reserved_by[principal]
+        startable = max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
+        detail = None
+        if waiting + items > startable + endpoint_queue.max_queue_size:
+            detail = (
                 f"the queue of endpoint {endpoint!r} is full: {waiting} items are waiting, and the limit is "
-                f"{endpoint_queue.max_queue_size} (max_queue_size)",
-                retry_after_ms=max(_MIN_RETRY_MS, eta or 0),
+                f"{endpoint_queue.max_queue_size} (max_queue_size)"
             )
+        elif own + items > startable + endpoint_queue.max_queue_size_per_caller:
+            detail = (
+                f"{own} items of this caller are waiting in the queue of endpoint {endpoint!r}, and the limit for one "
+                f"caller is {endpoint_queue.max_queue_size_per_caller} (max_queue_size, max_share)"
+            )
+        if detail is not None:
+            eta = self._eta(endpoint_queue, 1)
+            raise refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))
         endpoint_queue.reserved += items
+        reserved_by[principal] += items
 
         def release() -> None:
             endpoint_queue.reserved -= items
+            reserved_by[principal] -= items
+            if not reserved_by[principal]:
+                del reserved_by[principal]
 
         return release
 
@@ -176,7 +193,9 @@ class JobScheduler:
         async with self._start_lock:
             while (endpoint_queue := self._next(group)) is not None:
                 if endpoint_queue.batch_queue is None:
-                    taken = await self._queue.take(endpoint_queue.endpoint.name)
+                    taken = await self._queue.take(
+                        endpoint_queue.endpoint.name, skip=self._skipped(endpoint_queue)
+                    )
                     work = self._run(endpoint_queue, taken[0]) if taken else None
                 else:
                     builder = endpoint_queue.batch_queue.draft(self._loop.time())
@@ -194,6 +213,8 @@ class JobScheduler:
                 if not endpoint_queue.endpoint.is_async:
                     self._threads -= 1
                     self._turns.move_to_end(id(group))
+                    if endpoint_queue.batch_queue is None:
+                        self._count_thread(taken[0].principal, 1)
                 endpoint_queue.rows += len(taken)
                 endpoint_queue.positions.moved(len(taken))
                 self._start_task(work)
@@ -203,7 +224,9 @@ class JobScheduler:
         startable = [
             each
             for each in group.endpoint_queues
-            if self._queue.size(each.endpoint.name) and self._startable(each) > 0
+            if self._queue.size(each.endpoint.name)
+            and self._startable(each) > 0
+            and self._first_waiting(each)
         ]
         ready = [
             each
@@ -217,8 +240,19 @@ class JobScheduler:
         return min(ready, key=lambda each: self._turn_of(group, each))
 
     def _turn_of(self, group: ConcurrencyGroup, endpoint_queue: EndpointQueue) -> tuple[int, float]:
-        entry = next(self._queue.waiting(endpoint_queue.endpoint.name))
+        entry = self._first_waiting(endpoint_queue)
+        assert entry is not None  # noqa: S101 - `_next` passes only endpoints with such an item
         return group.served.get(entry.principal, 0), entry.arrived_at
+
+    def _first_waiting(self, endpoint_queue: EndpointQueue) -> QueueEntry | None:
+        """Return the next item of an endpoint, without items whose principal uses its share of the worker threads."""
+        name = endpoint_queue.endpoint.name
+        return next(self._queue.waiting(name, skip=self._skipped(endpoint_queue)), None)
+
+    def _skipped(self, endpoint_queue: EndpointQueue) -> Collection[str]:
+        """Return the principals whose items may not start now."""
+        in_threads = not endpoint_queue.endpoint.is_async and endpoint_queue.batch_queue is None
+        return self._at_thread_limit if in_threads else ()
 
     def _record_turns(self, group: ConcurrencyGroup, entries: Iterable[QueueEntry]) -> None:
         if len(group.endpoint_queues) > 1:
@@ -251,18 +285,18 @@ class JobScheduler:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, endpoint_queue: EndpointQueue, entry: QueueEntry) -> None:
-        free = self._release_function(endpoint_queue, [1])
+        free = self._release_function(endpoint_queue, [1], entry.principal)
         try:
             await self._start(entry, free)
         finally:
             await free()
 
     def _release_function(
-        self, endpoint_queue: EndpointQueue, rows: list[int]
+        self, endpoint_queue: EndpointQueue, rows: list[int], principal: str | None = None
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         """Create a function that releases the slot and the worker thread of the call that starts now.
 
-        Only the first call of the returned function has an effect.
+        Only the first call of the returned function has an effect. The argument `principal` is None for a batch.
         """
         started_at, released = self._loop.time(), False
 
@@ -271,9 +305,21 @@ class JobScheduler:
             if not released:
                 released = True
                 endpoint_queue.rows -= sum(rows)
+                if principal is not None and not endpoint_queue.endpoint.is_async:
+                    self._count_thread(principal, -1)
                 await self._ended(endpoint_queue, sum(rows), self._loop.time() - started_at)
 
         return release
+
+    def _count_thread(self, principal: str, change: int) -> None:
+        """Count a worker thread that a principal has started to use (1) or has released (-1)."""
+        used = self._threads_of[principal] = self._threads_of[principal] + change
+        if not used:
+            del self._threads_of[principal]
+        if used < self._max_threads_per_caller:
+            self._at_thread_limit.discard(principal)
+        else:
+            self._at_thread_limit.add(principal)
 
     async def _ended(self, endpoint_queue: EndpointQueue, rows: int, duration: float) -> None:
         """Release the slot and the thread of a call that has ended, and start waiting items."""

@@ -38,7 +38,8 @@ from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_block
 from tidewire_server.metrics import Metrics
-from tidewire_server.settings import Settings
+from tidewire_server.principals import may_use
+from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, QueueEntry, Store, Tombstone
 
 
@@ -65,8 +66,23 @@ class JobService:
     """Service for the jobs of one server. It must be created and used on one event loop."""
 
     def __init__(
-        self, endpoints: Mapping[str, Endpoint], settings: Settings, metrics: Metrics, store: Store
+        self,
+        endpoints: Mapping[str, Endpoint],
+        settings: Settings,
+        metrics: Metrics,
+        store: Store,
+        *,
+        share: float = 1.0,
     ) -> None:
+        """Create the service. It does not run before `start` is called.
+
+        Args:
+            endpoints: All endpoints by name.
+            settings: The server's settings.
+            metrics: Metrics that the service updates.
+            store: Store of the jobs, which the service closes.
+            share: Share of the queue, the input memory and the worker threads that one principal may use.
+        """
         self.endpoints = dict(endpoints)
         self.settings = settings
         self.metrics = metrics
@@ -80,7 +96,7 @@ class JobService:
         self.texts = SharedTexts(settings.max_unsent_bytes)
         """Large texts that readers share."""
         self._live: dict[str, Job] = {}
-        self.inputs = InputMemoryLimit(settings.max_input_bytes)
+        self.inputs = InputMemoryLimit(settings.max_input_bytes, share_of(settings.max_input_bytes, share))
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
         self._cleanup = JobCleanup(store.jobs)
         self._loop = asyncio.get_running_loop()
@@ -93,6 +109,7 @@ class JobService:
             find=lambda entry: self._live.get(entry.job),
             on_start=self._on_start,
             announce=self._announce,
+            share=share,
         )
         self._watchdog = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
 
@@ -150,7 +167,7 @@ class JobService:
         submission = read_submit(
             body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
         )
-        with self.inputs.reserve(submission.size) as keep:
+        with self.inputs.reserve(principal, submission.size) as keep:
             values = await admit_inputs(endpoint, submission)
             await self._refuse_too_many_jobs(principal)  # other jobs may have been submitted in the meantime
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
@@ -176,7 +193,7 @@ class JobService:
             admitted.submission,
             admitted.values,
         )
-        release = self._scheduler.reserve(endpoint.name, len(values))
+        release = self._scheduler.reserve(endpoint.name, principal, len(values))
         try:
             items: list[JsonValue] = [
                 {"status": "queued", "value": endpoint.initial(value)} for value in values
@@ -266,7 +283,7 @@ class JobService:
             self.metrics.logged(1, len(block.frames[0]))
         columns = [admitted.endpoint.columns(value) for value in admitted.values]
         job = self._activate(record, admitted, columns, log, document, size)
-        self.inputs.add(record.id, admitted.submission.size)
+        self.inputs.add(record.id, record.principal, admitted.submission.size)
         queued = job.restore(plan.items)
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
@@ -279,13 +296,13 @@ class JobService:
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def find(self, principal: str, job_id: str) -> JobRecord:
-        """Find a job of a principal.
+        """Find a job that a principal may use.
 
         Raises:
             ProblemError: The job is unknown (404) or deleted (410).
         """
         found = await self.store.jobs.get(job_id)
-        if found is None or found.principal != principal:
+        if found is None or not may_use(principal, found.principal):
             raise refuse("job_not_found", f"job {job_id[:80]!r} does not exist")
         if isinstance(found, Tombstone):
             raise refuse("job_expired", f"job {job_id} was deleted, or its retention time is over")

@@ -27,6 +27,7 @@ def startup_banner(server: Server, url: str) -> str:
     lines += [
         "",
         *_groups(server),
+        f"  callers      {_callers(server)}",
         f"  durability   {_durability(settings)}",
         f"  retention    ended jobs keep events for {settings.log_ttl:g} s and state for {settings.state_ttl:g} s",
         f"  limits       {_limits(server)}",
@@ -85,6 +86,14 @@ def _groups(server: Server) -> list[str]:
         f"  group        {group}: {' and '.join(names)} share {_format_limit(server.concurrency_limit_of(names[0]))}"
         for group, names in members.items()
     ]
+
+
+def _callers(server: Server) -> str:
+    if server.settings.tokens:
+        return "principals with tokens; each has access only to its own jobs"
+    if server.app.single_user:
+        return "one user: everyone who can connect has access to all jobs (--single-user)"
+    return "anonymous: everyone has access to the jobs whose ids they know; limits count per client address"
 
 
 def _durability(settings: Settings) -> str:

@@ -13,7 +13,7 @@ import threading
 import types
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 
 import typer
 import typer.core
@@ -276,7 +276,13 @@ def _flag(name: str, group: str) -> inspect.Parameter:
     Typer does not convert the value. It passes the text to `configure`, which validates it.
     """
     field = FIELDS[name]
-    kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
+    kind: Any = (
+        bool
+        if bool in (field.annotation, *get_args(field.annotation))
+        else list[str]
+        if name in SINGULAR
+        else str
+    )
     metavar = next((word for start, word in _METAVARS.items() if allowed(field).startswith(start)), "TEXT")
     text, default = (field.description or "").partition(". ")[0].rstrip("."), ""
     if kind is str and field.default:

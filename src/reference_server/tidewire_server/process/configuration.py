@@ -76,7 +76,7 @@ class _FromText(BaseModel):
     @classmethod
     def _parse(cls, value: Any, info: ValidationInfo) -> Any:
         kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and kind is not bool:
+        if isinstance(value, bool) and bool not in (kind, *get_args(kind)):
             raise PydanticCustomError("not_bool", "not a boolean")
         if isinstance(value, str) and value.lower() == "none" and type(None) in get_args(kind):
             return None

@@ -16,7 +16,7 @@ from tidewire_server.settings import Launch, Settings
 
 FLAGS: Final = {
     "Process": ("host", "port", "port_file", "root_path", "allowed_hosts", "cors_origins", "log_level"),
-    "Access": ("token_file", "operator_token_file", "allow_anonymous", "stream_token_ttl"),
+    "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
     "Text generation, without a target": ("model", "device"),
     "Jobs": (
         "default_concurrency_limit",
@@ -91,8 +91,9 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
             )
         if name:
             value = value if has_value else next(remaining, shown(name, FIELDS[name].default))
+            in_file = f'["{value}"]' if get_origin(FIELDS[name].annotation) is tuple else value
             return (
-                f"{flag} is not a flag; set it in the file: {name} = {value}"
+                f"{flag} is not a flag; set it in the file: {name} = {in_file}"
                 f" (or in the environment: {variable_of(name)}={value})"
             )
     return None

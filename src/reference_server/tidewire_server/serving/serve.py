@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import errno
 import gc
+import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
 try:
@@ -28,7 +29,7 @@ from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
 from tidewire_server.serving.port_file import port_file as prepare_port_file
-from tidewire_server.settings import SWITCH_INTERVAL, Settings
+from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
 
 _BACKLOG: Final = 2048
@@ -84,6 +85,11 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
     return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
 
+def is_loopback(listener: socket.socket) -> bool:
+    """Return whether only programs on this machine can connect to a listening socket."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
 def serve(
     app: TidewireApp,
     settings: Settings,
@@ -126,6 +132,7 @@ def serve(
             publish_port()
             (started or _print_url)(url)
 
+        app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
         app.open_log()
         connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
         runner = UvicornServer(app, uvicorn_config(app, settings, connections), announce)
@@ -160,6 +167,7 @@ def in_background(
         AnonymousAccessError: The server has no tokens, and other machines can reach the address.
     """
     listener = bind(host, port)
+    app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
         check_anonymous_access(listener, settings)
         app.open_log()
@@ -235,11 +243,22 @@ def _print_url(url: str) -> None:
     print(f"serving on {url}", flush=True)
 
 
+def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:
+    """Return the networks, and for each IPv4 network the IPv6 addresses under which its hosts connect to an IPv6 socket."""
+    parsed = [ipaddress.ip_network(each) for each in networks]
+    mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in parsed if each.version == 4]
+    return [*map(str, parsed), *mapped]
+
+
 def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uvicorn.Config:
     """Create the uvicorn configuration for an application and a maximum number of connections."""
+    per_address = connections if app.single_user else share_of(connections, settings.max_share)
     return uvicorn.Config(
         app,
-        http=http_protocol(settings, connections),
+        http=http_protocol(settings, connections, per_address),
+        # By default, uvicorn believes the headers of every program on this machine.
+        proxy_headers=bool(settings.forwarded_allow_ips),
+        forwarded_allow_ips=_with_mapped_addresses(settings.forwarded_allow_ips),
         timeout_keep_alive=settings.keep_alive_timeout,
         lifespan="on",
         ws="none",

@@ -14,7 +14,7 @@ in a service shared by several servers. Every implementation follows these rules
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple, Protocol
@@ -371,7 +371,12 @@ class Queue(Protocol):
         ...
 
     async def take(
-        self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
+        self,
+        endpoint: str,
+        *,
+        limit: int = 1,
+        fits: Callable[[QueueEntry], bool] | None = None,
+        skip: Collection[str] = (),
     ) -> list[QueueEntry]:
         """Remove the next items of an endpoint from the queue, and return them in the order in which they were to run.
 
@@ -380,6 +385,7 @@ class Queue(Protocol):
             limit: Maximum number of items.
             fits: Predicate that is called once for each item whose turn it is. If it returns False, the item keeps its
                 position, and the principal's next item gets the turn. If `fits` is None, every item may be taken.
+            skip: Principals whose items keep their positions.
         """
         ...
 
@@ -387,12 +393,13 @@ class Queue(Protocol):
         """Remove an item from the queue, at any position. If the item is not in the queue, do nothing."""
         ...
 
-    def size(self, endpoint: str) -> int:
-        """Return the number of waiting items of an endpoint."""
+    def size(self, endpoint: str, principal: str | None = None) -> int:
+        """Return the number of waiting items of an endpoint, or only of one principal's items."""
         ...
 
-    def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
-        """Iterate over the waiting items of an endpoint, in the order in which they will run.
+    def waiting(self, endpoint: str, *, skip: Collection[str] = ()) -> Iterator[QueueEntry]:
+        """Iterate over the waiting items of an endpoint, in the order in which they will run, without the items of the
+        principals in `skip`.
 
         The caller must not use the iterator after the queue has changed.
         """

@@ -9,7 +9,7 @@ keeps its position.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 
 from tidewire_server.store.interfaces import QueueEntry
@@ -33,11 +33,16 @@ class MemoryQueue:
                 self._sizes[entry.endpoint] = self._sizes.get(entry.endpoint, 0) + 1
 
     async def take(
-        self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
+        self,
+        endpoint: str,
+        *,
+        limit: int = 1,
+        fits: Callable[[QueueEntry], bool] | None = None,
+        skip: Collection[str] = (),
     ) -> list[QueueEntry]:
         taken: list[QueueEntry] = []
         if limit > 0:
-            for entry in self._in_turn(endpoint, fits):
+            for entry in self._in_turn(endpoint, fits, skip):
                 taken.append(entry)
                 if len(taken) == limit:
                     break
@@ -52,16 +57,20 @@ class MemoryQueue:
         if queue is not None and entry in queue:
             self._remove(entry)
 
-    def size(self, endpoint: str) -> int:
-        return self._sizes.get(endpoint, 0)
+    def size(self, endpoint: str, principal: str | None = None) -> int:
+        if principal is None:
+            return self._sizes.get(endpoint, 0)
+        return len(self._queues.get(endpoint, OrderedDict()).get(principal, ()))
 
-    def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
-        return self._in_turn(endpoint, None)
+    def waiting(self, endpoint: str, *, skip: Collection[str] = ()) -> Iterator[QueueEntry]:
+        return self._in_turn(endpoint, None, skip)
 
-    def _in_turn(self, endpoint: str, fits: Callable[[QueueEntry], bool] | None) -> Iterator[QueueEntry]:
+    def _in_turn(
+        self, endpoint: str, fits: Callable[[QueueEntry], bool] | None, skip: Collection[str]
+    ) -> Iterator[QueueEntry]:
         next_rounds: deque[Iterator[QueueEntry]] = deque()
         queues = self._queues.get(endpoint, OrderedDict())
-        first_round = (iter(queue) for queue in queues.values())
+        first_round = (iter(queue) for principal, queue in queues.items() if principal not in skip)
         for entries in chain(first_round, _drained(next_rounds)):
             for entry in entries:
                 if fits is None or fits(entry):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     SECRET_BYTES,
@@ -166,9 +167,11 @@ class MemoryJobs:
         self._stored: OrderedDict[str, _StoredJob] = OrderedDict()
         self._unfinished: dict[str, int] = {}
         self._ended: OrderedDict[str, _StoredJob] = OrderedDict()
+        self._ended_by_principal = FairEviction[str]()
         self._logs_due: OrderedDict[str, float] = OrderedDict()
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
+        self._keys_by_principal = FairEviction[Key]()
         self._old_keys: dict[Key, KeyUse] = {}
         """Idempotency keys whose own retention time is over, but whose jobs are still stored [TW-JOB-027]."""
 
@@ -179,12 +182,14 @@ class MemoryJobs:
         if key in self._old_keys:
             return self._old_keys[key]
         if len(self._keys) >= self._retention.max_tombstones:
-            self._keys.popitem(last=False)
+            del self._keys[self._keys_by_principal.evict(adding=key.principal)]
         self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
+        self._keys_by_principal.add(key.principal, key)
         return None
 
     async def release(self, key: Key) -> None:
         self._keys.pop(key, None)
+        self._keys_by_principal.discard(key.principal, key)
 
     async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
         del submit  # needed only to run the job again after a restart, but a restart empties this store
@@ -213,8 +218,9 @@ class MemoryJobs:
         self._finished(record.principal)
         self._ended[record.id] = stored
         self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
+        self._ended_by_principal.add(record.principal, record.id)
         while len(self._ended) > self._retention.max_retained_jobs:
-            await self.delete_job(next(iter(self._ended)))
+            await self.delete_job(self._ended_by_principal.evict())
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
@@ -246,6 +252,7 @@ class MemoryJobs:
             return
         if self._ended.pop(job, None) is None:
             self._finished(stored.record.principal)
+        self._ended_by_principal.discard(stored.record.principal, job)
         self._logs_due.pop(job, None)
         if stored.key is not None:
             self._old_keys.pop(stored.key, None)
@@ -264,6 +271,7 @@ class MemoryJobs:
             self._tombstones.popitem(last=False)
         while self._keys and next(iter(self._keys.values()))[0] <= now:
             key, (_, use) = self._keys.popitem(last=False)
+            self._keys_by_principal.discard(key.principal, key)
             stored = None if use.job is None else self._stored.get(use.job)
             if stored is not None:
                 stored.key, self._old_keys[key] = key, use

@@ -8,8 +8,10 @@ run with h11.
 """
 
 import asyncio
+import ipaddress
 import json
 import math
+from collections import Counter
 from typing import Any, Final
 
 try:
@@ -24,6 +26,7 @@ except ModuleNotFoundError as error:
 from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
 from tidewire_server.errors import request_timeout
 from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_bytes
+from tidewire_server.principals import client_address
 from tidewire_server.settings import Settings
 
 _LINGER: Final = 2.0
@@ -48,8 +51,25 @@ _SLICE: Final = 16 * 1024
 """Number of bytes passed to the parser at a time."""
 
 
-def http_protocol(settings: Settings, max_connections: int) -> Any:
-    """Create the protocol class for uvicorn: uvicorn's httptools protocol with the limits in the settings."""
+def http_protocol(settings: Settings, max_connections: int, max_per_address: int) -> Any:
+    """Create the protocol class for uvicorn: uvicorn's httptools protocol with the limits in the settings.
+
+    Args:
+        settings: Settings of the server.
+        max_connections: Maximum number of open connections.
+        max_per_address: Maximum number of open connections from one client address. Proxies have no such limit.
+    """
+    proxies = [ipaddress.ip_network(each) for each in settings.forwarded_allow_ips]
+    accepted: Counter[str] = Counter()
+    """Number of open connections from each client address, without the rejected ones."""
+    rejected: set[Any] = set()
+
+    def is_proxy(host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return any((getattr(address, "ipv4_mapped", None) or address) in each for each in proxies)
 
     class BoundedHttp(HttpToolsProtocol):
         """HTTP connection that enforces the limits in the settings."""
@@ -73,35 +93,40 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         _stall_timer: asyncio.TimerHandle | None = None
         _unacknowledged = 0
         _rejected = False
+        _address = ""
+        """Client address by which this connection is counted."""
         _unparsed = b""
         """Received bytes that are not parsed yet, because too many pipelined requests are waiting."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            excess = len(self.connections) - max_connections
-            if excess > 0:
-                self._reject_connection(respond=excess <= _MAX_REJECTED)
+            host = self.client[0] if self.client else ""
+            self._address = client_address(host)
+            if len(self.connections) - len(rejected) > max_connections:
+                self._reject_connection(
+                    f"the server has reached its limit of {max_connections} open connections (max_connections)"
+                )
+            elif accepted[self._address] >= max_per_address and not is_proxy(host):
+                self._reject_connection(
+                    f"this client address has {accepted[self._address]} open connections, which is the limit for one "
+                    "address (max_connections, max_share)"
+                )
             else:
+                accepted[self._address] += 1
                 self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
 
-        def _reject_connection(self, *, respond: bool) -> None:
-            """Reject a connection that exceeds the limit.
+        def _reject_connection(self, detail: str) -> None:
+            """Reject a connection that exceeds a limit.
 
-            If `respond` is true, send a 503 response before closing the connection.
+            Send a 503 response before closing the connection, unless there are many rejected connections.
             """
             self._rejected = True
-            self.logger.warning("rejecting connections: %d are open, which is the limit", max_connections)
-            if not respond:
+            self.logger.warning("rejecting connections: %s", detail)
+            rejected.add(self)
+            if len(rejected) > _MAX_REJECTED:
                 drop(self.transport)
                 return
-            self.transport.write(
-                _encode_response(
-                    problem(
-                        "unavailable",
-                        f"the server has reached its limit of {max_connections} open connections (max_connections)",
-                    )
-                )
-            )
+            self.transport.write(_encode_response(problem("unavailable", detail)))
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             # Do not close the connection immediately. If a request is still arriving, the close would reset the
@@ -110,6 +135,12 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._unparsed = b""
+            if self._rejected:
+                rejected.discard(self)
+            else:
+                accepted[self._address] -= 1
+                if not accepted[self._address]:
+                    del accepted[self._address]
             self._cancel_deadline()
             if self._stall_timer is not None:
                 self._stall_timer.cancel()

@@ -4,6 +4,7 @@ The limit on the number of waiting items is not enough, because large inputs cou
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -15,19 +16,24 @@ _RETRY_MS: Final = 1000
 class InputMemoryLimit:
     """Counts the input bytes of each unfinished job. All methods must be called on one event loop."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_bytes_per_caller: int) -> None:
         """Create a counter for the input bytes of unfinished jobs.
 
         Args:
             max_bytes: Maximum total size of the inputs of all unfinished jobs. If only one job is unfinished, it may
                 exceed the limit.
+            max_bytes_per_caller: The same limit for the jobs of one principal. If only one of the principal's jobs is
+                unfinished, it may exceed this limit.
         """
         self._max_bytes = max_bytes
-        self._job_sizes: dict[str, int] = {}
+        self._max_bytes_per_caller = max_bytes_per_caller
+        self._jobs: dict[str, tuple[str, int]] = {}
+        """Principal and input bytes of each job."""
+        self._by_principal: Counter[str] = Counter()
         self._total = 0
 
     @contextlib.contextmanager
-    def reserve(self, size: int) -> Iterator[Callable[[str], None]]:
+    def reserve(self, principal: str, size: int) -> Iterator[Callable[[str], None]]:
         """Return a context manager that reserves bytes while a job is being created.
 
         The reservation ends when the context manager exits, unless the function `keep` was called before the exit.
@@ -37,8 +43,16 @@ class InputMemoryLimit:
             called.
 
         Raises:
-            ProblemError: The reservation would exceed the limit.
+            ProblemError: The reservation would exceed a limit.
         """
+        own = self._by_principal[principal]
+        if own and own + size > self._max_bytes_per_caller:
+            raise refuse(
+                "queue_full",
+                f"the inputs of this caller's unfinished jobs take {own} bytes, and {size} bytes more would exceed the limit "
+                f"of {self._max_bytes_per_caller} bytes for one caller (max_input_bytes, max_share)",
+                retry_after_ms=_RETRY_MS,
+            )
         if self._total and self._total + size > self._max_bytes:
             raise refuse(
                 "queue_full",
@@ -46,25 +60,33 @@ class InputMemoryLimit:
                 f"the limit of {self._max_bytes} bytes (max_input_bytes)",
                 retry_after_ms=_RETRY_MS,
             )
-        self._total += size
+        self._count(principal, size)
         kept = False
 
         def keep(job: str) -> None:
             nonlocal kept
             kept = True
-            self._job_sizes[job] = size
+            self._jobs[job] = principal, size
 
         try:
             yield keep
         finally:
             if not kept:
-                self._total -= size
+                self._count(principal, -size)
 
-    def add(self, job: str, size: int) -> None:
-        """Count the inputs of a job that was recovered after a restart. The limit is not checked."""
-        self._job_sizes[job] = size
-        self._total += size
+    def add(self, job: str, principal: str, size: int) -> None:
+        """Count the inputs of a job that was recovered after a restart. The limits are not checked."""
+        self._jobs[job] = principal, size
+        self._count(principal, size)
 
     def release(self, job: str) -> None:
         """Stop counting the inputs of a job that has ended."""
-        self._total -= self._job_sizes.pop(job, 0)
+        if job in self._jobs:
+            principal, size = self._jobs.pop(job)
+            self._count(principal, -size)
+
+    def _count(self, principal: str, size: int) -> None:
+        self._total += size
+        self._by_principal[principal] += size
+        if not self._by_principal[principal]:
+            del self._by_principal[principal]

@@ -1,20 +1,22 @@
 """Jobs, tombstones and idempotency keys in a SQLite file.
 
-The records and log objects of unfinished jobs are kept in memory. Everything else is read from the file on demand. All
-readers of an ended job share one log object, which is freed when the last of these readers releases it.
+The records and log objects of unfinished jobs are kept in memory, and so are the ids of ended jobs and of keys, in the
+order in which they may be deleted early. Everything else is read from the file on demand. All readers of an ended job
+share one log object, which is freed when the last of these readers releases it.
 """
 
 import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done, to_json
+from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
     Block,
     Extent,
@@ -59,10 +61,10 @@ class SqliteJobs:
         self._interrupted = dict(opened.interrupted)
         self._unfinished = dict(opened.unfinished)
         self._ended = opened.ended
+        self._keys = opened.keys
         self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
         self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
         self._in_flight: dict[Key, KeyUse] = {}
-        self._deleting = asyncio.Lock()
 
     # ---- keys --------------------------------------------------------------------------------------------------
 
@@ -92,20 +94,27 @@ class SqliteJobs:
         retention = self._retention
         use = None if key is None else self._in_flight.get(key)
         until = self._clock() + retention.idempotency_ttl
+        excess_keys = []
+        if use is not None:
+            while len(self._keys) >= retention.max_tombstones:
+                excess_keys.append((self._keys.evict(adding=record.principal),))
 
-        def work(db: sqlite3.Connection) -> tuple[int, int]:
-            number = _insert_job(db, record)
+        def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
+            number, key_number = _insert_job(db, record), None
             db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
-                _insert_key(db, (*_key_columns(key), use.body, record.id, until), retention.max_tombstones)
-            return number, state_bytes
+                db.executemany("DELETE FROM key WHERE number = ?", excess_keys)
+                key_number = _insert_key(db, (*_key_columns(key), use.body, record.id, until))
+            return number, state_bytes, key_number
 
         log: SqliteLog | None = None
 
-        def then(found: tuple[int, int]) -> None:
+        def then(found: tuple[int, int, int | None]) -> None:
             nonlocal log
-            number, state_bytes = found
+            number, state_bytes, key_number = found
+            if key is not None and key_number is not None:
+                self._keys.add(key.principal, key_number)
             written = sum(map(len, first.frames))
             checkpoints = (StateCheckpoint(first.state.cursor, written),)
             base = Cursor(first.first.epoch, first.first.seq - 1)
@@ -187,18 +196,12 @@ class SqliteJobs:
             if log_until is not None and self._live.pop(record.id, None) is not None:
                 self._shared_logs[record.id] = live[1]
                 self._finished(record.principal)
-                self._ended += 1
+                self._ended.add(record.principal, record.id)
 
         await self._file.do(work, then)
-        if self._ended > self._retention.max_retained_jobs:
-            async with self._deleting:
-                await self._delete_oldest(self._ended - self._retention.max_retained_jobs)
-
-    async def _delete_oldest(self, count: int) -> None:
-        oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
-        if count > 0:
-            found = await self._file.do(lambda db: db.execute(oldest, (count,)).fetchall())
-            await asyncio.gather(*(self.delete_job(job) for (job,) in found))
+        # Choose all jobs before the first await. Otherwise another call could choose too many.
+        excess = max(0, len(self._ended) - self._retention.max_retained_jobs)
+        await asyncio.gather(*[self.delete_job(job) for job in [self._ended.evict() for _ in range(excess)]])
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         def work(db: sqlite3.Connection) -> list[JobRecord]:
@@ -265,25 +268,24 @@ class SqliteJobs:
             if found is not None:
                 principal, ended = found
                 if ended:
-                    self._ended -= 1
+                    self._ended.discard(principal, job)
                 else:
                     self._finished(principal)
 
         await self._file.do(work, then)
 
     async def expire(self, now: float) -> float | None:
-        def work(db: sqlite3.Connection) -> tuple[list[str], list[str], float | None]:
-            return _expire(db, now)
-
-        def then(found: tuple[list[str], list[str], float | None]) -> None:
-            for job in found[0]:
+        def then(found: _Expired) -> None:
+            for job in found.logs:
                 shared = self._shared_logs.get(job)
                 if shared is not None:
                     shared.forget_events()
+            for principal, number in found.keys:
+                self._keys.discard(principal, number)
 
-        _, expired, due = await self._file.do(work, then)
-        await asyncio.gather(*(self.delete_job(job) for job in expired))
-        return due
+        found = await self._file.do(lambda db: _expire(db, now), then)
+        await asyncio.gather(*(self.delete_job(job) for job in found.jobs))
+        return found.due
 
     def _finished(self, principal: str) -> None:
         left = self._unfinished.get(principal, 0) - 1
@@ -297,14 +299,23 @@ class SqliteJobs:
 
 
 class Counts:
-    """Interrupted jobs, and the numbers of ended and unfinished jobs. They are read once, when the file is opened."""
+    """Interrupted jobs, ended jobs, keys, and the number of unfinished jobs. They are read once, when the file is
+    opened.
+    """
 
     def __init__(self, db: sqlite3.Connection) -> None:
         rows = db.execute(
             "SELECT id, number, principal FROM job WHERE ended_at IS NULL ORDER BY number"
         ).fetchall()
         self.interrupted = {job: number for job, number, _ in rows}
-        (self.ended,) = db.execute("SELECT count(*) FROM job WHERE ended_at IS NOT NULL").fetchone()
+        self.ended = FairEviction[str]()
+        for row in db.execute(
+            "SELECT principal, id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number"
+        ):
+            self.ended.add(*row)
+        self.keys = FairEviction[int]()
+        for row in db.execute("SELECT principal, number FROM key WHERE until IS NOT NULL ORDER BY number"):
+            self.keys.add(*row)
         self.unfinished: dict[str, int] = {}
         for _, _, principal in rows:
             self.unfinished[principal] = self.unfinished.get(principal, 0) + 1
@@ -340,17 +351,11 @@ def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
     return number
 
 
-def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], max_rows: int) -> None:
-    db.execute("INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)", row)
-    _delete_all_but_newest(db, "key", max_rows, "AND until IS NOT NULL")
-
-
-def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, which: str = "") -> None:
-    """Delete all rows of a table except the newest `max_rows` rows. Newer rows have higher row numbers."""
-    db.execute(
-        f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ? {which}",  # noqa: S608
-        (max_rows,),
-    )
+def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...]) -> int:
+    insert = "INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)"
+    number = db.execute(insert, row).lastrowid
+    assert number is not None  # noqa: S101 - a row was inserted
+    return number
 
 
 def _delete(
@@ -361,16 +366,25 @@ def _delete(
     db.execute("DELETE FROM job WHERE number = ?", (number,))
     db.execute("DELETE FROM key WHERE job = ? AND until IS NULL", (job,))
     db.execute("INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)", (job, principal, until))
-    _delete_all_but_newest(db, "tombstone", max_rows)
+    # Keep the newest rows, which have the highest numbers.
+    db.execute("DELETE FROM tombstone WHERE number <= (SELECT max(number) FROM tombstone) - ?", (max_rows,))
 
 
-def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], float | None]:
-    """Delete events, tombstones and idempotency keys whose retention time is over.
+class _Expired(NamedTuple):
+    """Result of `_expire`."""
 
-    Returns:
-        The jobs whose events were deleted, the expired jobs that the caller must delete, and the time at which the
-        caller should call this function again.
-    """
+    logs: list[str]
+    """Jobs whose events were deleted."""
+    jobs: list[str]
+    """Expired jobs that the caller must delete."""
+    keys: list[tuple[str, int]]
+    """Principals and numbers of the keys whose own retention time is over."""
+    due: float | None
+    """Time at which the caller should call the function again."""
+
+
+def _expire(db: sqlite3.Connection, now: float) -> _Expired:
+    """Delete events, tombstones and idempotency keys whose retention time is over."""
     trimmed = db.execute(
         "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",
         (now, _MAX_EXPIRED_AT_ONCE),
@@ -389,8 +403,9 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
     ).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
     # An idempotency key is kept at least as long as its job [TW-JOB-027].
-    keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
-    for (number,) in db.execute(keys, (now, _MAX_EXPIRED_AT_ONCE)).fetchall():
+    select_keys = "SELECT principal, number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
+    keys = db.execute(select_keys, (now, _MAX_EXPIRED_AT_ONCE)).fetchall()
+    for _, number in keys:
         kept = "UPDATE key SET until = NULL WHERE number = ? AND job IN (SELECT id FROM job)"
         if not db.execute(kept, (number,)).rowcount:
             db.execute("DELETE FROM key WHERE number = ?", (number,))
@@ -403,8 +418,5 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
     times = [each[0] if isinstance(each, tuple) else each for each in due]
     if len(expired) == _MAX_EXPIRED_AT_ONCE:
         times.append(now)
-    return (
-        [job for job, _ in trimmed],
-        [job for (job,) in expired],
-        min((t for t in times if t is not None), default=None),
-    )
+    due_at = min((t for t in times if t is not None), default=None)
+    return _Expired([job for job, _ in trimmed], [job for (job,) in expired], keys, due_at)

@@ -1,0 +1,71 @@
+"""Choice of the entries that a store deletes early because it holds too many."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+E = TypeVar("E", bound=Hashable)
+
+
+class FairEviction(Generic[E]):
+    """Entries of a store by principal. The next entry to delete is the oldest one of the principal with the most entries.
+
+    Therefore a principal that fills the store deletes its own entries, and not those of other principals. Every method
+    takes constant time.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, OrderedDict[E, None]] = {}
+        self._principals: dict[int, OrderedDict[str, None]] = {}
+        """Principals by the number of their entries."""
+        self._most = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, principal: str, entry: E) -> None:
+        """Add a new entry, which is the principal's newest."""
+        entries = self._entries.setdefault(principal, OrderedDict())
+        if entry not in entries:
+            entries[entry] = None
+            self._resized(principal, len(entries) - 1)
+
+    def discard(self, principal: str, entry: E) -> None:
+        """Remove an entry that the store has deleted. If the entry is unknown, do nothing."""
+        entries = self._entries.get(principal, OrderedDict())
+        if entry in entries:
+            del entries[entry]
+            self._resized(principal, len(entries) + 1)
+
+    def evict(self, *, adding: str = "") -> E:
+        """Remove and return the entry that the store must delete next.
+
+        If the store deletes the entry to make room for an entry of the principal `adding`, the new entry counts. If several principals have the most entries, the principal that has had this number for the longest time loses
+        its oldest entry.
+
+        Raises:
+            LookupError: There is no entry.
+        """
+        if not self._count:
+            raise LookupError("there is no entry to delete")
+        largest = self._principals[self._most]
+        principal = adding if adding in largest else next(iter(largest))
+        entry = next(iter(self._entries[principal]))
+        self.discard(principal, entry)
+        return entry
+
+    def _resized(self, principal: str, before: int) -> None:
+        """Update the index after a principal's number of entries has changed by one."""
+        now = len(self._entries[principal])
+        self._count += now - before
+        if before:
+            del self._principals[before][principal]
+            if not self._principals[before]:
+                del self._principals[before]
+        if now:
+            self._principals.setdefault(now, OrderedDict())[principal] = None
+        else:
+            del self._entries[principal]
+        if now > self._most or self._most not in self._principals:
+            self._most = now
