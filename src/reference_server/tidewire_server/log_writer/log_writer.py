@@ -51,7 +51,7 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
-from tidewire.protocol.messages import Done, SnapshotReason
+from tidewire.protocol.messages import SnapshotReason
 from tidewire.protocol.sse import encode
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.commit_schedule import GroupCommit
@@ -65,7 +65,7 @@ from tidewire_server.log_writer.text_check_schedule import (
     take_below,
 )
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt, StoreError
+from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt, StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -696,7 +696,7 @@ class LogWriter:
         except HeadMovedError as error:
             self._stop_writing(error)
             return 0, 0
-        frames, state, _ = block
+        frames, state, *_ = block
         self._head = state.cursor
         return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
@@ -752,7 +752,7 @@ class LogWriter:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
         # `_new` is `tuple.__new__`. It is faster than the constructors of named tuples, because these are Python code.
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
-        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False))
+        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False, None))
 
     async def _append_block(self, block: Block) -> None:
         """Write a block to the log. If the store fails, retry until the write succeeds or the server stops.
@@ -788,15 +788,15 @@ class LogWriter:
         self._stopping.set()
         self.waits_until = None
 
-    async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
+    async def end(self, make_record: Callable[[str, list[JsonValue]], JobRecord]) -> JobRecord:
         """End the log. Reject later writes, then write the pending changes and the event `done`.
 
         Args:
-            make_done: Function that makes the data of the `done` event from the digest of the items and the pending
-                checks.
+            make_record: Function that makes the record of the ended job, which contains the data of the `done` event, from
+                the digest of the items and the pending checks.
 
         Returns:
-            The id and the data of the `done` event.
+            The record that `make_record` returned.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.
@@ -814,16 +814,18 @@ class LogWriter:
             document = self.document
             items = document.value("/items")
             found = await asyncio.to_thread(digest, items) if large else digest(items)
-            done = make_done(found, self.pending_checks())
+            record = make_record(found, self.pending_checks())
+            assert record.done is not None  # noqa: S101 - `make_record` sets it
             frames, head = ([], self._head) if last is None else (last.frames, last.state.cursor)
             cursor = Cursor(head.epoch, head.seq + 1)
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             block = Block(
-                [*frames, messages.done_frame(cursor, done)],
+                [*frames, messages.done_frame(cursor, record.done)],
                 StateAt(head, self._columns, document.view()),
                 done=True,
+                ended=record,
             )
             await self._append_block(block)
             self._head = cursor
         self._commits.logged(len(block.frames), sum(map(len, block.frames)))
-        return cursor, done
+        return record

@@ -4,7 +4,6 @@ The records and log objects of unfinished jobs are kept in memory. Everything el
 readers of an ended job share one log object, which is freed when the last of these readers releases it.
 """
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import Done, to_json
+from tidewire.protocol.messages import Done
 from tidewire_server.store.interfaces import (
     Block,
     Extent,
@@ -23,6 +22,7 @@ from tidewire_server.store.interfaces import (
     Key,
     KeyUse,
     Retention,
+    StateAt,
     StoreError,
     Tombstone,
 )
@@ -30,15 +30,20 @@ from tidewire_server.store.sqlite.event_log import (
     LogMetadata,
     SqliteLog,
     StateCheckpoint,
+    end_columns,
     load_checkpoints,
     load_metadata,
     record_columns,
+    save_end,
+    save_record,
     write_first,
 )
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
 """Maximum number of rows of each kind that one `expire` call deletes. Appends wait until the call has finished."""
+
+_IN_JSON: Final = "(SELECT value FROM json_each(?))"
 
 _RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage"
 
@@ -62,7 +67,6 @@ class SqliteJobs:
         self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
         self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
         self._in_flight: dict[Key, KeyUse] = {}
-        self._deleting = asyncio.Lock()
 
     # ---- keys --------------------------------------------------------------------------------------------------
 
@@ -111,7 +115,7 @@ class SqliteJobs:
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
             metadata = LogMetadata(extent, written, checkpoints, state_bytes)
-            log = SqliteLog(self._file, number, record, metadata, first.state, retention.max_log_bytes)
+            log = self._open_log(number, record, metadata, first.state)
             self._live[record.id] = (record, log)
             self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
             if key is not None:
@@ -156,7 +160,7 @@ class SqliteJobs:
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
                 number, record, metadata = found
-                log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
+                log = self._open_log(number, record, metadata)
                 self._shared_logs[job] = log
 
         await self._file.do(work, then)
@@ -166,39 +170,33 @@ class SqliteJobs:
         live = self._live.get(record.id)
         if live is None:
             return
-        number, log_ttl = live[1].number, self._retention.log_ttl
-        columns, done = (
-            record_columns(record),
-            None if record.done is None else orjson.dumps(to_json(record.done)),
-        )
-        ends = (record.ended_at, record.expires_at, done)
-        log_until = None if record.ended_at is None else record.ended_at + log_ttl
+        log = live[1]
+        columns = record_columns(record)
+        ended = None if record.ended_at is None else end_columns(record, self._retention.log_ttl)
 
         def work(db: sqlite3.Connection) -> None:
-            update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
-            db.execute(update, (*columns, number))
-            if log_until is None:
-                return
-            update = "UPDATE job SET ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
-            db.execute(update, (*ends, log_until, number))
-            db.execute("DELETE FROM submit WHERE job = ?", (number,))
+            save_record(db, log.number, columns)
+            if ended is not None:
+                save_end(db, log.number, ended)
 
         def then(_: None) -> None:
-            if log_until is not None and self._live.pop(record.id, None) is not None:
-                self._shared_logs[record.id] = live[1]
-                self._finished(record.principal)
-                self._ended += 1
+            if ended is not None:
+                self._job_ended(log)
 
         await self._file.do(work, then)
-        if self._ended > self._retention.max_retained_jobs:
-            async with self._deleting:
-                await self._delete_oldest(self._ended - self._retention.max_retained_jobs)
 
-    async def _delete_oldest(self, count: int) -> None:
-        oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
-        if count > 0:
-            found = await self._file.do(lambda db: db.execute(oldest, (count,)).fetchall())
-            await asyncio.gather(*(self.delete_job(job) for (job,) in found))
+    def _open_log(
+        self, number: int, record: JobRecord, metadata: LogMetadata, state: StateAt | None = None
+    ) -> SqliteLog:
+        return SqliteLog(self._file, number, record, metadata, state, self._retention, on_end=self._job_ended)
+
+    def _job_ended(self, log: SqliteLog) -> None:
+        """Update the data in memory after the end of a job was committed."""
+        record = log.record
+        if self._live.pop(record.id, None) is not None:
+            self._shared_logs[record.id] = log
+            self._finished(record.principal)
+            self._ended += 1
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         def work(db: sqlite3.Connection) -> list[JobRecord]:
@@ -235,7 +233,7 @@ class SqliteJobs:
             return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
 
         record, submit, metadata = await self._file.do(work)
-        log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
+        log = self._open_log(number, record, metadata)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
@@ -244,26 +242,26 @@ class SqliteJobs:
     # ---- retention ---------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        live = self._live.get(job)
-        log = live[1] if live is not None else self._shared_logs.get(job)
-        if log is not None:
-            # Load the final state and `done` before their rows are deleted, because open readers still need both.
-            await log.detach()
+        await self._delete_jobs([job])
+
+    async def _delete_jobs(self, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            live = self._live.get(job)
+            log = live[1] if live is not None else self._shared_logs.get(job)
+            if log is not None:
+                # Load the final state and `done` before their rows are deleted, because open readers still need both.
+                await log.detach()
         retention, now = self._retention, self._clock()
 
-        def work(db: sqlite3.Connection) -> tuple[str, bool] | None:
-            row = db.execute("SELECT number, principal, ended_at FROM job WHERE id = ?", (job,)).fetchone()
-            if row is None:
-                return None
-            _delete(db, row[0], job, row[1], now + retention.tombstone_ttl, retention.max_tombstones)
-            return str(row[1]), row[2] is not None
+        def work(db: sqlite3.Connection) -> list[tuple[str, str, bool]]:
+            return _delete(db, jobs, now + retention.tombstone_ttl, retention.max_tombstones)
 
-        def then(found: tuple[str, bool] | None) -> None:
-            self._live.pop(job, None)
-            self._shared_logs.pop(job, None)
-            self._interrupted.pop(job, None)
-            if found is not None:
-                principal, ended = found
+        def then(deleted: list[tuple[str, str, bool]]) -> None:
+            for job in jobs:
+                self._live.pop(job, None)
+                self._shared_logs.pop(job, None)
+                self._interrupted.pop(job, None)
+            for _, principal, ended in deleted:
                 if ended:
                     self._ended -= 1
                 else:
@@ -272,8 +270,10 @@ class SqliteJobs:
         await self._file.do(work, then)
 
     async def expire(self, now: float) -> float | None:
+        excess = max(0, self._ended - self._retention.max_retained_jobs)
+
         def work(db: sqlite3.Connection) -> tuple[list[str], list[str], float | None]:
-            return _expire(db, now)
+            return _expire(db, now, excess)
 
         def then(found: tuple[list[str], list[str], float | None]) -> None:
             for job in found[0]:
@@ -282,7 +282,8 @@ class SqliteJobs:
                     shared.forget_events()
 
         _, expired, due = await self._file.do(work, then)
-        await asyncio.gather(*(self.delete_job(job) for job in expired))
+        if expired:
+            await self._delete_jobs(expired)
         return due
 
     def _finished(self, principal: str) -> None:
@@ -354,21 +355,38 @@ def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, wh
 
 
 def _delete(
-    db: sqlite3.Connection, number: int, job: str, principal: str, until: float, max_rows: int
-) -> None:
-    for table in ("block", "state", "epoch", "submit"):
-        db.execute(f"DELETE FROM {table} WHERE job = ?", (number,))  # noqa: S608
-    db.execute("DELETE FROM job WHERE number = ?", (number,))
-    db.execute("DELETE FROM key WHERE job = ? AND until IS NULL", (job,))
-    db.execute("INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)", (job, principal, until))
-    _delete_all_but_newest(db, "tombstone", max_rows)
-
-
-def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], float | None]:
-    """Delete events, tombstones and idempotency keys whose retention time is over.
+    db: sqlite3.Connection, jobs: Sequence[str], until: float, max_tombstones: int
+) -> list[tuple[str, str, bool]]:
+    """Delete jobs, and insert a tombstone for each of them.
 
     Returns:
-        The jobs whose events were deleted, the expired jobs that the caller must delete, and the time at which the
+        Id and principal of each deleted job, and whether the job had ended.
+    """
+    query = f"SELECT number, id, principal, ended_at IS NOT NULL FROM job WHERE id IN {_IN_JSON}"  # noqa: S608
+    rows = db.execute(query, (orjson.dumps(jobs).decode(),)).fetchall()
+    # One statement for all jobs takes a third of the time of one statement for each job.
+    numbers = (orjson.dumps([number for number, *_ in rows]).decode(),)
+    for table in ("block", "state", "epoch", "submit"):
+        db.execute(f"DELETE FROM {table} WHERE job IN {_IN_JSON}", numbers)  # noqa: S608
+    db.execute(f"DELETE FROM job WHERE number IN {_IN_JSON}", numbers)  # noqa: S608
+    names = (orjson.dumps([job for _, job, _, _ in rows]).decode(),)
+    db.execute(f"DELETE FROM key WHERE job IN {_IN_JSON} AND until IS NULL", names)  # noqa: S608
+    insert = "INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)"
+    db.executemany(insert, [(job, principal, until) for _, job, principal, _ in rows])
+    _delete_all_but_newest(db, "tombstone", max_tombstones)
+    return [(job, principal, bool(ended)) for _, job, principal, ended in rows]
+
+
+def _expire(db: sqlite3.Connection, now: float, excess: int) -> tuple[list[str], list[str], float | None]:
+    """Delete events, tombstones and idempotency keys whose retention time is over.
+
+    Args:
+        db: Connection to the file.
+        now: Current time.
+        excess: Number of ended jobs by which `max_retained_jobs` is exceeded.
+
+    Returns:
+        The jobs whose events were deleted, the jobs that the caller must delete, and the time at which the
         caller should call this function again.
     """
     trimmed = db.execute(
@@ -387,6 +405,8 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
         "SELECT id FROM job WHERE expires_at <= ? ORDER BY expires_at, number LIMIT ?",
         (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
+    oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
+    expired += db.execute(oldest, (min(excess, _MAX_EXPIRED_AT_ONCE),)).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
     # An idempotency key is kept at least as long as its job [TW-JOB-027].
     keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
@@ -401,10 +421,10 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
         db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
     ]
     times = [each[0] if isinstance(each, tuple) else each for each in due]
-    if len(expired) == _MAX_EXPIRED_AT_ONCE:
+    if len(expired) >= _MAX_EXPIRED_AT_ONCE:
         times.append(now)
     return (
         [job for job, _ in trimmed],
-        [job for (job,) in expired],
+        list(dict.fromkeys(job for (job,) in expired)),
         min((t for t in times if t is not None), default=None),
     )
