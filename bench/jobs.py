@@ -57,16 +57,32 @@ _RESULTS = 10
 
 
 class Load:
-    """Jobs that all connections share, with the latency of each job."""
+    """Jobs that all connections share, with the latency of each job.
+
+    Before the measurement, each connection sends one job, because the server accepts connections one by one.
+    """
 
     def __init__(self, jobs: int, server: int) -> None:
         self.jobs = jobs
+        self.connections: list[Connection] = []
         self.numbers: Iterator[int] = iter(range(jobs))
         self.latencies: list[float] = []
         self.rows: list[dict[str, float]] = []
+        self.seconds = self.cpu = self.own_cpu = 0.0
+        """Duration, and CPU time of the server and of this process. Until the end, the clocks at the start."""
         self.finished = asyncio.get_running_loop().create_future()
         self._server = server
-        self._step_began = time.perf_counter()
+        self._warm = 0
+        self._step_began = 0.0
+
+    def warmed_up(self) -> None:
+        """Count a connection that is ready. Start the measurement when all are."""
+        self._warm += 1
+        if self._warm == len(self.connections):
+            self._step_began = self.seconds = time.perf_counter()
+            self.cpu, self.own_cpu = cpu_seconds(self._server), time.process_time()
+            for connection in self.connections:
+                connection.send_next()
 
     def ended(self, seconds: float) -> None:
         """Record a job."""
@@ -78,6 +94,9 @@ class Load:
             self._step_began = now
             self.rows.append({"jobs": count, "per_second": rate, "rss_kib": rss_kib(self._server)})
         if count == self.jobs:
+            self.seconds = time.perf_counter() - self.seconds
+            self.cpu = cpu_seconds(self._server) - self.cpu
+            self.own_cpu = time.process_time() - self.own_cpu
             self.finished.set_result(None)
 
 
@@ -90,17 +109,23 @@ class Connection(asyncio.Protocol):
         self._load = load
         self._received = b""
         self._sent_at = 0.0
+        self._warm = False
         self._transport: Any = None
+        load.connections.append(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._send()
 
-    def _send(self) -> None:
+    def send_next(self) -> None:
+        """Send the next job, or close the connection if there is none."""
         number = next(self._load.numbers, None)
         if number is None:
             self._transport.close()
-            return
+        else:
+            self.send(number)
+
+    def send(self, number: int) -> None:
+        """Send a job. The number must differ from the numbers of all other jobs."""
         body = json.dumps({"input": {"n": number}})
         head = _HEAD.format(run=os.getpid(), number=number, length=len(body), body=body)
         self._received, self._sent_at = b"", time.perf_counter()
@@ -115,11 +140,15 @@ class Connection(asyncio.Protocol):
         if not self._received.startswith(_START) or _SUCCEEDED not in self._received:
             self._fail(f"the job did not succeed: {self._received[:2000]!r}")
             return
+        if not self._warm:
+            self._warm = True
+            self._load.warmed_up()
+            return
         self._load.ended(time.perf_counter() - self._sent_at)
-        self._send()
+        self.send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if len(self._load.latencies) < self._load.jobs and next(self._load.numbers, None) is not None:
+        if next(self._load.numbers, None) is not None:
             self._fail(f"the server closed a connection: {exc}")
 
     def _fail(self, reason: str) -> None:
@@ -144,6 +173,8 @@ async def _send_jobs(jobs: int, connections: int, server: int, port: int) -> Loa
     loop = asyncio.get_running_loop()
     for _ in range(connections):
         await loop.create_connection(lambda: Connection(load), "127.0.0.1", port)
+    for number, connection in enumerate(load.connections):
+        connection.send(jobs + number)
     await load.finished
     return load
 
@@ -174,21 +205,17 @@ def run(tree: Path, log: str, jobs: int, connections: int, retained: int) -> dic
                     raise RuntimeError("the server did not start")
                 time.sleep(0.02)
             port = int(port_file.read_text())
-            cpu, began = cpu_seconds(process.pid), time.perf_counter()
-            own = time.process_time()
             load = uvloop.run(_send_jobs(jobs, connections, process.pid, port))
-            seconds = time.perf_counter() - began
-            cpu, own = cpu_seconds(process.pid) - cpu, time.process_time() - own
         finally:
             process.terminate()
             process.wait(30)
     percentiles = statistics.quantiles(load.latencies, n=100)
     return {
-        "per_second": jobs / seconds,
+        "per_second": jobs / load.seconds,
         "p50_ms": 1000 * percentiles[49],
         "p99_ms": 1000 * percentiles[98],
-        "cpu_us_per_job": 1e6 * cpu / jobs,
-        "load_cpu_us_per_job": 1e6 * own / jobs,
+        "cpu_us_per_job": 1e6 * load.cpu / jobs,
+        "load_cpu_us_per_job": 1e6 * load.own_cpu / jobs,
         "rows": load.rows,
     }
 

@@ -113,10 +113,10 @@ class BackpressuredSender:
                 raise GoneError
             if self._head is not None:
                 head, self._head = self._head, None
-                self._connection.coalesce_writes()
-                await self._send_head(head)
-                self._connection.body_started()
-                await self._send(message)
+                with self._connection.coalesce_writes():
+                    await self._send_head(head)
+                    self._connection.body_started()
+                    await self._send(message)
                 self._connection.limit_buffering()
                 break
             if self._connection.behind() is False:
