@@ -32,7 +32,8 @@ class BackpressuredSender:
     """Sends the head and body of one response. `write` and `end` raise `GoneError` or `StalledError`."""
 
     __slots__ = (
-        *("_connection", "_head", "_listener", "_loop", "_send", "_send_head", "_stall_timeout"),
+        *("_connection", "_head", "_listener", "_loop", "_on_gone", "_receive"),
+        *("_send", "_send_head", "_stall_timeout"),
         *("gone", "sent_at"),
     )
 
@@ -46,7 +47,7 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Start a task that waits for a disconnect. `close` stops this task.
+        """Create a sender. A task that waits for a disconnect starts with the first `write`, and ends with `close`.
 
         Args:
             send_head: ASGI `send` for the response head. The middleware wraps this function in order to add headers.
@@ -58,6 +59,8 @@ class BackpressuredSender:
         """
         self._send_head = send_head
         self._send = send
+        self._receive = receive
+        self._on_gone = gone
         self._connection = connection
         self._stall_timeout = stall_timeout
         self._loop = asyncio.get_running_loop()
@@ -69,7 +72,7 @@ class BackpressuredSender:
         """
         self._head: Message | None = None
         """Response head, until it has been sent together with the first part of the body."""
-        self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
+        self._listener: asyncio.Task[None] | None = None
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Set the response head. The head is sent together with the first part of the body."""
@@ -77,6 +80,8 @@ class BackpressuredSender:
 
     async def write(self, body: bytes) -> None:
         """Send a part of the body that is not the last part."""
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(self._receive, self._on_gone))
         await self._send_message({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self, body: bytes) -> None:

@@ -92,7 +92,7 @@ class _AppendPlan(NamedTuple):
     cut: StateCheckpoint | None
     record: tuple[Any, ...] | None
     ended: tuple[Any, ...] | None
-    """Values of the columns that are set when a job ends, or None if the block does not end the job."""
+    """Values of all columns of an ended job that differ from those of a new one, or None if the block does not end the job."""
 
 
 class SqliteLog(Subscribers):
@@ -197,7 +197,7 @@ class SqliteLog(Subscribers):
             )
             cut = next(fitting, self._checkpoints[-1] if self._checkpoints else None)
         changed = record_columns(block.ended or self.record)
-        ended = None if block.ended is None else end_columns(block.ended, self._log_ttl)
+        ended = None if block.ended is None else (*changed, *end_columns(block.ended, self._log_ttl))
         return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None, ended)
 
     def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
@@ -257,12 +257,8 @@ def record_columns(record: JobRecord) -> tuple[Any, ...]:
 def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
     """Return the values that a job record gets when the job ends, in the order of their SQL columns."""
     ended_at = record.ended_at or 0.0
-    return (
-        ended_at,
-        record.expires_at,
-        record.done and orjson.dumps(to_json(record.done)),
-        ended_at + log_ttl,
-    )
+    done = None if record.done is None else orjson.dumps(to_json(record.done))
+    return (ended_at, record.expires_at, done, ended_at + log_ttl)
 
 
 def save_record(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> None:
@@ -272,8 +268,11 @@ def save_record(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -
 
 
 def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> None:
-    """Write the values that `end_columns` returned, and delete the body of the submit request."""
-    update = "UPDATE job SET ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
+    """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request."""
+    update = (
+        "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ?, "
+        "ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
+    )
     db.execute(update, (*columns, number))
     db.execute("DELETE FROM submit WHERE job = ?", (number,))
 
@@ -335,10 +334,10 @@ def write_block(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
     state_bytes = _write_state(db, number, block.state) if plan.write_checkpoint else None
-    if plan.record is not None:
-        save_record(db, number, plan.record)
     if plan.ended is not None:
         save_end(db, number, plan.ended)
+    elif plan.record is not None:
+        save_record(db, number, plan.record)
     if plan.cut is not None:
         cut_events(db, number, plan.cut.cursor)
     return state_bytes

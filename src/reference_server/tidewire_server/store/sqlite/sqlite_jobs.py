@@ -102,7 +102,8 @@ class SqliteJobs:
             db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
-                _insert_key(db, (*_key_columns(key), use.body, record.id, until), retention.max_tombstones)
+                row = (*_key_columns(key), use.body, record.id, until)
+                db.execute(_INSERT_KEY, row)
             return number, state_bytes
 
         log: SqliteLog | None = None
@@ -175,9 +176,10 @@ class SqliteJobs:
         ended = None if record.ended_at is None else end_columns(record, self._retention.log_ttl)
 
         def work(db: sqlite3.Connection) -> None:
-            save_record(db, log.number, columns)
-            if ended is not None:
-                save_end(db, log.number, ended)
+            if ended is None:
+                save_record(db, log.number, columns)
+            else:
+                save_end(db, log.number, (*columns, *ended))
 
         def then(_: None) -> None:
             if ended is not None:
@@ -273,7 +275,7 @@ class SqliteJobs:
         excess = max(0, self._ended - self._retention.max_retained_jobs)
 
         def work(db: sqlite3.Connection) -> tuple[list[str], list[str], float | None]:
-            return _expire(db, now, excess)
+            return _expire(db, now, excess, self._retention.max_tombstones)
 
         def then(found: tuple[list[str], list[str], float | None]) -> None:
             for job in found[0]:
@@ -341,9 +343,7 @@ def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
     return number
 
 
-def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], max_rows: int) -> None:
-    db.execute("INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)", row)
-    _delete_all_but_newest(db, "key", max_rows, "AND until IS NOT NULL")
+_INSERT_KEY: Final = "INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, which: str = "") -> None:
@@ -377,13 +377,16 @@ def _delete(
     return [(job, principal, bool(ended)) for _, job, principal, ended in rows]
 
 
-def _expire(db: sqlite3.Connection, now: float, excess: int) -> tuple[list[str], list[str], float | None]:
+def _expire(
+    db: sqlite3.Connection, now: float, excess: int, max_keys: int
+) -> tuple[list[str], list[str], float | None]:
     """Delete events, tombstones and idempotency keys whose retention time is over.
 
     Args:
         db: Connection to the file.
         now: Current time.
         excess: Number of ended jobs by which `max_retained_jobs` is exceeded.
+        max_keys: Maximum number of idempotency keys.
 
     Returns:
         The jobs whose events were deleted, the jobs that the caller must delete, and the time at which the
@@ -408,6 +411,7 @@ def _expire(db: sqlite3.Connection, now: float, excess: int) -> tuple[list[str],
     oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
     expired += db.execute(oldest, (min(excess, _MAX_EXPIRED_AT_ONCE),)).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
+    _delete_all_but_newest(db, "key", max_keys, "AND until IS NOT NULL")
     # An idempotency key is kept at least as long as its job [TW-JOB-027].
     keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
     for (number,) in db.execute(keys, (now, _MAX_EXPIRED_AT_ONCE)).fetchall():
