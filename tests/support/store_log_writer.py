@@ -78,9 +78,7 @@ class Writer:
         self.head = Cursor(self.head.epoch, self.head.seq + 1)
         self.frames.append(done_frame(self.head, done))
         expires_at = clock.now + RETENTION.state_ttl
-        ended = replace(
-            self.record, status="succeeded", done=done, ended_at=clock.now, expires_at=expires_at
-        )
+        ended = replace(self.record, status="succeeded", done=done, ended_at=clock.now, expires_at=expires_at)
         block = Block([self.frames[-1]], at, done=True, ended=ended if with_record else None)
         await self.log.append(before, block)
         record = self.record

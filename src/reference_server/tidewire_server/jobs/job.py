@@ -50,6 +50,7 @@ from tidewire_server.jobs.outcomes import (
     problem_of,
     status_of,
     too_large,
+    write_failed,
     write_failure,
 )
 from tidewire_server.log_writer.item_writer import ItemWriter
@@ -273,7 +274,7 @@ class Job:
         if item.status in ENDED or self._suspended:
             return
         if item.writer.failure is not None:
-            await self._fail_all(too_large(item.writer.failure))
+            await self._fail_all(write_failed(item.writer.failure))
         elif item.cancelled:
             await self._end_item(index, "cancelled")
         elif isinstance(outcome, BaseException):

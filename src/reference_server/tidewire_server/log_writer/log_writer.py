@@ -53,7 +53,7 @@ from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire.protocol.messages import SnapshotReason
 from tidewire.protocol.sse import encode
-from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
 from tidewire_server.log_writer.op_splitting import MAX_ESCAPED_BYTES, split_in_document, split_text
@@ -80,7 +80,8 @@ _RETRY: Final = 1.0
 _new: Final = tuple.__new__
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
-"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more."""
+"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more. A function
+on the event loop cannot wait, so its job fails if the store refuses writes."""
 
 MAX_BUDGET: Final = 1024 * 1024
 """Maximum number of bytes by which an open event can grow. The setting `max_event_bytes` applies if it is smaller. Each
@@ -181,6 +182,7 @@ class LogWriter:
         "_max_state_bytes",
         "_max_unreserved_bytes",
         "_merge",
+        "_retrying",
         "_row_members",
         "_row_ops",
         "_signalled",
@@ -274,6 +276,8 @@ class LogWriter:
         """Whether a commit of the pending changes is already scheduled."""
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
+        self._retrying = False
+        """Whether the store refused the last write, which is retried."""
         self._stopping = asyncio.Event()
         self._backlog_fell: threading.Condition | None = None
         """Condition on which worker threads wait until the backlog shrinks. The first thread that waits creates it."""
@@ -444,11 +448,19 @@ class LogWriter:
 
         The lock is released while the thread waits. Conditions can change during this time, so the caller must check
         them after this call.
+
+        Raises:
+            LogUnavailableError: Too many bytes wait because the store refuses writes, and the caller runs on the event
+                loop.
         """
+        if self.backlog <= _MAX_PENDING_BYTES:
+            return
         # Never wait in the thread of the event loop, because only the event loop can commit the pending changes.
-        if self.backlog > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             self._backlog_fell = self._backlog_fell or threading.Condition(self._lock)
             self._backlog_fell.wait_for(lambda: self._ended or self.backlog <= _MAX_PENDING_BYTES)
+        elif self._retrying:
+            raise LogUnavailableError(self.backlog)
 
     def _wake_threads(self) -> None:
         if self._backlog_fell is not None:
@@ -766,8 +778,9 @@ class LogWriter:
         reported = False
         while True:
             try:
-                return await self._log.append(self._head, block)
+                await self._log.append(self._head, block)
             except StoreError as error:
+                self._retrying = True
                 if not reported:
                     _log.error("%s; a job cannot continue, and retries the write every %g s", error, _RETRY)
                 reported = True
@@ -776,6 +789,9 @@ class LogWriter:
                         await self._stopping.wait()
                 if self._stopping.is_set():
                     raise HeadMovedError(f"the server is stopping, and {error}") from None
+            else:
+                self._retrying = False
+                return
 
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
