@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
@@ -38,7 +38,16 @@ from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, QueueEntry, Store, Tombstone
+from tidewire_server.store.interfaces import (
+    JobRecord,
+    Key,
+    Log,
+    LogReader,
+    QueueEntry,
+    Store,
+    StoreError,
+    Tombstone,
+)
 
 
 class ClosableStream(Protocol):
@@ -294,8 +303,18 @@ class JobService:
         return log
 
     async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
-        """Return a job in the form in which clients receive it. If `state` is false, the job's state is omitted."""
-        return await read_job(record, await self.log(record), root, state=state)
+        """Return a job in the form in which clients receive it. If `state` is false, the job's state is omitted.
+
+        Raises:
+            StoreError: The stored state cannot be read, or is damaged.
+        """
+        log = await self.log(record)
+        try:
+            return await read_job(record, log, root, state=state)
+        except (ValidationError, LookupError, TypeError):
+            raise StoreError(
+                f"the stored state of job {record.id} does not match the protocol, so the log is damaged"
+            ) from None
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished

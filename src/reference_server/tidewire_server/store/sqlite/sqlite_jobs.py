@@ -38,6 +38,7 @@ from tidewire_server.store.sqlite.event_log import (
     save_record,
     write_first,
 )
+from tidewire_server.store.sqlite.sqlite_file import release_free_pages
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
@@ -106,6 +107,8 @@ class SqliteJobs:
                 db.execute(_INSERT_KEY, row)
             return number, state_bytes
 
+        if self._file.lost is not None:
+            raise StoreError(*self._file.lost.args)
         log: SqliteLog | None = None
 
         def then(found: tuple[int, int]) -> None:
@@ -246,7 +249,8 @@ class SqliteJobs:
     async def delete_job(self, job: str) -> None:
         await self._delete_jobs([job])
 
-    async def _delete_jobs(self, jobs: Sequence[str]) -> None:
+    async def _delete_jobs(self, jobs: Sequence[str]) -> bool:
+        """Delete jobs, and return whether the file then has free pages to release."""
         for job in jobs:
             live = self._live.get(job)
             log = live[1] if live is not None else self._shared_logs.get(job)
@@ -255,21 +259,22 @@ class SqliteJobs:
                 await log.detach()
         retention, now = self._retention, self._clock()
 
-        def work(db: sqlite3.Connection) -> list[tuple[str, str, bool]]:
-            return _delete(db, jobs, now + retention.tombstone_ttl, retention.max_tombstones)
+        def work(db: sqlite3.Connection) -> tuple[list[tuple[str, bool]], bool]:
+            deleted = _delete(db, jobs, now + retention.tombstone_ttl, retention.max_tombstones)
+            return deleted, release_free_pages(db)
 
-        def then(deleted: list[tuple[str, str, bool]]) -> None:
+        def then(found: tuple[list[tuple[str, bool]], bool]) -> None:
             for job in jobs:
                 self._live.pop(job, None)
                 self._shared_logs.pop(job, None)
                 self._interrupted.pop(job, None)
-            for _, principal, ended in deleted:
+            for principal, ended in found[0]:
                 if ended:
                     self._ended -= 1
                 else:
                     self._finished(principal)
 
-        await self._file.do(work, then)
+        return (await self._file.do(work, then))[1]
 
     async def expire(self, now: float) -> float | None:
         excess = max(0, self._ended - self._retention.max_retained_jobs)
@@ -284,8 +289,8 @@ class SqliteJobs:
                     shared.forget_events()
 
         _, expired, due = await self._file.do(work, then)
-        if expired:
-            await self._delete_jobs(expired)
+        if expired and await self._delete_jobs(expired):
+            return now
         return due
 
     def _finished(self, principal: str) -> None:
@@ -356,11 +361,11 @@ def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, wh
 
 def _delete(
     db: sqlite3.Connection, jobs: Sequence[str], until: float, max_tombstones: int
-) -> list[tuple[str, str, bool]]:
+) -> list[tuple[str, bool]]:
     """Delete jobs, and insert a tombstone for each of them.
 
     Returns:
-        Id and principal of each deleted job, and whether the job had ended.
+        Principal of each deleted job, and whether the job had ended.
     """
     query = f"SELECT number, id, principal, ended_at IS NOT NULL FROM job WHERE id IN {_IN_JSON}"  # noqa: S608
     rows = db.execute(query, (orjson.dumps(jobs).decode(),)).fetchall()
@@ -374,7 +379,7 @@ def _delete(
     insert = "INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)"
     db.executemany(insert, [(job, principal, until) for _, job, principal, _ in rows])
     _delete_all_but_newest(db, "tombstone", max_tombstones)
-    return [(job, principal, bool(ended)) for _, job, principal, ended in rows]
+    return [(principal, bool(ended)) for *_, principal, ended in rows]
 
 
 def _expire(
@@ -425,7 +430,7 @@ def _expire(
         db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
     ]
     times = [each[0] if isinstance(each, tuple) else each for each in due]
-    if len(expired) >= _MAX_EXPIRED_AT_ONCE:
+    if release_free_pages(db) or len(expired) >= _MAX_EXPIRED_AT_ONCE:
         times.append(now)
     return (
         [job for job, _ in trimmed],
