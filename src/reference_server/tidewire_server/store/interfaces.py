@@ -36,6 +36,9 @@ class HeadMovedError(Exception):
 class StoreError(Exception):
     """The store cannot be opened, read or written. The message names the store, the reason, and a possible fix."""
 
+    logged = False
+    """Whether the error is already in the server's log, so that requests that fail with it need not log it again."""
+
 
 class StateAt(NamedTuple):
     """State of a job after one event has been applied, together with the id of that event."""

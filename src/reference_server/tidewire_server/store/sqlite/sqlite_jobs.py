@@ -107,8 +107,7 @@ class SqliteJobs:
                 db.execute(_INSERT_KEY, row)
             return number, state_bytes
 
-        if self._file.lost is not None:
-            raise StoreError(*self._file.lost.args)
+        self._file.refuse_if_lost()
         log: SqliteLog | None = None
 
         def then(found: tuple[int, int]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tidewire_server.store.interfaces import Durability, Jobs, Queue, Retention, StoreError
+from tidewire_server.store.interfaces import Durability, Jobs, Queue, Retention
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.sqlite import sqlite_file
 from tidewire_server.store.sqlite.sqlite_jobs import Counts, SqliteJobs
@@ -43,8 +43,7 @@ class SqliteStore:
         Raises:
             StoreError: The file cannot be written, or was removed or replaced.
         """
-        if self._file.lost is not None:
-            raise StoreError(*self._file.lost.args)
+        self._file.refuse_if_lost()
         if self._file.last_error is not None:
             await self._file.do(sqlite_file.test_write)
 

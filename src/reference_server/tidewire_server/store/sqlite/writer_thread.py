@@ -151,7 +151,17 @@ class WriterThread:
                     f"log {self.path}: the file was removed or replaced while the server was running, so new jobs are "
                     "refused; move the file back, or restart the server, which loses its jobs"
                 )
+                self.lost.logged = True
                 _log.error("%s", self.lost)
+
+    def refuse_if_lost(self) -> None:
+        """Raise an error if the file was removed or replaced.
+
+        Raises:
+            StoreError: The file was removed or replaced.
+        """
+        if self.lost is not None:
+            raise self.lost.with_traceback(None)
 
     def _find_file(self) -> tuple[int, int] | None:
         try:
