@@ -139,8 +139,9 @@ def main() -> None:
         ),
         section(
             "Many short jobs",
-            "One server runs 100 jobs at the same time, and the jobs use all parts of the server except its sockets. The memory of\n"
-            "the server does not grow with the number of finished jobs. The script is `python bench/jobs.py`.",
+            "A client sends jobs over 100 connections, and reads the event stream of each job up to its end. The client is a\n"
+            "process of its own on the same machine. The memory of the server does not grow with the number of finished jobs. The\n"
+            "script is `python bench/jobs.py`.",
             tables.jobs,
         ),
         section(

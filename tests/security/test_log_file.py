@@ -6,8 +6,6 @@ import os
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -85,36 +83,16 @@ def test_a_file_with_a_hard_link_is_refused(tmp_path):
             SqliteStore(tmp_path / "other.db", ROOMY)
 
 
-def test_a_forked_child_does_not_keep_the_lock_of_a_killed_server(tmp_path):
-    program = (
-        "import os, signal, sys, time\n"
-        "from pathlib import Path\n"
-        "from support.store_log_writer import ROOMY\n"
-        "from tidewire_server.store.sqlite.sqlite_store import SqliteStore\n"
-        "store = SqliteStore(Path(sys.argv[1]), ROOMY)\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    os.closerange(1, 3)\n"
-        "    time.sleep(60)\n"
-        "print(child, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    path = tmp_path / "log.db"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
-        env=environment,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    child = int(found.stdout)
-    try:
-        os.kill(child, 0)  # The child is still running.
-        with opened(path) as store:
-            assert not store.clean
-    finally:
-        os.kill(child, signal.SIGKILL)
+def test_a_forked_child_keeps_neither_the_lock_nor_the_port_of_a_killed_server():
+    with killed_server() as server:
+        forked = server.submit("fork", input={}).json()["id"]
+        child = server.ended(forked)["state"]["items"][0]["value"]
+        try:
+            server.again()
+            os.kill(child, 0)  # The child is still running.
+            assert server.job(forked)["status"] == "succeeded"
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 # ---- a removed, replaced or damaged file --------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
@@ -76,6 +77,20 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
     return listener
 
 
+_serving: Final = weakref.WeakSet[socket.socket]()
+"""Listening sockets of the servers in this process."""
+
+
+def _close_in_child() -> None:
+    """Close the listening sockets in a forked child. Otherwise, a child that outlives a killed server would keep the port."""
+    for listener in list(_serving):
+        listener.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
 def url_of(listener: socket.socket, root_path: str = "") -> str:
     """Return the URL at which programs on this machine can connect to a listening socket."""
     host, port = listener.getsockname()[:2]
@@ -124,6 +139,7 @@ def serve(
             publish_port()
             (started or _print_url)(url)
 
+        _serving.add(listener)
         app.open_log()
         connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
         runner = UvicornServer(app, uvicorn_config(app, settings, connections), announce)
@@ -162,6 +178,7 @@ def in_background(
     except BaseException:
         listener.close()
         raise
+    _serving.add(listener)
     ready = threading.Event()
     connections = max_connections_within_fd_limit(settings.max_connections)
     runner = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)

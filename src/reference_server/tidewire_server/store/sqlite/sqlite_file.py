@@ -183,7 +183,8 @@ def _release_in_child() -> None:
         owner.release()
 
 
-os.register_at_fork(after_in_child=_release_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 def check_place(path: Path) -> None:
