@@ -83,8 +83,12 @@ _serving: Final = weakref.WeakSet[socket.socket]()
 
 def _close_in_child() -> None:
     """Close the listening sockets in a forked child. Otherwise, a child that outlives a killed server would keep the port."""
+    null = os.open(os.devnull, os.O_RDWR)
     for listener in list(_serving):
-        listener.close()
+        if listener.fileno() >= 0:
+            # Replace the socket, because uvloop prevents `close`. A closed descriptor could be reused and closed again.
+            os.dup2(null, listener.fileno(), inheritable=False)
+    os.close(null)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
