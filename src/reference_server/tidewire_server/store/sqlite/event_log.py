@@ -106,7 +106,7 @@ class SqliteLog(Subscribers):
         metadata: LogMetadata,
         state: StateAt | None,
         retention: Retention,
-        on_end: Callable[[Self], None] | None = None,
+        on_end: Callable[["SqliteLog"], None] | None = None,
     ) -> None:
         """Create the object for a log whose first block is in the file.
 
