@@ -24,7 +24,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 _MAX_TOGETHER: Final = 256
-"""Maximum number of tasks in one transaction."""
+"""Number of tasks in one transaction above which no further tasks are added."""
 
 _CHECK_SECONDS: Final = 0.5
 """Time between two checks whether the file was removed or replaced."""
@@ -62,7 +62,9 @@ class WriterThread:
         """Whether the previous server process closed the file cleanly."""
         self.secret = b""
         """Signing key stored in the file. See `Store.secret`."""
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._pending: list[_Task] = []
+        """Tasks that the event loop passes to the thread at the end of its current iteration."""
+        self._tasks: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()
         self._fsync = fsync
         self._close_as_clean = False
         self._thread: threading.Thread | None = None
@@ -97,13 +99,23 @@ class WriterThread:
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
         task = _Task(work, then)
-        self._tasks.put(task)
+        # Pass all tasks of one iteration at once. If the thread woke for each task, it would compete with the event loop for
+        # the interpreter, and the transactions would be small.
+        if not self._pending or self._pending[-1].loop is not task.loop:
+            task.loop.call_soon(self._pass_tasks)
+        self._pending.append(task)
         found: T = await task.future
         return found
+
+    def _pass_tasks(self) -> None:
+        tasks, self._pending = self._pending, []
+        if tasks:
+            self._tasks.put(tasks)
 
     async def close(self, *, clean: bool) -> None:
         """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
         self._close_as_clean = clean
+        self._pass_tasks()
         self._tasks.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -172,18 +184,17 @@ class WriterThread:
 
     def _next(self) -> tuple[list[_Task], bool]:
         try:
-            first = self._tasks.get(timeout=_CHECK_SECONDS)
+            tasks = self._tasks.get(timeout=_CHECK_SECONDS)
         except queue.Empty:
             return [], False
-        if first is None:
+        if tasks is None:
             return [], True
-        tasks = [first]
         try:
             while len(tasks) < _MAX_TOGETHER:
-                task = self._tasks.get_nowait()
-                if task is None:
+                more = self._tasks.get_nowait()
+                if more is None:
                     return tasks, True
-                tasks.append(task)
+                tasks += more
         except queue.Empty:
             pass
         return tasks, False
