@@ -397,7 +397,7 @@ def jobs() -> str:
     )
     rows = zip(*(each["rows"] for each in measured.values()), strict=True)
     memory = table(
-        ["jobs", *(f"memory with {log}, MiB" for log in measured)],
+        ["jobs", *(f"MiB, log in {log}" for log in measured)],
         [[f"{row[0]['jobs']:,}", *(f"{each['rss_kib'] / 1024:.1f}" for each in row)] for row in rows],
     )
     kept = f"{result['retained']:,}"

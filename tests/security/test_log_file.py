@@ -175,6 +175,20 @@ def test_random_bytes_in_the_file_never_cause_an_internal_error(tmp_path):
         assert "Traceback" not in server.errors()
 
 
+def test_a_damaged_job_does_not_stop_the_deletion_of_others(tmp_path):
+    async def body() -> None:
+        store, clock = SqliteStore(tmp_path / "log.db", ROOMY), Clock()
+        await fill(store, clock, 3)
+        await store._file.do(lambda db: db.execute("DELETE FROM block WHERE job = 1") and None)
+        clock.now += 1000
+        await store.jobs.expire(clock.now)
+        found = [await store.jobs.get(f"j{number}") for number in range(3)]
+        assert found == [Tombstone(f"j{number}", "ada") for number in range(3)]
+        await store.close()
+
+    run(body())
+
+
 # ---- size and older formats ---------------------------------------------------------------------------------------
 
 

@@ -401,9 +401,11 @@ def _expire(
         (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
     for _, number in trimmed:
-        epoch, seq = db.execute(
-            "SELECT epoch, seq FROM block WHERE job = ? AND done = 1", (number,)
-        ).fetchone()
+        done = db.execute("SELECT epoch, seq FROM block WHERE job = ? AND done = 1", (number,)).fetchone()
+        if done is None:  # The file is damaged. Do not stop here, because then no other job would expire.
+            db.execute("UPDATE job SET log_until = NULL WHERE number = ?", (number,))
+            continue
+        epoch, seq = done
         db.execute("DELETE FROM block WHERE job = ? AND done = 0", (number,))
         db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, seq - 1))
         base = "UPDATE job SET base_epoch = ?, base_seq = ?, log_until = NULL WHERE number = ?"
