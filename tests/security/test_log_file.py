@@ -124,38 +124,38 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE state SET state = x'7b22ff'",
-        "UPDATE state SET state = '[]'",
-        "UPDATE state SET columns = x'ff'",
-        "UPDATE job SET done = x'ff'",
-        "UPDATE job SET usage = 'x'",
-        "UPDATE block SET ends = x'ff'",
-        "UPDATE block SET frames = 5",
-    ],
-)
-def test_a_damaged_row_is_unavailable_and_takes_one_line_of_the_log(damage):
+DAMAGE = [
+    "UPDATE state SET state = x'7b22ff' WHERE job = ?",
+    "UPDATE state SET state = '[]' WHERE job = ?",
+    "UPDATE state SET columns = x'ff' WHERE job = ?",
+    "UPDATE job SET done = x'ff' WHERE number = ?",
+    "UPDATE job SET usage = 'x' WHERE number = ?",
+    "UPDATE block SET ends = x'ff' WHERE job = ?",
+    "UPDATE block SET frames = 5 WHERE job = ?",
+]
+
+
+def test_a_damaged_row_is_unavailable_and_takes_one_line_of_the_log():
     with killed_server() as server:
-        job = server.submit("shout", input={"text": "a"}).json()["id"]
-        server.ended(job)
+        jobs = [server.submit("shout", input={"text": "a"}).json()["id"] for _ in range(len(DAMAGE) + 1)]
+        for job in jobs:
+            server.ended(job)
         server.stop()
         with contextlib.closing(sqlite3.connect(server.log)) as file, file:
-            file.execute(damage)
+            for number, damage in enumerate(DAMAGE, 1):
+                file.execute(damage, (number,))
         server.start()
-        before = server.errors().count("\n")
-        responses = [server.http.get(f"/v1/jobs/{job}")]
-        if "block" in damage:
-            url = f"/v1/jobs/{job}/events"
-            responses = [server.http.get(url, headers={"last-event-id": "0-0"})]
-        else:
-            assert responses[0].status_code == 503
-            assert responses[0].json()["code"] == "unavailable"
-        logged = server.errors()
-        assert "Traceback" not in logged
-        assert logged.count("\n") == before + 1
-        assert "damaged" in logged
+        for job, damage in zip(jobs, DAMAGE, strict=False):
+            before = server.errors().count("\n")
+            if "block" in damage:
+                server.http.get(f"/v1/jobs/{job}/events", headers={"last-event-id": "0-0"})
+            else:
+                refused = server.http.get(f"/v1/jobs/{job}")
+                assert (refused.status_code, refused.json()["code"]) == (503, "unavailable"), damage
+            assert server.errors().count("\n") == before + 1, damage
+        assert "Traceback" not in server.errors()
+        assert server.errors().count("damaged") == len(DAMAGE)
+        assert server.job(jobs[-1])["status"] == "succeeded"
         assert server.submit("shout", input={"text": "a"}).status_code == 201
 
 
