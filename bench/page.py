@@ -169,8 +169,9 @@ def main() -> None:
         ),
         section(
             "Many short jobs",
-            "The script calls the job service of a server directly, without HTTP, and runs 100 jobs at the same time. The memory of\n"
-            "the server does not grow with the number of finished jobs. The script is `python bench/jobs.py`.",
+            "A client sends jobs over 100 connections, and reads the event stream of each job up to its end. The client is a\n"
+            "process of its own on the same machine. The memory of the server does not grow with the number of finished jobs. The\n"
+            "script is `python bench/jobs.py`.",
             tables.jobs,
         ),
         section(

@@ -389,13 +389,24 @@ def start() -> str:
 
 def jobs() -> str:
     result = json.loads((HERE / "results/jobs.json").read_text())
-    head = ["jobs", "jobs/s", "memory, MiB"]
-    rows = [
-        [f"{row['jobs']:,}", f"{row['per_second']:,.0f}", f"{row['rss_kib'] / 1024:.1f}"]
-        for row in result["rows"]
-    ]
+    measured = {log: runs["this"] for log, runs in result["results"].items()}
+    speeds = table(
+        ["log", "jobs/s", "median, ms", "99th percentile, ms", "CPU per job, µs"],
+        [
+            [log, *(f"{each[name]:,.0f}" for name in ("per_second", "p50_ms", "p99_ms", "cpu_us_per_job"))]
+            for log, each in measured.items()
+        ],
+    )
+    rows = zip(*(each["rows"] for each in measured.values()), strict=True)
+    memory = table(
+        ["jobs", *(f"MiB, log in {log}" for log in measured)],
+        [[f"{row[0]['jobs']:,}", *(f"{each['rss_kib'] / 1024:.1f}" for each in row)] for row in rows],
+    )
     kept = f"{result['retained']:,}"
-    return f"{table(head, rows)}\n\nThe log is in {result['log']}, and the server keeps {kept} ended jobs. The numbers were measured with Python {result['python']}.\n"
+    return (
+        f"{speeds}\n\n{memory}\n\nThe server keeps {kept} ended jobs. The numbers were measured over {result['connections']} "
+        f"connections with Python {result['python']}.\n"
+    )
 
 
 def applying() -> str:

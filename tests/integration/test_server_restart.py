@@ -3,6 +3,7 @@
 import resource
 import sqlite3
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -286,6 +287,25 @@ def test_with_a_full_disk_reads_continue_and_writes_resume_once_there_is_space(s
     assert server.submit("shout", "key", input={"text": "x"}).status_code == 201
     server.again()
     assert server.job(running) == found
+
+
+def test_an_async_function_fails_before_its_unwritten_changes_fill_the_memory(tmp_path):
+    stopped = tmp_path / "stopped"
+    with killed_server(once=str(stopped)) as server:
+        limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+        failing = server.submit("churn", input={"chunks": 100_000}).json()["id"]
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+        give_up = time.monotonic() + 30
+        while not stopped.exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        assert server.http.get("/readyz").status_code == 503
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
+        found = server.ended(failing)
+        error = found["state"]["items"][0]["error"]
+        assert (found["status"], error["code"]) == ("failed", "unavailable")
+        assert "cannot write its log at the moment" in error["detail"]
+        assert server.http.get("/readyz").status_code == 200
 
 
 def test_a_reader_ahead_of_the_recovered_log_receives_a_rewound_snapshot(server):

@@ -185,6 +185,25 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
         await asyncio.sleep(pause)
         return "paid"
 
+    @server.endpoint(concurrency_limit=None)
+    async def churn(stream: Stream[str], chunks: int = 1000) -> None:
+        try:
+            for _ in range(chunks):
+                stream.append("x" * 50_000)
+                stream.truncate(50_000)
+                await asyncio.sleep(0.001)
+        except Exception:
+            once.touch()
+            raise
+
+    @server.endpoint
+    async def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        return child
+
     for name in hide:
         del server.endpoints[name]
     serve(server.app, server.settings, port=port, port_file=ready)

@@ -71,15 +71,19 @@ class Writer:
         await self.log.append(before, Block([self.frames[-1]], self.at()))
         self.states[self.head.seq] = self.document.value()
 
-    async def end(self, store: Store, clock: Clock) -> None:
+    async def end(self, store: Store, clock: Clock, *, with_record: bool = True) -> None:
+        """End the job. Without `with_record`, its record is saved after the block with `done`, as in a recovery."""
         done = Done.model_validate({"status": "succeeded", "digest": "0" * 16})
         at, before = self.at(), self.head
         self.head = Cursor(self.head.epoch, self.head.seq + 1)
         self.frames.append(done_frame(self.head, done))
-        await self.log.append(before, Block([self.frames[-1]], at, done=True))
+        expires_at = clock.now + RETENTION.state_ttl
+        ended = replace(self.record, status="succeeded", done=done, ended_at=clock.now, expires_at=expires_at)
+        block = Block([self.frames[-1]], at, done=True, ended=ended if with_record else None)
+        await self.log.append(before, block)
         record = self.record
         record.status, record.done, record.ended_at = "succeeded", done, clock.now
-        record.expires_at = clock.now + RETENTION.state_ttl
+        record.expires_at = expires_at
         await store.jobs.save(record)
 
 

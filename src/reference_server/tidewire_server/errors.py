@@ -109,6 +109,16 @@ class StateTooLargeError(Exception):
         self.limit = limit
 
 
+class LogUnavailableError(Exception):
+    """The store has refused a job's changes for so long that no more of them fit into memory. The job fails."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(
+            f"the server cannot write its log at the moment, and {waiting} bytes of this job wait to be written; "
+            "submit the job again once the server is ready"
+        )
+
+
 class StreamClosedError(RuntimeError):
     """A function has written to the stream of an item that had already ended."""
 

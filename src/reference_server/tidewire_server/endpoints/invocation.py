@@ -24,7 +24,12 @@ from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.yieldables import UNSET, Unset
-from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.errors import (
+    InvalidValueError,
+    LogUnavailableError,
+    StateTooLargeError,
+    StreamClosedError,
+)
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 
@@ -162,7 +167,7 @@ def keep_what_was_yielded(writer: ItemWriter) -> None:
     The endpoint's function must not change the value during this call. Therefore call this method where the endpoint's
     function runs: in its thread, or on the event loop.
     """
-    with contextlib.suppress(ValueError, StateTooLargeError, StreamClosedError):
+    with contextlib.suppress(ValueError, StateTooLargeError, LogUnavailableError, StreamClosedError):
         writer.catch_up()
 
 

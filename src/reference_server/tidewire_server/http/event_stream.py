@@ -226,6 +226,8 @@ class EventStream:
         await self._end(self._goaway())
 
     async def _serve(self) -> None:
+        # Let a job that was just submitted start first. If it ends at once, its whole stream is sent in one write.
+        await asyncio.sleep(0)
         extent = self._log.extent()
         hello = Hello(
             protocol=messages.PROTOCOL,
@@ -320,7 +322,7 @@ class EventStream:
 
         Return whether the block was sent.
         """
-        frames, state, done = block
+        frames, state, done, _ = block
         epoch, seq = state[0]
         if self._idle_at != (epoch, seq - len(frames)):
             return False

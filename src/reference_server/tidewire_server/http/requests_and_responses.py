@@ -225,7 +225,8 @@ def _check_media_type(content_type: str) -> None:
 def failure(request: Request, error: Exception) -> Problem:
     """Log an unexpected exception, and return the problem that the server sends to the client."""
     if isinstance(error, StoreError):
-        _log.error("%s", error)
+        if not error.logged:
+            _log.error("%s", error)
         return problem(
             "unavailable",
             "the server cannot read or write its stored jobs at the moment; the server's log has the details",

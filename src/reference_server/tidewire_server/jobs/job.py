@@ -23,9 +23,11 @@ cancelled at the moment at which it ends normally, the event that is logged firs
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +50,7 @@ from tidewire_server.jobs.outcomes import (
     problem_of,
     status_of,
     too_large,
+    write_failed,
     write_failure,
 )
 from tidewire_server.log_writer.item_writer import ItemWriter
@@ -61,6 +64,14 @@ _log = logging.getLogger(__name__)
 
 async def _no_op() -> None:
     """Do nothing. This is the default for a callback."""
+
+
+async def _consume_cancellation(task: asyncio.Task[Any]) -> None:
+    """Reset the cancellation of a function, which must not interrupt the end of its item in the same task."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.uncancel():
+        pass
 
 
 class Job:
@@ -150,10 +161,6 @@ class Job:
             outcome = await self._outcome(item)
             await free()
             await self._after_run(index, outcome)
-        except asyncio.CancelledError:
-            if item.task is not None:
-                item.task.cancel()
-            raise
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
             _log.exception(
                 "job %s item %d: internal server error while running the item", self.record.id, index
@@ -227,11 +234,17 @@ class Job:
                 raise
             except BaseException as error:  # noqa: BLE001 - any exception of the function
                 return error
-        item.task = self._loop.create_task(work)
-        await asyncio.wait({item.task})
-        if item.task.cancelled():
-            return asyncio.CancelledError()
-        return item.task.exception() or item.task.result()
+        # Run the function in the current task, which runs only this item. A separate task would cost three iterations of
+        # the event loop, and a function that never waits could not share a commit with the start of its item.
+        task = item.task = asyncio.current_task()
+        try:
+            return await work
+        except BaseException as error:  # noqa: BLE001 - any exception of the function, or its cancellation
+            return error
+        finally:
+            item.task = None
+            if task is not None and task.cancelling():
+                await _consume_cancellation(task)
 
     async def _after_run(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
         if self._items[index].status not in ENDED:
@@ -261,7 +274,7 @@ class Job:
         if item.status in ENDED or self._suspended:
             return
         if item.writer.failure is not None:
-            await self._fail_all(too_large(item.writer.failure))
+            await self._fail_all(write_failed(item.writer.failure))
         elif item.cancelled:
             await self._end_item(index, "cancelled")
         elif isinstance(outcome, BaseException):
@@ -446,7 +459,12 @@ class Job:
         now = time.time()
         expires_at = now + self._settings.state_ttl
         error = error_of(self._errors, len(self._items)) if status == "failed" else None
-        _, record.done = await self._log_writer.end(partial(done_of, status, self._usage, error, expires_at))
+
+        def ended(digest: str, checks: list[JsonValue]) -> JobRecord:
+            done = done_of(status, self._usage, error, expires_at, digest, checks)
+            return replace(record, status=status, ended_at=now, expires_at=expires_at, done=done)
+
+        record.done = (await self._log_writer.end(ended)).done
         record.status, record.ended_at, record.expires_at = status, now, expires_at
         await self._on_end(self)
         self.finished.set()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
@@ -40,7 +40,16 @@ from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import may_use
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, QueueEntry, Store, Tombstone
+from tidewire_server.store.interfaces import (
+    JobRecord,
+    Key,
+    Log,
+    LogReader,
+    QueueEntry,
+    Store,
+    StoreError,
+    Tombstone,
+)
 
 
 class ClosableStream(Protocol):
@@ -324,8 +333,18 @@ class JobService:
         return read_job(record, await self.log(record), root)
 
     async def encoded_resource(self, record: JobRecord, root: str) -> list[SharedText]:
-        """Return a job with its state, as the parts of the JSON text that clients receive."""
-        return await encode_job(record, await self.log(record), root, self.texts)
+        """Return a job with its state, as the parts of the JSON text that clients receive.
+
+        Raises:
+            StoreError: The stored state cannot be read, or is damaged.
+        """
+        log = await self.log(record)
+        try:
+            return await encode_job(record, log, root, self.texts)
+        except (ValidationError, LookupError, TypeError):
+            raise StoreError(
+                f"the stored state of job {record.id} does not match the protocol, so the log is damaged"
+            ) from None
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished

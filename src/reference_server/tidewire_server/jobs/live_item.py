@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
-from tidewire_server.endpoints.yieldables import Unset
 from tidewire_server.log_writer.item_writer import ItemWriter
 
 ItemEnd = Literal["succeeded", "failed", "cancelled"]
@@ -20,8 +19,8 @@ class Item:
     value: BaseModel
     writer: ItemWriter
     status: str = "queued"
-    task: asyncio.Task[JsonValue | Unset] | None = None
-    """Task of the function, if the function is asynchronous."""
+    task: asyncio.Task[Any] | None = None
+    """Task that runs the function, while an asynchronous function runs."""
     cancelled: bool = False
     leave: Callable[[], None] | None = None
     """Function that removes the item from its running batch. None if the item is not in a running batch."""

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from tidewire.protocol import problems, strict_json
 from tidewire.protocol.messages import Done, JobStatus
 from tidewire.protocol.problems import Problem, problem
-from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError
+from tidewire_server.errors import InvalidValueError, ItemError, LogUnavailableError, StateTooLargeError
 from tidewire_server.jobs.job_resource import timestamp
 
 if TYPE_CHECKING:
@@ -67,14 +67,19 @@ def _public_problem(raised: BaseException) -> Problem | None:
             return found
         case InvalidValueError():
             return _truncate_detail(problem("invalid_value", str(raised)))
-        case StateTooLargeError():
-            return too_large(raised)
+        case StateTooLargeError() | LogUnavailableError():
+            return write_failed(raised)
     return None
 
 
 def too_large(error: StateTooLargeError) -> Problem:
     """Create the problem for a job whose state would exceed its size limit."""
     return problem("state_too_large", str(error), limit=error.limit)
+
+
+def write_failed(error: StateTooLargeError | LogUnavailableError) -> Problem:
+    """Create the problem for a job whose function can write no more."""
+    return too_large(error) if isinstance(error, StateTooLargeError) else problem("unavailable", str(error))
 
 
 def write_failure(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:

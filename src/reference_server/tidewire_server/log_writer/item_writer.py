@@ -15,7 +15,12 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
-from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.errors import (
+    InvalidValueError,
+    LogUnavailableError,
+    StateTooLargeError,
+    StreamClosedError,
+)
 from tidewire_server.log_writer import progress_note_usage
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
 from tidewire_server.log_writer.user_values import PLAIN, plain
@@ -92,8 +97,9 @@ class ItemWriter:
         self._closed = False
         self._cancelled = False
         self._usage: dict[str, int | float] = {}
-        self.failure: StateTooLargeError | None = None
-        """Error of a write that was rejected because the job's state would exceed its limit. The job fails with it."""
+        self.failure: StateTooLargeError | LogUnavailableError | None = None
+        """Error of a write that was rejected because the job's state would exceed its limit, or because too many changes
+        wait for the store. The job fails with it."""
 
     # ---- the value ---------------------------------------------------------------------------------------------
 
@@ -331,11 +337,11 @@ class ItemWriter:
 
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
         with self._lock:
-            self.log_writer.wait_for_room()
-            self._check_open()
             try:
+                self.log_writer.wait_for_room()
+                self._check_open()
                 write(change)
-            except StateTooLargeError as error:
+            except (StateTooLargeError, LogUnavailableError) as error:
                 self.failure = error
                 raise
             except DiffError as error:

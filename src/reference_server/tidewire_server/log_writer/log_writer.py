@@ -51,9 +51,9 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
-from tidewire.protocol.messages import Done, SnapshotReason
+from tidewire.protocol.messages import SnapshotReason
 from tidewire.protocol.sse import encode
-from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
 from tidewire_server.log_writer.op_splitting import MAX_ESCAPED_BYTES, split_in_document, split_text
@@ -65,7 +65,7 @@ from tidewire_server.log_writer.text_check_schedule import (
     take_below,
 )
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt, StoreError
+from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt, StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,8 @@ _RETRY: Final = 1.0
 _new: Final = tuple.__new__
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
-"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more."""
+"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more. A function
+on the event loop cannot wait, so its job fails if the store refuses writes."""
 
 MAX_BUDGET: Final = 1024 * 1024
 """Maximum number of bytes by which an open event can grow. The setting `max_event_bytes` applies if it is smaller. Each
@@ -187,6 +188,7 @@ class LogWriter:
         "_max_state_bytes",
         "_max_unreserved_bytes",
         "_merge",
+        "_retrying",
         "_row_members",
         "_row_ops",
         "_signalled",
@@ -280,6 +282,8 @@ class LogWriter:
         """Whether a commit of the pending changes is already scheduled."""
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
+        self._retrying = False
+        """Whether the store refused the last write, which is retried."""
         self._stopping = asyncio.Event()
         self._backlog_fell: threading.Condition | None = None
         """Condition on which worker threads wait until the backlog shrinks. The first thread that waits creates it."""
@@ -450,11 +454,19 @@ class LogWriter:
 
         The lock is released while the thread waits. Conditions can change during this time, so the caller must check
         them after this call.
+
+        Raises:
+            LogUnavailableError: Too many bytes wait because the store refuses writes, and the caller runs on the event
+                loop.
         """
+        if self.backlog <= _MAX_PENDING_BYTES:
+            return
         # Never wait in the thread of the event loop, because only the event loop can commit the pending changes.
-        if self.backlog > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             self._backlog_fell = self._backlog_fell or threading.Condition(self._lock)
             self._backlog_fell.wait_for(lambda: self._ended or self.backlog <= _MAX_PENDING_BYTES)
+        elif self._retrying:
+            raise LogUnavailableError(self.backlog)
 
     def _wake_threads(self) -> None:
         if self._backlog_fell is not None:
@@ -702,7 +714,7 @@ class LogWriter:
         except HeadMovedError as error:
             self._stop_writing(error)
             return 0, 0
-        frames, state, _ = block
+        frames, state, *_ = block
         self._head = state.cursor
         return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
@@ -758,7 +770,7 @@ class LogWriter:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
         # `_new` is `tuple.__new__`. It is faster than the constructors of named tuples, because these are Python code.
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
-        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False))
+        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False, None))
 
     async def _append_block(self, block: Block) -> None:
         """Write a block to the log. If the store fails, retry until the write succeeds or the server stops.
@@ -772,8 +784,9 @@ class LogWriter:
         reported = False
         while True:
             try:
-                return await self._log.append(self._head, block)
+                await self._log.append(self._head, block)
             except StoreError as error:
+                self._retrying = True
                 if not reported:
                     _log.error("%s; a job cannot continue, and retries the write every %g s", error, _RETRY)
                 reported = True
@@ -782,6 +795,9 @@ class LogWriter:
                         await self._stopping.wait()
                 if self._stopping.is_set():
                     raise HeadMovedError(f"the server is stopping, and {error}") from None
+            else:
+                self._retrying = False
+                return
 
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
@@ -794,15 +810,15 @@ class LogWriter:
         self._stopping.set()
         self.waits_until = None
 
-    async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
+    async def end(self, make_record: Callable[[str, list[JsonValue]], JobRecord]) -> JobRecord:
         """End the log. Reject later writes, then write the pending changes and the event `done`.
 
         Args:
-            make_done: Function that makes the data of the `done` event from the digest of the items and the pending
-                checks.
+            make_record: Function that makes the record of the ended job, which contains the data of the `done` event, from
+                the digest of the items and the pending checks.
 
         Returns:
-            The id and the data of the `done` event.
+            The record that `make_record` returned.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.
@@ -820,16 +836,18 @@ class LogWriter:
             document = self.document
             items = document.value("/items")
             found = await asyncio.to_thread(digest, items) if large else digest(items)
-            done = make_done(found, self.pending_checks())
+            record = make_record(found, self.pending_checks())
+            assert record.done is not None  # noqa: S101 - `make_record` sets it
             frames, head = ([], self._head) if last is None else (last.frames, last.state.cursor)
             cursor = Cursor(head.epoch, head.seq + 1)
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             block = Block(
-                [*frames, messages.done_frame(cursor, done)],
+                [*frames, messages.done_frame(cursor, record.done)],
                 StateAt(head, self._columns, document.view()),
                 done=True,
+                ended=record,
             )
             await self._append_block(block)
             self._head = cursor
         self._commits.logged(len(block.frames), sum(map(len, block.frames)))
-        return cursor, done
+        return record

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
@@ -36,8 +37,9 @@ _BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
 """Number of seconds that uvicorn waits for open requests after the time for running jobs is over."""
 
-_GC_THRESHOLDS: Final = (2_000, 5, 50)
-"""Thresholds of the garbage collector. With them, collecting the youngest generation takes about a millisecond."""
+_GC_THRESHOLDS: Final = (10_000, 5, 50)
+"""Thresholds of the garbage collector. With them, collecting the two youngest generations takes about a millisecond. With
+2,000 instead of 10,000, the objects of running jobs would be visited so often that a short job took 15 % more CPU time."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -75,6 +77,24 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+_serving: Final = weakref.WeakSet[socket.socket]()
+"""Listening sockets of the servers in this process."""
+
+
+def _close_in_child() -> None:
+    """Close the listening sockets in a forked child. Otherwise, a child that outlives a killed server would keep the port."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for listener in list(_serving):
+        if listener.fileno() >= 0:
+            # Replace the socket, because uvloop prevents `close`. A closed descriptor could be reused and closed again.
+            os.dup2(null, listener.fileno(), inheritable=False)
+    os.close(null)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def url_of(listener: socket.socket, root_path: str = "") -> str:
@@ -133,6 +153,7 @@ def serve(
             (started or _print_url)(url)
 
         app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
+        _serving.add(listener)
         app.open_log()
         connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
         runner = UvicornServer(app, uvicorn_config(app, settings, connections), announce)
@@ -174,6 +195,7 @@ def in_background(
     except BaseException:
         listener.close()
         raise
+    _serving.add(listener)
     ready = threading.Event()
     connections = max_connections_within_fd_limit(settings.max_connections)
     runner = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)

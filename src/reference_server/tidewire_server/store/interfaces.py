@@ -36,6 +36,9 @@ class HeadMovedError(Exception):
 class StoreError(Exception):
     """The store cannot be opened, read or written. The message names the store, the reason, and a possible fix."""
 
+    logged = False
+    """Whether the error is already in the server's log, so that requests that fail with it need not log it again."""
+
 
 class StateAt(NamedTuple):
     """State of a job after one event has been applied, together with the id of that event."""
@@ -52,6 +55,9 @@ class Block(NamedTuple):
     state: StateAt
     done: bool = False
     """Whether the last event is `done`. If so, `state` is the state before that event."""
+    ended: "JobRecord | None" = None
+    """Record of the ended job, if the last event is `done`. A persistent store commits it together with the block, so that
+    `Jobs.save` has nothing left to write."""
 
     @property
     def last(self) -> Cursor:
@@ -311,7 +317,9 @@ class Jobs(Protocol):
         ...
 
     async def save(self, record: JobRecord) -> None:
-        """Store the changes to a job's record. If the job has ended, its retention period starts."""
+        """Store the changes to a job's record, unless the block with `done` contained them. If the job has ended, its
+        retention period starts.
+        """
         ...
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
@@ -341,7 +349,8 @@ class Jobs(Protocol):
         ...
 
     async def expire(self, now: float) -> float | None:
-        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over.
+        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over, and the oldest
+        ended jobs if there are more than `max_retained_jobs`.
 
         Returns:
             Time at which the next entry expires, or None if no entry is waiting to expire.

@@ -128,7 +128,7 @@ class MemoryLog(Subscribers):
         return self._frames.size
 
     def _add(self, block: Block) -> None:
-        frames, state, done = block
+        frames, state, done, _ = block
         written = self._frames.add(frames)
         if state.cursor.epoch != self._head.epoch or not self._starts:
             self._starts = next_starts(self._starts, block, self._base)

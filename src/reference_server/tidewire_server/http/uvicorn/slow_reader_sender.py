@@ -36,7 +36,8 @@ class BackpressuredSender:
     """Sends the head and body of one response. `write` and `end` raise `GoneError` or `StalledError`."""
 
     __slots__ = (
-        *("_connection", "_head", "_listener", "_loop", "_send", "_send_head", "_stall_timeout"),
+        *("_connection", "_head", "_listener", "_loop", "_on_gone", "_receive"),
+        *("_send", "_send_head", "_stall_timeout"),
         *("gone", "sent_at"),
     )
 
@@ -50,7 +51,7 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Start a task that waits for a disconnect. `close` stops this task.
+        """Create a sender. A task that waits for a disconnect starts with the first `write`, and ends with `close`.
 
         Args:
             send_head: ASGI `send` for the response head. The middleware wraps this function in order to add headers.
@@ -62,6 +63,8 @@ class BackpressuredSender:
         """
         self._send_head = send_head
         self._send = send
+        self._receive = receive
+        self._on_gone = gone
         self._connection = connection
         self._stall_timeout = stall_timeout
         self._loop = asyncio.get_running_loop()
@@ -73,7 +76,7 @@ class BackpressuredSender:
         """
         self._head: Message | None = None
         """Response head, until it has been sent together with the first part of the body."""
-        self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
+        self._listener: asyncio.Task[None] | None = None
 
     def begin(self, headers: list[tuple[bytes, bytes]], status: int = 200) -> None:
         """Set the response head. The head is sent together with the first part of the body."""
@@ -81,6 +84,8 @@ class BackpressuredSender:
 
     async def write(self, body: bytes) -> None:
         """Send a part of the body that is not the last part."""
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(self._receive, self._on_gone))
         await self._send_message({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self, body: bytes) -> None:
@@ -117,10 +122,10 @@ class BackpressuredSender:
                 raise GoneError
             if self._head is not None:
                 head, self._head = self._head, None
-                self._connection.coalesce_writes()
-                await self._send_head(head)
-                self._connection.body_started()
-                await self._send(message)
+                with self._connection.coalesce_writes():
+                    await self._send_head(head)
+                    self._connection.body_started()
+                    await self._send(message)
                 self._connection.limit_buffering()
                 break
             if self._connection.behind() is False:

@@ -13,7 +13,7 @@ import sqlite3
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, Self
 
@@ -22,6 +22,7 @@ import orjson
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
+from tidewire.protocol.messages import to_json
 from tidewire.protocol.sse import Decoder
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
@@ -30,6 +31,7 @@ from tidewire_server.store.interfaces import (
     HeadMovedError,
     JobRecord,
     LogChunk,
+    Retention,
     StateAt,
     StoreError,
     next_starts,
@@ -89,6 +91,8 @@ class _AppendPlan(NamedTuple):
     write_checkpoint: bool
     cut: StateCheckpoint | None
     record: tuple[Any, ...] | None
+    ended: tuple[Any, ...] | None
+    """Values of all columns of an ended job that differ from those of a new one, or None if the block does not end the job."""
 
 
 class SqliteLog(Subscribers):
@@ -101,13 +105,27 @@ class SqliteLog(Subscribers):
         record: JobRecord,
         metadata: LogMetadata,
         state: StateAt | None,
-        max_bytes: int,
+        retention: Retention,
+        on_end: Callable[["SqliteLog"], None] | None = None,
     ) -> None:
+        """Create the object for a log whose first block is in the file.
+
+        Args:
+            file: The file.
+            number: Number of the job in the file.
+            record: Record of the job.
+            metadata: Metadata of the log.
+            state: State after the last event, or None to load it when it is needed.
+            retention: Limits on how much the store keeps.
+            on_end: Function that is called when the end of the job was committed, before the readers are woken.
+        """
         super().__init__()
         self.number = number
+        self.record = record
         self._file = file
-        self._record = record
         self._saved = record_columns(record)
+        self._log_ttl = retention.log_ttl
+        self._on_end = on_end
         extent = metadata.extent
         self._base, self._head, self._ended = extent.base, extent.head, extent.ended
         self._starts, self._columns = extent.starts, extent.columns
@@ -117,7 +135,7 @@ class SqliteLog(Subscribers):
         self._written = metadata.written
         self._state_bytes = metadata.state_bytes
         self._cut = 0
-        self._max_bytes = max_bytes
+        self._max_bytes = retention.max_log_bytes
         self._closed = False
 
     # ---- for readers -------------------------------------------------------------------------------------------
@@ -178,8 +196,9 @@ class SqliteLog(Subscribers):
                 if written - checkpoint.written <= self._max_bytes
             )
             cut = next(fitting, self._checkpoints[-1] if self._checkpoints else None)
-        changed = record_columns(self._record)
-        return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None)
+        changed = record_columns(block.ended or self.record)
+        ended = None if block.ended is None else (*changed, *end_columns(block.ended, self._log_ttl))
+        return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None, ended)
 
     def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
         self._tail.add_joined(*packed)
@@ -200,6 +219,8 @@ class SqliteLog(Subscribers):
                 self._checkpoints.popleft()
         if plan.record is not None:
             self._saved = plan.record
+        if plan.ended is not None and self._on_end is not None:
+            self._on_end(self)
         self.wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
@@ -231,6 +252,29 @@ class SqliteLog(Subscribers):
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
     """Return those values of a job record that can change while the job runs, in the order of their SQL columns."""
     return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
+
+
+def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
+    """Return the values that a job record gets when the job ends, in the order of their SQL columns."""
+    ended_at = record.ended_at or 0.0
+    done = None if record.done is None else orjson.dumps(to_json(record.done))
+    return (ended_at, record.expires_at, done, ended_at + log_ttl)
+
+
+def save_record(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> None:
+    """Write the values that `record_columns` returned."""
+    update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
+    db.execute(update, (*columns, number))
+
+
+def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> None:
+    """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request."""
+    update = (
+        "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ?, "
+        "ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
+    )
+    db.execute(update, (*columns, number))
+    db.execute("DELETE FROM submit WHERE job = ?", (number,))
 
 
 _APPEND: Final = """
@@ -290,9 +334,10 @@ def write_block(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
     state_bytes = _write_state(db, number, block.state) if plan.write_checkpoint else None
-    if plan.record is not None:
-        update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
-        db.execute(update, (*plan.record, number))
+    if plan.ended is not None:
+        save_end(db, number, plan.ended)
+    elif plan.record is not None:
+        save_record(db, number, plan.record)
     if plan.cut is not None:
         cut_events(db, number, plan.cut.cursor)
     return state_bytes

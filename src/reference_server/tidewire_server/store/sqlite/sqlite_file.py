@@ -5,13 +5,18 @@ opens a file, it first acquires the lock, and then creates or migrates the schem
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import sqlite3
+import stat
+import weakref
 from pathlib import Path
 from typing import Final
 
 from tidewire_server.store.interfaces import SECRET_BYTES, StoreError
+
+_log = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x54696465
 """Value of `PRAGMA application_id` that identifies a Tidewire log: the ASCII codes of "Tide"."""
@@ -111,8 +116,20 @@ MIGRATIONS: Final = (
 A file's version is the number of applied scripts.
 """
 
+_INCREMENTAL: Final = 2
+"""Value of `PRAGMA auto_vacuum` if free pages can be released step by step."""
+
+MIN_FREE_PAGES: Final = 256
+"""Number of free pages that a file keeps for new data. One page has 4 KiB."""
+
+VACUUM_PAGES: Final = 256
+"""Number of pages that are released in one step. Appends wait until the step is finished, about 5 ms."""
+
 _WAL_BYTES: Final = 64 * 1024 * 1024
 """Size to which SQLite truncates the write-ahead log after a checkpoint (`PRAGMA journal_size_limit`)."""
+
+
+_owners: Final = weakref.WeakSet["Owner"]()
 
 
 class Owner:
@@ -120,6 +137,9 @@ class Owner:
 
     def __init__(self, path: Path) -> None:
         """Acquire the lock.
+
+        Args:
+            path: Path of the file without symbolic links. Servers that use different paths have different locks.
 
         Raises:
             StoreError: Another server holds the lock, or the lock file cannot be created.
@@ -132,11 +152,12 @@ class Owner:
             ) from None
         lock_path = path.with_name(f"{path.name}-owner")
         try:
-            self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StoreError(
                 f"log {path}: cannot create the lock file {lock_path.name} in the same folder: {error.strerror}"
             ) from None
+        _owners.add(self)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -151,19 +172,68 @@ class Owner:
 
     def release(self) -> None:
         """Release the lock."""
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _release_in_child() -> None:
+    """Close the lock files in a forked child. Otherwise, a child that outlives a killed server would keep the lock."""
+    for owner in list(_owners):
+        owner.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 def check_place(path: Path) -> None:
-    """Check that a file can be created at this path.
+    """Check that a file can be created at this path. Log a warning if other users can read or replace the file.
 
     Raises:
-        StoreError: The path is a folder, or its parent folder does not exist.
+        StoreError: The path is a folder, or its parent folder does not exist, or the file has several names.
     """
     if path.is_dir():
         raise StoreError(f"log {path}: this path is a folder; use the path of a file in it")
     if not path.parent.is_dir():
         raise StoreError(f"log {path}: the folder {path.parent} does not exist")
+    folder_mode = path.parent.stat().st_mode
+    if folder_mode & 0o022 and not folder_mode & stat.S_ISVTX:
+        _log.warning(
+            "log %s: other users may write to its folder, so they can replace the file; run: chmod go-w %s",
+            *(path, path.parent),
+        )
+    if not path.exists():
+        return
+    found = path.stat()
+    if found.st_nlink > 1:
+        # SQLite and the lock identify a file by its name, so a server that used another name would not notice this one.
+        raise StoreError(
+            f"log {path}: this file has {found.st_nlink} names (hard links), which is not safe; remove the other names"
+        )
+    if found.st_mode & 0o077:
+        _log.warning(
+            "log %s: other users may access this file, which contains all inputs, results and the key of stream tokens; "
+            "run: chmod 600 %s*",
+            *(path, path),
+        )
+
+
+def create_private(path: Path) -> None:
+    """Create an empty file that only its owner can access. If the file exists, do nothing.
+
+    SQLite gives its additional files (`-wal`, `-shm`) the same permissions.
+
+    Raises:
+        StoreError: The file cannot be created.
+    """
+    # Do not open a file that exists. Closing it would release the locks of all other connections of this process.
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StoreError(f"log {path}: cannot create the file: {error.strerror}") from None
 
 
 def connect(path: Path, *, fsync: bool) -> sqlite3.Connection:
@@ -173,6 +243,7 @@ def connect(path: Path, *, fsync: bool) -> sqlite3.Connection:
         StoreError: The file is not a Tidewire log, has a newer schema, is damaged, or cannot be read and written.
     """
     connection = None
+    create_private(path)
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
         _migrate(connection, path)
@@ -194,6 +265,28 @@ def connect(path: Path, *, fsync: bool) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version, tables = check_format(connection, path)
+    if not tables:
+        connection.execute(
+            "PRAGMA auto_vacuum = INCREMENTAL"
+        )  # possible only before the first table is created
+    elif version < len(MIGRATIONS):
+        _copy_before_migration(connection, path, version)
+    # Run the transaction even if there is nothing to migrate. The transaction writes to the file, so a read-only file
+    # causes an error here.
+    steps = "".join(MIGRATIONS[version:])
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {APPLICATION_ID}; "
+        f"PRAGMA user_version = {len(MIGRATIONS)}; COMMIT;"
+    )
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
+    """Check that the file is empty or a Tidewire log. Return the version of its schema, and its number of tables.
+
+    Raises:
+        StoreError: The file belongs to another program, or has a newer schema.
+    """
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -204,13 +297,74 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"log {path}: a newer version of Tidewire created this file (format {version}, supported up to "
             f"{len(MIGRATIONS)}); upgrade Tidewire, or use a different file"
         )
-    # Run the transaction even if there is nothing to migrate. The transaction writes to the file, so a read-only file
-    # causes an error here.
-    steps = "".join(MIGRATIONS[version:])
-    connection.executescript(
-        f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {APPLICATION_ID}; "
-        f"PRAGMA user_version = {len(MIGRATIONS)}; COMMIT;"
-    )
+    return version, tables
+
+
+def _copy_before_migration(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy the file, so that an older version of Tidewire can use the copy if the migration must be undone."""
+    copy = path.with_name(f"{path.name}-format{version}")
+    unfinished = path.with_name(f"{copy.name}-unfinished")
+    unfinished.unlink(missing_ok=True)
+    create_private(unfinished)
+    try:
+        connection.execute("VACUUM INTO ?", (str(unfinished),))
+        unfinished.replace(copy)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _log.info("log %s: copied to %s before its migration to format %d", path, copy, len(MIGRATIONS))
+
+
+def compact(path: Path) -> tuple[int, int]:
+    """Rewrite a file that no server uses, so that it takes as little space as possible.
+
+    Afterwards, a server also returns free space to the file system while it runs. Files that were created before that was
+    possible need one call of this function.
+
+    Returns:
+        Size of the file in bytes, before and after.
+
+    Raises:
+        StoreError: The file does not exist, is not a Tidewire log, is in use, or cannot be written.
+    """
+    path = path.resolve()
+    check_place(path)
+    if not path.exists():
+        raise StoreError(f"log {path}: this file does not exist")
+    owner = Owner(path)
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as connection:
+            _, tables = check_format(connection, path)
+            if not tables:
+                raise StoreError(f"log {path}: this file is empty")
+            before = _size(path)
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return before, _size(path)
+    except sqlite3.Error as error:
+        raise StoreError(explain(path, error)) from None
+    finally:
+        owner.release()
+
+
+def _size(path: Path) -> int:
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def release_free_pages(connection: sqlite3.Connection) -> bool:
+    """Return some of the file's free pages to the file system, if a large part of the file is free.
+
+    Returns:
+        Whether there is more to release.
+    """
+    (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    if mode != _INCREMENTAL or free <= max(MIN_FREE_PAGES, pages // 4):
+        return False
+    connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    return True
 
 
 def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
@@ -245,6 +399,15 @@ def explain(path: Path, error: sqlite3.Error) -> str:
     text = str(error)
     advice = next((advice for part, advice in _ADVICE.items() if part in text), None)
     return f"log {path}: {text}" + (f"; {advice}" if advice else "")
+
+
+def describe_damage(path: Path, error: Exception) -> str:
+    """Return an error message for a row whose content cannot be decoded."""
+    reason = str(error).partition("\n")[0][:200]
+    return (
+        f"log {path}: the file is damaged, because a row cannot be decoded ({type(error).__name__}: {reason}); "
+        "restore a backup, or use a different file"
+    )
 
 
 _ADVICE: Final = {

@@ -5,7 +5,6 @@ order in which they may be deleted early. Everything else is read from the file 
 share one log object, which is freed when the last of these readers releases it.
 """
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import Done, to_json
+from tidewire.protocol.messages import Done
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
     Block,
@@ -25,6 +24,7 @@ from tidewire_server.store.interfaces import (
     Key,
     KeyUse,
     Retention,
+    StateAt,
     StoreError,
     Tombstone,
 )
@@ -32,15 +32,21 @@ from tidewire_server.store.sqlite.event_log import (
     LogMetadata,
     SqliteLog,
     StateCheckpoint,
+    end_columns,
     load_checkpoints,
     load_metadata,
     record_columns,
+    save_end,
+    save_record,
     write_first,
 )
+from tidewire_server.store.sqlite.sqlite_file import release_free_pages
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
 """Maximum number of rows of each kind that one `expire` call deletes. Appends wait until the call has finished."""
+
+_IN_JSON: Final = "(SELECT value FROM json_each(?))"
 
 _RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage"
 
@@ -94,33 +100,30 @@ class SqliteJobs:
         retention = self._retention
         use = None if key is None else self._in_flight.get(key)
         until = self._clock() + retention.idempotency_ttl
-        excess_keys = []
-        if use is not None:
-            while len(self._keys) >= retention.max_tombstones:
-                excess_keys.append((self._keys.evict(adding=record.principal),))
 
         def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
             number, key_number = _insert_job(db, record), None
             db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
-                db.executemany("DELETE FROM key WHERE number = ?", excess_keys)
-                key_number = _insert_key(db, (*_key_columns(key), use.body, record.id, until))
+                row = (*_key_columns(key), use.body, record.id, until)
+                key_number = db.execute(_INSERT_KEY, row).lastrowid
             return number, state_bytes, key_number
 
+        self._file.refuse_if_lost()
         log: SqliteLog | None = None
 
         def then(found: tuple[int, int, int | None]) -> None:
             nonlocal log
             number, state_bytes, key_number = found
-            if key is not None and key_number is not None:
-                self._keys.add(key.principal, key_number)
+            if key_number is not None:
+                self._keys.add(record.principal, key_number)
             written = sum(map(len, first.frames))
             checkpoints = (StateCheckpoint(first.state.cursor, written),)
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
             metadata = LogMetadata(extent, written, checkpoints, state_bytes)
-            log = SqliteLog(self._file, number, record, metadata, first.state, retention.max_log_bytes)
+            log = self._open_log(number, record, metadata, first.state)
             self._live[record.id] = (record, log)
             self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
             if key is not None:
@@ -165,7 +168,7 @@ class SqliteJobs:
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
                 number, record, metadata = found
-                log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
+                log = self._open_log(number, record, metadata)
                 self._shared_logs[job] = log
 
         await self._file.do(work, then)
@@ -175,33 +178,34 @@ class SqliteJobs:
         live = self._live.get(record.id)
         if live is None:
             return
-        number, log_ttl = live[1].number, self._retention.log_ttl
-        columns, done = (
-            record_columns(record),
-            None if record.done is None else orjson.dumps(to_json(record.done)),
-        )
-        ends = (record.ended_at, record.expires_at, done)
-        log_until = None if record.ended_at is None else record.ended_at + log_ttl
+        log = live[1]
+        columns = record_columns(record)
+        ended = None if record.ended_at is None else end_columns(record, self._retention.log_ttl)
 
         def work(db: sqlite3.Connection) -> None:
-            update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
-            db.execute(update, (*columns, number))
-            if log_until is None:
-                return
-            update = "UPDATE job SET ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
-            db.execute(update, (*ends, log_until, number))
-            db.execute("DELETE FROM submit WHERE job = ?", (number,))
+            if ended is None:
+                save_record(db, log.number, columns)
+            else:
+                save_end(db, log.number, (*columns, *ended))
 
         def then(_: None) -> None:
-            if log_until is not None and self._live.pop(record.id, None) is not None:
-                self._shared_logs[record.id] = live[1]
-                self._finished(record.principal)
-                self._ended.add(record.principal, record.id)
+            if ended is not None:
+                self._job_ended(log)
 
         await self._file.do(work, then)
-        # Choose all jobs before the first await. Otherwise another call could choose too many.
-        excess = max(0, len(self._ended) - self._retention.max_retained_jobs)
-        await asyncio.gather(*[self.delete_job(job) for job in [self._ended.evict() for _ in range(excess)]])
+
+    def _open_log(
+        self, number: int, record: JobRecord, metadata: LogMetadata, state: StateAt | None = None
+    ) -> SqliteLog:
+        return SqliteLog(self._file, number, record, metadata, state, self._retention, on_end=self._job_ended)
+
+    def _job_ended(self, log: SqliteLog) -> None:
+        """Update the data in memory after the end of a job was committed."""
+        record = log.record
+        if self._live.pop(record.id, None) is not None:
+            self._shared_logs[record.id] = log
+            self._finished(record.principal)
+            self._ended.add(record.principal, record.id)
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         def work(db: sqlite3.Connection) -> list[JobRecord]:
@@ -238,7 +242,7 @@ class SqliteJobs:
             return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
 
         record, submit, metadata = await self._file.do(work)
-        log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
+        log = self._open_log(number, record, metadata)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
@@ -247,32 +251,34 @@ class SqliteJobs:
     # ---- retention ---------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        live = self._live.get(job)
-        log = live[1] if live is not None else self._shared_logs.get(job)
-        if log is not None:
-            # Load the final state and `done` before their rows are deleted, because open readers still need both.
-            await log.detach()
+        await self._delete_jobs([job])
+
+    async def _delete_jobs(self, jobs: Sequence[str]) -> bool:
+        """Delete jobs, and return whether the file then has free pages to release."""
+        for job in jobs:
+            live = self._live.get(job)
+            log = live[1] if live is not None else self._shared_logs.get(job)
+            if log is not None:
+                # Load the final state and `done` before their rows are deleted, because open readers still need both.
+                await log.detach()
         retention, now = self._retention, self._clock()
 
-        def work(db: sqlite3.Connection) -> tuple[str, bool] | None:
-            row = db.execute("SELECT number, principal, ended_at FROM job WHERE id = ?", (job,)).fetchone()
-            if row is None:
-                return None
-            _delete(db, row[0], job, row[1], now + retention.tombstone_ttl, retention.max_tombstones)
-            return str(row[1]), row[2] is not None
+        def work(db: sqlite3.Connection) -> tuple[list[tuple[str, str, bool]], bool]:
+            deleted = _delete(db, jobs, now + retention.tombstone_ttl, retention.max_tombstones)
+            return deleted, release_free_pages(db)
 
-        def then(found: tuple[str, bool] | None) -> None:
-            self._live.pop(job, None)
-            self._shared_logs.pop(job, None)
-            self._interrupted.pop(job, None)
-            if found is not None:
-                principal, ended = found
+        def then(found: tuple[list[tuple[str, str, bool]], bool]) -> None:
+            for job in jobs:
+                self._live.pop(job, None)
+                self._shared_logs.pop(job, None)
+                self._interrupted.pop(job, None)
+            for job, principal, ended in found[0]:
                 if ended:
                     self._ended.discard(principal, job)
                 else:
                     self._finished(principal)
 
-        await self._file.do(work, then)
+        return (await self._file.do(work, then))[1]
 
     async def expire(self, now: float) -> float | None:
         def then(found: _Expired) -> None:
@@ -283,8 +289,13 @@ class SqliteJobs:
             for principal, number in found.keys:
                 self._keys.discard(principal, number)
 
-        found = await self._file.do(lambda db: _expire(db, now), then)
-        await asyncio.gather(*(self.delete_job(job) for job in found.jobs))
+        # If the file cannot be written, the evicted jobs and keys stay in it until their retention time is over.
+        excess_keys = [(self._keys.evict(),) for _ in range(len(self._keys) - self._retention.max_tombstones)]
+        found = await self._file.do(lambda db: _expire(db, now, excess_keys), then)
+        excess = min(len(self._ended) - self._retention.max_retained_jobs, _MAX_EXPIRED_AT_ONCE)
+        jobs = dict.fromkeys([*found.jobs, *(self._ended.evict() for _ in range(excess))])
+        if jobs and (await self._delete_jobs([*jobs]) or excess == _MAX_EXPIRED_AT_ONCE):
+            return now
         return found.due
 
     def _finished(self, principal: str) -> None:
@@ -299,9 +310,7 @@ class SqliteJobs:
 
 
 class Counts:
-    """Interrupted jobs, ended jobs, keys, and the number of unfinished jobs. They are read once, when the file is
-    opened.
-    """
+    """Interrupted jobs, and the numbers of ended and unfinished jobs. They are read once, when the file is opened."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         rows = db.execute(
@@ -351,23 +360,33 @@ def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
     return number
 
 
-def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...]) -> int:
-    insert = "INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)"
-    number = db.execute(insert, row).lastrowid
-    assert number is not None  # noqa: S101 - a row was inserted
-    return number
+_INSERT_KEY: Final = "INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def _delete(
-    db: sqlite3.Connection, number: int, job: str, principal: str, until: float, max_rows: int
-) -> None:
+    db: sqlite3.Connection, jobs: Sequence[str], until: float, max_tombstones: int
+) -> list[tuple[str, str, bool]]:
+    """Delete jobs, and insert a tombstone for each of them.
+
+    Returns:
+        Id and principal of each deleted job, and whether the job had ended.
+    """
+    query = f"SELECT number, id, principal, ended_at IS NOT NULL FROM job WHERE id IN {_IN_JSON}"  # noqa: S608
+    rows = db.execute(query, (orjson.dumps(jobs).decode(),)).fetchall()
+    # One statement for all jobs takes a third of the time of one statement for each job.
+    numbers = (orjson.dumps([number for number, *_ in rows]).decode(),)
     for table in ("block", "state", "epoch", "submit"):
-        db.execute(f"DELETE FROM {table} WHERE job = ?", (number,))  # noqa: S608
-    db.execute("DELETE FROM job WHERE number = ?", (number,))
-    db.execute("DELETE FROM key WHERE job = ? AND until IS NULL", (job,))
-    db.execute("INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)", (job, principal, until))
+        db.execute(f"DELETE FROM {table} WHERE job IN {_IN_JSON}", numbers)  # noqa: S608
+    db.execute(f"DELETE FROM job WHERE number IN {_IN_JSON}", numbers)  # noqa: S608
+    names = (orjson.dumps([job for _, job, _, _ in rows]).decode(),)
+    db.execute(f"DELETE FROM key WHERE job IN {_IN_JSON} AND until IS NULL", names)  # noqa: S608
+    insert = "INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)"
+    db.executemany(insert, [(job, principal, until) for _, job, principal, _ in rows])
     # Keep the newest rows, which have the highest numbers.
-    db.execute("DELETE FROM tombstone WHERE number <= (SELECT max(number) FROM tombstone) - ?", (max_rows,))
+    db.execute(
+        "DELETE FROM tombstone WHERE number <= (SELECT max(number) FROM tombstone) - ?", (max_tombstones,)
+    )
+    return [(job, principal, bool(ended)) for _, job, principal, ended in rows]
 
 
 class _Expired(NamedTuple):
@@ -383,16 +402,18 @@ class _Expired(NamedTuple):
     """Time at which the caller should call the function again."""
 
 
-def _expire(db: sqlite3.Connection, now: float) -> _Expired:
-    """Delete events, tombstones and idempotency keys whose retention time is over."""
+def _expire(db: sqlite3.Connection, now: float, excess_keys: list[tuple[int]]) -> _Expired:
+    """Delete events, tombstones and idempotency keys whose retention time is over, and the keys in `excess_keys`."""
     trimmed = db.execute(
         "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",
         (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
     for _, number in trimmed:
-        epoch, seq = db.execute(
-            "SELECT epoch, seq FROM block WHERE job = ? AND done = 1", (number,)
-        ).fetchone()
+        done = db.execute("SELECT epoch, seq FROM block WHERE job = ? AND done = 1", (number,)).fetchone()
+        if done is None:  # The file is damaged. Do not stop here, because then no other job would expire.
+            db.execute("UPDATE job SET log_until = NULL WHERE number = ?", (number,))
+            continue
+        epoch, seq = done
         db.execute("DELETE FROM block WHERE job = ? AND done = 0", (number,))
         db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, seq - 1))
         base = "UPDATE job SET base_epoch = ?, base_seq = ?, log_until = NULL WHERE number = ?"
@@ -402,6 +423,7 @@ def _expire(db: sqlite3.Connection, now: float) -> _Expired:
         (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
+    db.executemany("DELETE FROM key WHERE number = ? AND until IS NOT NULL", excess_keys)
     # An idempotency key is kept at least as long as its job [TW-JOB-027].
     select_keys = "SELECT principal, number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
     keys = db.execute(select_keys, (now, _MAX_EXPIRED_AT_ONCE)).fetchall()
@@ -416,7 +438,7 @@ def _expire(db: sqlite3.Connection, now: float) -> _Expired:
         db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
     ]
     times = [each[0] if isinstance(each, tuple) else each for each in due]
-    if len(expired) == _MAX_EXPIRED_AT_ONCE:
+    if release_free_pages(db) or len(expired) >= _MAX_EXPIRED_AT_ONCE:
         times.append(now)
     due_at = min((t for t in times if t is not None), default=None)
     return _Expired([job for job, _ in trimmed], [job for (job,) in expired], keys, due_at)

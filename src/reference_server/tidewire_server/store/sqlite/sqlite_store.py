@@ -41,8 +41,9 @@ class SqliteStore:
         """Check that the file can be written. A test write is needed only if the last transaction failed.
 
         Raises:
-            StoreError: The file cannot be written.
+            StoreError: The file cannot be written, or was removed or replaced.
         """
+        self._file.refuse_if_lost()
         if self._file.last_error is not None:
             await self._file.do(sqlite_file.test_write)
 

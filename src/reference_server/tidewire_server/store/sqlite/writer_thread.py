@@ -5,9 +5,11 @@ results only after the commit, so that no code acts on uncommitted data.
 """
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,11 +18,16 @@ from typing import Any, Final, TypeVar
 from tidewire_server.store.interfaces import HeadMovedError, StoreError
 from tidewire_server.store.sqlite import sqlite_file
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 _MAX_TOGETHER: Final = 256
-"""Maximum number of tasks in one transaction."""
+"""Number of tasks in one transaction above which no further tasks are added."""
+
+_CHECK_SECONDS: Final = 0.5
+"""Time between two checks whether the file was removed or replaced."""
 
 
 class _Task:
@@ -46,17 +53,24 @@ class WriterThread:
             path: Path of the file, which is created if it does not exist.
             fsync: Whether to sync every commit to the disk, so that the commit survives a power failure.
         """
-        self.path = path
+        self.path = path.resolve()
+        self.lost: StoreError | None = None
+        """Error if the file was removed or replaced while it was open. Everything written since then will be lost."""
         self.last_error: StoreError | None = None
         """Error of the last transaction, or None if it succeeded."""
         self.clean = True
         """Whether the previous server process closed the file cleanly."""
         self.secret = b""
         """Signing key stored in the file. See `Store.secret`."""
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._pending: list[_Task] = []
+        """Tasks that the event loop passes to the thread at the end of its current iteration."""
+        self._tasks: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()
         self._fsync = fsync
         self._close_as_clean = False
         self._thread: threading.Thread | None = None
+        self._identity: tuple[int, int] | None = None
+        """Device and inode of the open file."""
+        self._checking = threading.Lock()
 
     def open(self, inspect: Work[T]) -> T:
         """Start the thread, open and migrate the file, and return the result of `inspect` on the new connection.
@@ -85,13 +99,23 @@ class WriterThread:
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
         task = _Task(work, then)
-        self._tasks.put(task)
+        # Pass all tasks of one iteration at once. If the thread woke for each task, it would compete with the event loop for
+        # the interpreter, and the transactions would be small.
+        if not self._pending or self._pending[-1].loop is not task.loop:
+            task.loop.call_soon(self._pass_tasks)
+        self._pending.append(task)
         found: T = await task.future
         return found
+
+    def _pass_tasks(self) -> None:
+        tasks, self._pending = self._pending, []
+        if tasks:
+            self._tasks.put(tasks)
 
     async def close(self, *, clean: bool) -> None:
         """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
         self._close_as_clean = clean
+        self._pass_tasks()
         self._tasks.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -104,6 +128,7 @@ class WriterThread:
             owner = sqlite_file.Owner(self.path)
             try:
                 connection = sqlite_file.connect(self.path, fsync=self._fsync)
+                self._identity = self._find_file()
                 found = inspect(connection)
                 self.clean, self.secret = sqlite_file.take_over(connection)
             except BaseException:
@@ -116,26 +141,60 @@ class WriterThread:
             opened.set_exception(error)
             return
         opened.set_result(found)
-        ending = False
+        ending, next_check = False, 0.0
         while not ending:
             tasks, ending = self._next()
             if tasks:
                 self._transact(connection, tasks)
                 _deliver(tasks)
+            if time.monotonic() >= next_check:
+                self.check_file()
+                next_check = time.monotonic() + _CHECK_SECONDS
         sqlite_file.close(connection, clean=self._close_as_clean)
         owner.release()
 
+    def check_file(self) -> None:
+        """Check whether the path still leads to the open file, and set `lost`. This method can be called in any thread."""
+        with self._checking:
+            if self._find_file() == self._identity:
+                self.lost = None
+            elif self.lost is None:
+                self.lost = StoreError(
+                    f"log {self.path}: the file was removed or replaced while the server was running, so new jobs are "
+                    "refused; move the file back, or restart the server, which loses its jobs"
+                )
+                self.lost.logged = True
+                _log.error("%s", self.lost)
+
+    def refuse_if_lost(self) -> None:
+        """Raise an error if the file was removed or replaced.
+
+        Raises:
+            StoreError: The file was removed or replaced.
+        """
+        if self.lost is not None:
+            raise self.lost.with_traceback(None)
+
+    def _find_file(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def _next(self) -> tuple[list[_Task], bool]:
-        first = self._tasks.get()
-        if first is None:
+        try:
+            tasks = self._tasks.get(timeout=_CHECK_SECONDS)
+        except queue.Empty:
+            return [], False
+        if tasks is None:
             return [], True
-        tasks = [first]
         try:
             while len(tasks) < _MAX_TOGETHER:
-                task = self._tasks.get_nowait()
-                if task is None:
+                more = self._tasks.get_nowait()
+                if more is None:
                     return tasks, True
-                tasks.append(task)
+                tasks += more
         except queue.Empty:
             pass
         return tasks, False
@@ -151,20 +210,30 @@ class WriterThread:
                     raise
                 except StoreError as error:
                     task.outcome = _Failed(StoreError(f"log {self.path}: {error}"))
+                except (ValueError, TypeError, LookupError) as error:
+                    # The content of a row cannot be decoded.
+                    task.outcome = _Failed(StoreError(sqlite_file.describe_damage(self.path, error)))
                 except Exception as error:  # noqa: BLE001 - `do` raises it
                     task.outcome = _Failed(error)
             connection.execute("COMMIT")
             if connection.total_changes != before:
                 self.last_error = None
         except sqlite3.Error as error:
+            self._roll_back(connection)
+            if len(tasks) > 1:
+                # Only some of the tasks may be unable to continue. On a full disk, for example, reads still work.
+                for task in tasks:
+                    self._transact(connection, [task])
+                return
             self.last_error = StoreError(sqlite_file.explain(self.path, error))
-            for task in tasks:
-                task.outcome = _Failed(self.last_error)
-            if connection.in_transaction:
-                try:
-                    connection.execute("ROLLBACK")
-                except sqlite3.Error as worse:
-                    self.last_error = StoreError(sqlite_file.explain(self.path, worse))
+            tasks[0].outcome = _Failed(self.last_error)
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                self.last_error = StoreError(sqlite_file.explain(self.path, error))
 
 
 class _Failed:

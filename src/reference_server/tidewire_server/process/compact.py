@@ -1,0 +1,54 @@
+"""Command line of `tidewire compact`.
+
+The exit code is 0 if the file was compacted, 1 if that is not possible, and 2 if the arguments are not valid.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store_urls import MEMORY, file_of
+
+compact = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+"""Typer application that the command line `tidewire` includes as its subcommand `compact`."""
+
+
+@compact.command("compact")
+def _compact(
+    log: Annotated[
+        str, typer.Argument(metavar="LOG", help="The log: sqlite:///PATH, or the path of the file.")
+    ],
+) -> None:
+    """Make the log file of a stopped server as small as possible.
+
+    tidewire compact jobs.db
+    tidewire compact sqlite:////var/lib/tidewire/jobs.db
+
+    A running server returns free space by itself, some pages at a time, so this
+    command is rarely needed. Run it once for a file that an older version of
+    Tidewire created: only then can a server return its free space.
+
+    Stop the server first. The command refuses a file that a server uses. While it
+    runs, it needs as much free disk space as the file has content.
+    """
+    try:
+        path = file_of(log) if log == MEMORY or log.startswith("sqlite:") else Path(log)
+    except ValueError as error:
+        _fail(str(error), code=2)
+    if path is None:
+        _fail("a log in memory has no file; name a file, or sqlite:///PATH", code=2)
+    try:
+        from tidewire_server.store.sqlite import sqlite_file  # noqa: PLC0415 - some Pythons have no sqlite3
+
+        before, after = sqlite_file.compact(path)
+    except StoreError as error:
+        _fail(str(error))
+    print(f"{path}: {before:,} bytes before, {after:,} bytes after")
+
+
+def _fail(message: str, *, code: int = 1) -> NoReturn:
+    print(f"tidewire compact: {message}", file=sys.stderr)
+    raise typer.Exit(code)
