@@ -159,7 +159,7 @@ def test_restarts_after_retracts_earlier_text(server, client):
 
 
 def test_a_fault_without_a_value_raises(server):
-    with pytest.raises(ValueError, match="has only 0 changes, not 1; add its values before the fault"):
+    with pytest.raises(ValueError, match="has only 0 changes, not 1; pass the values before the fault"):
         server.endpoint("talk").fails().cuts_after(1)
 
 

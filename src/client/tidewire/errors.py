@@ -132,7 +132,10 @@ class TidewireError(Exception):
         return self.where.last_event_id
 
     def placed(self, **members: str | int | None) -> "TidewireError":
-        """Set attributes of `where` that are still None, and return the error."""
+        """Add details of the place where this error occurred, and return the error.
+
+        Details that are already known are kept.
+        """
         known: dict[str, Any] = {
             name: value
             for name, value in members.items()

@@ -25,7 +25,10 @@ MAX_STEPS: Final = 1000
 MAX_SLEEP_MS: Final = 600_000
 """Maximum sum of all `sleep_ms` in a script."""
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Maximum sum of all `bytes` in a script. A script can therefore exceed the default value of `max_state_bytes`."""
+"""Maximum sum of all `bytes` in a script.
+
+It is greater than the default of `max_state_bytes`, so that a script can test that limit.
+"""
 MAX_COLUMNS: Final = 16
 MAX_NUMBERS: Final = 64
 """Maximum number of members in one `usage` step."""
@@ -68,7 +71,10 @@ class AppendStep(_Described):
 
     append: str | list[Value]
     at: Pointer | None = None
-    """JSON Pointer to the text or array. By default the only column, or the value itself if there are no columns."""
+    """JSON Pointer to the text or array to change.
+
+    The default is the only column, or the whole value if there are no columns.
+    """
 
 
 class Truncate(_Described):

@@ -60,8 +60,8 @@ class Settings(BaseModel):
     )
     min_grace: Seconds = Field(
         60.0,
-        description="Minimum time without a reader before a job is cancelled, if the client asked for that. "
-        "A smaller `grace_ms` in a request is raised to this value.",
+        description="Minimum of `grace_ms`, the time without a reader after which the server cancels a job whose client "
+        "requested this. A smaller value in a request is raised to this minimum.",
     )
 
     # ---- streams -----------------------------------------------------------------------------------------------

@@ -13,7 +13,10 @@ from tidewire.errors import NotATidewireServerError, TidewireError, TransportErr
 from tidewire.protocol.request_policy import RequestFault
 
 SNIFF_TIMEOUT: Final = 1.0
-"""Seconds to wait for the first bytes of a server that does not speak HTTP."""
+"""Seconds to wait for the greeting that some servers of other protocols send first.
+
+It identifies the protocol in the error message.
+"""
 
 UNREACHABLE: Final = (
     "Check that the server is running, that host and port are right, and the firewall and proxy settings."

@@ -103,7 +103,7 @@ class FastBody:
             while type(event := next_event()) is h11.Data:
                 parts.append(event.data)
         except h11.RemoteProtocolError:
-            # Return the valid data before the error first. The next call of h11 raises the same error again.
+            # First return the valid data that precedes the error. The next call of h11 raises the same error again.
             if not parts:
                 raise
         else:

@@ -167,9 +167,7 @@ class Connection:
 
 
 class Owner(Protocol):
-    """Interface of the object that owns connections, which is a transport. It has an event loop and a set of open
-    connections.
-    """
+    """Interface of a transport as the owner of connections, with its event loop and its set of open connections."""
 
     loop: OwningLoop
     open: set[Connection]

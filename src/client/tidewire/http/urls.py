@@ -28,8 +28,8 @@ def same_origin(first: str, second: str) -> bool:
         ValueError: One of the URLs is not valid.
     """
     roots = _ROOT.match(first), _ROOT.match(second)
-    # If both URLs have the same origin in a simple spelling, do not parse them. Parsing would take most of the time for
-    # handling a link.
+    # Most links have literally the same origin as the URL of the response. Do not parse these URLs, because parsing
+    # would take most of the time for handling a link.
     if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
         return True
     return origin(first) == origin(second)

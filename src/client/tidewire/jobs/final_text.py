@@ -1,7 +1,7 @@
 """Holds back streamed text until the text is final, that is until the server can no longer retract it.
 
-If the endpoint cannot roll back text, all text is final at once. Otherwise the member `stable` of an item is the length
-of the text at the beginning that the server will not retract, in code points. The remaining text is final when the job
+If the endpoint cannot roll back text, all text is final at once. Otherwise the member `stable` of an item says how many
+code points at the beginning of the text the server will not retract. The remaining text is final when the job
 has ended. A restart of the job begins a new epoch, in which even stable text may be retracted. An iterator cannot
 withdraw text that it has already yielded, so it raises VoidTextError in this case.
 

@@ -14,7 +14,7 @@ class TextColumns:
     """Locations of the items' texts in a job's state. They are updated while the event stream is read."""
 
     def __init__(self, delivered: Position | None) -> None:
-        """Find the texts in the state from which reading continues, if there is such a state."""
+        """Find the texts in the initial state. There is an initial state if reading continues from a checkpoint."""
         self._columns: dict[int, str] = {} if delivered is None else _text_columns(delivered)
         """Item index → JSON Pointer of its text column."""
 
@@ -47,8 +47,8 @@ class TextColumns:
         before = self._columns.get(index)
         if len(changes) == 1 and changes[0][0] == before and position.columns == (before,):
             return changes[0][1:]
-        # When a job restarts, the item's text may be in another column than before. The old text is then deleted and
-        # the new text is appended.
+        # After a restart of the job, the text of an item may be at another path. Report the old text as deleted and the
+        # new text as appended.
         now = self.column(index, position)
         deleted, text = 0, ""
         for change in changes:

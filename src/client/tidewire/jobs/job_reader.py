@@ -53,7 +53,7 @@ class ActiveIterator(Protocol):
         """Record the position up to which the caller has received updates."""
 
     def leave(self) -> None:
-        """Stop iterating, and return the updates that the caller has not received to the job, for the next iterator."""
+        """Stop iterating. Hand the updates that the caller has not received back to the job, for the next iterator."""
 
 
 class JobReader(ABC):
@@ -270,7 +270,8 @@ class JobReader(ABC):
         for outcome in block:
             if isinstance(outcome, Applied):
                 self._receive(outcome, silent=silent, merge=merge)
-        # The listener may raise, or wait and be cancelled there. By then, no update of the block can be lost.
+        # Call the listener only after all updates of the block were stored. If the listener is cancelled, no update is
+        # lost.
         for outcome in block:
             if isinstance(outcome, Notice):
                 await self._notify(outcome.message)

@@ -328,8 +328,9 @@ class JobStarter:
         return stream, initial if isinstance(initial, Applied) else None
 
     def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
-        """Create the stream of a job. `events` is the URL of a response and the link to the event stream that the
-        response contains.
+        """Create the stream of a job.
+
+        `events` is a pair: the URL of a response, and the link to the event stream in this response.
         """
         session = self.session
         job_url = session.job_url(job_id)

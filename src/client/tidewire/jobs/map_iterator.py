@@ -60,7 +60,7 @@ class _MapReader(Generic[X]):
         if self._busy:
             raise ConcurrentReadError("another loop is reading this map", advice="Call map() again.")
         if self._inputs_failed:
-            what = "the inputs of this map ended early, by an error or a cancelled wait"
+            what = "this map has no more inputs, because their iterator raised an error or was cancelled"
             raise ConcurrentReadError(what, advice="Call map() again with the remaining inputs.")
         work = self._work
         self._busy = True

@@ -234,7 +234,10 @@ class MapWork(Generic[T]):
     # ---- values ------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether `take` can return a value without waiting. Calls the `progress` callback if something changed."""
+        """Whether `take` can return a value without waiting.
+
+        This method also calls the `progress` callback if the progress has changed.
+        """
         if self._progress is not None:
             progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
             if progress != self._reported:
@@ -418,8 +421,8 @@ class MapWork(Generic[T]):
         while True:
             await self._sleep(self._poll_interval)
             for job in [other.job for other in others if other.job is not None]:
-                # Ignore errors of this request. If they persist, they are raised when this job is the first job and is
-                # read.
+                # Ignore errors of this request. If they persist, they are raised later, when the results of this job
+                # are read.
                 with suppress(TidewireError):
                     if not job.ended and (await job.read()).done is not None:
                         await job.wait()

@@ -175,8 +175,9 @@ class JobStream:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     async def _next(self) -> Outcome | None:
-        """Open a connection, or read from the open connection. Returns an outcome if the step has produced an outcome
-        that was not caused by an event, for example because the connection broke.
+        """Open a connection, or read from the open connection.
+
+        Returns an outcome if something other than an event has caused one, for example the loss of the connection.
         """
         if self._oversized is not None:
             why, self._oversized = self._oversized, None

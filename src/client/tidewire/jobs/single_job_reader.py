@@ -75,7 +75,7 @@ class SingleJobReader(JobReader, Generic[T]):
         )
 
     def logprobs_outcome(self) -> Logprobs:
-        """Return the tokens and log-probabilities of a job that has ended as arrays. If the job failed or was
+        """Return arrays with the tokens and log-probabilities of a job that has ended. If the job failed or was
         cancelled, raise its error.
         """
         return logprobs_of(self._final_item().get("value"), self.where)

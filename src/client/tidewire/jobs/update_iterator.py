@@ -121,8 +121,8 @@ class UpdateBatch(Generic[X]):
 
         Args:
             items: The items to yield.
-            covered: Changes that are completely delivered before the first item (element 0), and with each item
-                (elements 1 and up). None if each item delivers exactly one change.
+            covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item, and
+                element n those that are delivered with the n-th item. None if each item delivers exactly one change.
             changes: The change that each item delivers, if `covered` is None.
         """
         self.items: Sequence[X] = items
@@ -132,7 +132,7 @@ class UpdateBatch(Generic[X]):
         self._changes = changes
 
     def position(self) -> Position | None:
-        """Return the position up to which the delivered items extend; None if they complete no change."""
+        """Return the position after the last change that was completely delivered; None if no change was."""
         for at in range(self.at, -1, -1):
             covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
@@ -176,7 +176,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._job = job
         self._projection = projection
         self._after_fault: list[Change] = []
-        """Updates that follow an update for which the projection raised an error."""
+        """Updates after the one whose conversion to items raised an error."""
         self._fault: TidewireError | None = None
         self._prepared = False
         self._ended = False
@@ -275,8 +275,8 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
     def build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
         """Build a block of items from fetched updates.
 
-        At the job's end, the caller passes no updates. The first such call returns the items that the projection still
-        held back, and the next such call returns None.
+        After the end of the job, the caller passes no updates. The first call without updates returns the items that
+        were still held back, and the next one returns None.
         """
         if isinstance(self._projection, WholeUpdates):
             visible = [update for update in updates if update.visible]

@@ -83,8 +83,8 @@ def _between(old: Any, new: Any, path: str, max_depth: int) -> _Change:
             _text(change, old, new, path)
         elif not same(old, new):
             change.add("s", path, admit(new))
-        # A single op that sets the whole value (`s`) is shorter than these ops if the size of the value is below this
-        # limit.
+        # If the value is smaller than this limit, one op that sets the whole value (`s`) is shorter than all ops of the
+        # diff.
         limit = change.size - _OP_BYTES - len(path)
         if _size(new, limit) >= limit:
             return change

@@ -337,7 +337,7 @@ class Follower:
                 return None
             document.apply(text)
         except (ValueError, DiffError, IntegrityError):
-            # The document did not change. Return None, so that `receive` processes the event in the general way, which
+            # The diff could not be applied. Return None, so that `receive` applies it again in the general way, which
             # reports the error.
             return None
         self._room -= size

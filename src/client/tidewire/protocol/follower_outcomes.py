@@ -37,9 +37,9 @@ class FatalKind(Enum):
 class Applied(NamedTuple):
     """Outcome of an event that was applied to the job's state.
 
-    The events of a job are numbered, and the number (`seq`) is a part of the event's id. For an application that
-    handles only the outcomes whose `visible` is true, this outcome covers the events from `first_seq` to `cursor.seq`,
-    which are all events after the previous visible outcome.
+    The events of a job are numbered, and the number (`seq`) is a part of the event's id. Some events change nothing
+    that an application sees. A visible outcome therefore covers all events after the previous visible one, from
+    `first_seq` to `cursor.seq`.
     """
 
     first_seq: int

@@ -53,7 +53,9 @@ _Rows: Final = list | tuple | set | frozenset | deque
 
 
 def _restore_losses(kept: Any, made: Any, pointer: str) -> Any:
-    """Return `made` with the lost numbers and names restored from `kept`.
+    """Return `made` after restoring the numbers and names that its conversion to JSON has changed.
+
+    They are taken from `kept`.
 
     Here, `made` is the output of JSON mode, and `kept` is the output of Python mode.
     """

@@ -116,8 +116,8 @@ def is_event_stream(content_type: str | None) -> bool:
 def retry_after(value: str | None) -> float | None:
     """Parse the number of seconds in a Retry-After header. Returns None if the header is absent, a date or invalid.
 
-    The number has no upper limit, because a wait that the retry policy does not allow must end the retries.
-    [TW-CLI-046]
+    The number is not limited here. If the retry policy does not allow such a long wait, the caller raises an error (TW-
+    CLI-046).
     """
     if value is None or not (value.isascii() and value.isdigit()):
         return None

@@ -166,6 +166,6 @@ class Answer:
             seen += isinstance(step, _CHANGES)
         if seen < changes:
             raise ValueError(
-                f"the script has only {seen} changes, not {changes}; add its values before the fault"
+                f"the script has only {seen} changes, not {changes}; pass the values before the fault"
             )
         return len(self.steps)

@@ -1,4 +1,7 @@
-"""Values of fake text generations, with the members that chapter 8 of the specification defines."""
+"""Values with which a fake server simulates text generation.
+
+They have the members that chapter 8 of the specification defines.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +31,9 @@ class TokenIds:
 
 
 def columns(input_value: Any) -> list[str]:
-    """Return the names of the columns that an input requests, in the order of the elements in a row."""
+    """Return the names of the lists that the input of a generation requests, in the order in which a diff appends to
+    them.
+    """
     input_value = input_value if isinstance(input_value, dict) else {}
     top = bool(input_value.get("top_logprobs"))
     wanted = {

@@ -20,7 +20,10 @@ class FakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class FakeResponse:
-    """An HTTP response. The body is bytes, or an iterator of the encoded events and the faults of an event stream."""
+    """An HTTP response.
+
+    Its body is bytes or, for an event stream, an iterator of encoded events and connection faults.
+    """
 
     status: int
     headers: Mapping[str, str]

@@ -41,7 +41,10 @@ from tidewire_server.errors import InvalidValueError
 _log = logging.getLogger(__name__)
 
 _TURN: Final = 0.0005
-"""Time in seconds after which the loop that ends the rows of a batch lets other tasks of the event loop run."""
+"""Time in seconds for which the end of a batch's rows may occupy the event loop.
+
+Then other tasks run before the remaining rows are ended.
+"""
 
 
 class BatchCall:

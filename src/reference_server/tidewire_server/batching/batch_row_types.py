@@ -1,5 +1,5 @@
-"""Types for batched calls: items taken from the queue, rows of a call, and the interface through which a call uses
-jobs.
+"""Types for batched calls: items taken from the queue, rows of a call, and the interface with which a call reads and
+changes the jobs of its rows.
 """
 
 from collections.abc import Callable

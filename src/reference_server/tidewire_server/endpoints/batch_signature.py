@@ -78,8 +78,8 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
     for parameter, (annotation, default) in read.members.items():
         if default is not ...:
             raise TypeError(
-                f"{here}: the list parameter {parameter!r} cannot have a default. For default values of single "
-                "inputs, use one list parameter of a pydantic model with defaults"
+                f"{here}: the list parameter {parameter!r} cannot have a default. To give members of the inputs default "
+                "values, declare one parameter of the type list[Model], where Model is a pydantic model with defaults"
             )
         members[parameter] = (_element(annotation, f"{here}: the parameter {parameter!r}"), ...)
     generates = is_generator(function)
@@ -163,7 +163,8 @@ def _appends(annotation: Any) -> bool:
 
 
 def _is_control_type(annotation: Any) -> bool:
-    """Whether the annotation controls a row or reports an error, instead of being the type of a value.
+    """Whether a type in an annotation stands for an action (`Append`, `Last`) or an error, and not for the type of a
+    value.
 
     This is the case for exception classes, and for `Append` and `Last` without a type argument.
     """

@@ -424,7 +424,9 @@ class Endpoint:
         )
 
     def resource(self, name: str) -> Served:
-        """Return an additional resource of the endpoint. The content is created on first use and then cached.
+        """Return the resource to which a link of the endpoint leads, such as the vocabulary.
+
+        It is created on first use and then cached.
 
         Raises:
             KeyError: The endpoint has no link with this name.

@@ -42,7 +42,9 @@ _MAX_BACKLOG: Final = 1024 * 1024
 async generator."""
 
 _LARGE_TEXT: Final = 4096
-"""Length in code points above which the server validates only the first and the last text that a generator yields."""
+"""If the texts that a generator yields are longer than this number of code points, the server validates only the first
+and the last text.
+"""
 
 
 async def run(
@@ -179,8 +181,8 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
         StateTooLargeError: The job's state would exceed its limit.
         StreamClosedError: The item has ended.
     """
-    # Validate large values only at the first and the last yield. If the value grows and every one of n yields were
-    # validated, the total time would be quadratic in n.
+    # Validate large values only at the first and the last yield. Validating a growing value at each of n yields would
+    # take time proportional to n².
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))

@@ -114,8 +114,8 @@ class Generate(BaseModel):
     num_beams: int = Field(1, ge=1, le=64, description="Number of beams. 1 disables beam search.")
     echo: bool = Field(
         False,
-        description="Whether the text begins with the prompt. All lists with one element per generated token begin after "
-        "the prompt in any case.",
+        description="Whether the text begins with the prompt. This does not affect the lists with one element per "
+        "generated token.",
     )
     logprobs: bool = Field(
         False, description="Whether to return the log-probability of each generated token, in nats."
@@ -222,7 +222,7 @@ class Generated(BaseModel):
     )
     tie_counts: list[int] | None = Field(
         None,
-        description="Number of tokens outside of the top tokens that are as probable as the last of the top tokens.",
+        description="Number of tokens that are as probable as the last of the top tokens, but are not among them.",
     )
     scored_logprobs: list[list[float | None]] | None = Field(
         None, description="Log-probabilities of the ids in `logprob_token_ids`, in the same order, in nats."
@@ -242,7 +242,8 @@ class Generated(BaseModel):
     )
     logprobs_mode: Literal["raw", "processed"] | None = Field(
         None,
-        description="Distribution from which the log-probabilities of generated tokens were computed, as in the input.",
+        description="Distribution from which the log-probabilities of the generated tokens were computed. This is "
+        "the value of the input member with the same name.",
     )
     finish_reason: Literal["stop", "length", "cancelled"] | None = Field(
         None,

@@ -28,7 +28,10 @@ import orjson
 from tidewire.protocol.cursor import Cursor
 
 _OVERHEAD: Final = 256
-"""Number of bytes in a merged diff that are reserved for its other members, and for checks that become longer."""
+"""Number of bytes of a merged diff that are not available for ops.
+
+They are reserved for the other members of the diff, and for numbers in them that can become longer.
+"""
 
 _MAX_PATHS: Final = 1024
 """Maximum number of paths for which the merger remembers an op that later ops can be combined with."""
@@ -184,7 +187,10 @@ class _MergedDiff:
         self._columns = columns
         self._ops: list[_PathChange | list[Any] | None] = []
         self._changes: dict[str, int] = {}
-        """Index in `_ops` of the op for each path. A later `s` op for the same path may replace that op."""
+        """Maps each path to the index of its op in `_ops`.
+
+        A later op that sets the value at the path can replace this op.
+        """
         self._open: set[str] = set()
         """Paths whose op can still be combined with a later `a` or `t` op."""
         self._above: set[str] = set()
@@ -193,12 +199,17 @@ class _MergedDiff:
         A path that is not in the set has no changes below it.
         """
         self._pinned: set[str] = set()
-        """Paths for which `_ops` contains an op, at the path or below it, that is no longer in `_changes`."""
+        """Paths whose ops are complete: `_ops` contains an op at this path or below it, and `_changes` no longer
+        contains the op.
+        """
         self._checks: dict[str, list[int]] = {}
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:
-        """Return whether a diff can be added. A diff can be added if all checks can still be computed afterwards."""
+        """Return whether a diff can be merged.
+
+        This is the case if the lengths and CRC-32s of the merged diff can still be computed.
+        """
         if not self._checks or type(content) is str:
             return True
         ops, renewed = _ops_and_checks(content)
@@ -282,7 +293,10 @@ class _MergedDiff:
             self._checks[path] = _check_after_append([0, 0], value)
 
     def _change_for_growth(self, path: str) -> _PathChange:
-        """Return the change with which an `a` or `t` op for this path is combined."""
+        """Return the earlier change of this text or array.
+
+        An append or a truncation at this path is combined with it.
+        """
         if path in self._open:
             return self._change(path)
         for below in self._below(path):
@@ -353,7 +367,8 @@ class _MergedDiff:
         if proof is None:
             return
         if len(proof) > 1:
-            del self._checks[path]  # `follows_on` has made sure that the diff has a new check for this path.
+            # `follows_on` has made sure that the diff contains the new length and CRC-32 of the text at this path.
+            del self._checks[path]
         else:
             self._checks[path] = [proof[0] - n]
 
@@ -363,10 +378,7 @@ def _ops_and_checks(content: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _check_after_append(proof: list[int], x: Any) -> list[int]:
-    """Return the numbers that a check contains after an append.
-
-    For a text, these are its length and CRC-32. For an array, this is only its length.
-    """
+    """Return the length and the CRC-32 of a text after an append. For an array, return only the length."""
     if len(proof) == 1:
         return [proof[0] + len(x)]
     return [proof[0] + len(x), crc32(x.encode(), proof[1])]

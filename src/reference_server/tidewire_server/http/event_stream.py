@@ -447,9 +447,10 @@ class EventStream:
         return unsent + frames
 
     def _check_heartbeat(self) -> None:
-        """Cause a ping if no event was sent for a heartbeat interval.
+        """Send a ping if no event was sent for a heartbeat interval.
 
-        Each stream has a single timer, which is not reset when an event is sent.
+        Sending an event does not reset the timer of the stream. Instead, this function compares the time of the last
+        event when the timer fires.
         """
         now, due = self._loop.time(), self._sender.sent_at + self._settings.heartbeat
         if now >= due:

@@ -84,8 +84,9 @@ class EndpointQueue:
 
     @property
     def max_items(self) -> float:
-        """Maximum number of items in one job. If the endpoint has no other items, all items of such a job can run, or wait
-        within the limit for one caller.
+        """Maximum number of items in one job: the number of items that can run at the same time plus the number of
+        items of
+        one caller that can wait in the queue.
         """
         return self.calls * self.max_rows_per_call + self.max_queue_size_per_caller
 

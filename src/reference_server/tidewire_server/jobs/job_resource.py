@@ -1,6 +1,6 @@
 """Representation of a job for `GET /v1/jobs/{id}`.
 
-The state, the columns and the cursor in the result belong to the same event of the log.
+The members `state`, `columns` and `cursor` of the result belong to the same event of the log.
 """
 
 from datetime import UTC, datetime
@@ -68,7 +68,10 @@ async def encode_job(record: JobRecord, log: LogReader, root: str, texts: Shared
 
 
 def job_members(job: JobResource) -> dict[str, Any]:
-    """Return the JSON representation of a job. The member `done` is null while the job is unfinished (section 6.4)."""
+    """Return the JSON representation of a job.
+
+    The member `done` is null while the job is unfinished (specification, section 6.4).
+    """
     return {"done": None} | to_json(job)
 
 

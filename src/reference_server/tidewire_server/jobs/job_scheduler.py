@@ -188,7 +188,9 @@ class JobScheduler:
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
-        if group.running >= group.limit:  # Return early, because a busy server is usually at its limit.
+        if (
+            group.running >= group.limit
+        ):  # Return before the following work if nothing can start. On a busy server, this is the most frequent case.
             return
         async with self._start_lock:
             while (endpoint_queue := self._next(group)) is not None:
@@ -352,7 +354,8 @@ class JobScheduler:
                 slot = BatchSlot() if job is None else job.batch_slot(entry.index)
             except Exception:  # noqa: BLE001 - an error of user code, but the item was admitted, so it must run
                 _log.exception(
-                    "endpoint %r: key() or cost() failed for an input that it accepted when the job was submitted",
+                    "endpoint %r: key() or cost() raised an error for an input for which it had raised none when the job "
+                    "was submitted",
                     entry.endpoint,
                 )
                 slot = BatchSlot()

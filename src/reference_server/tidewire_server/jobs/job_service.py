@@ -297,7 +297,7 @@ class JobService:
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
         elif not queued:
-            # All items have ended, so no item fails. This call only logs the end of the job.
+            # All items have ended. This call changes no item, and only logs the end of the job.
             await job.fail(problem("worker_lost"))
         if queued and not job.finished.is_set():
             await self._scheduler.put(queued)
@@ -457,7 +457,7 @@ class JobService:
     async def _wait_for_jobs(self, within: float) -> None:
         jobs = list(self._live.values())
         if self._jobs_survive:
-            # Do not start waiting items, because the next server process will run them.
+            # Leave waiting items in the queue, because the next server process will run them.
             self._scheduler.stop()
             jobs = [job for job in jobs if job.record.status == "running" and not job.waiting]
         waits = [self._loop.create_task(job.finished.wait()) for job in jobs]

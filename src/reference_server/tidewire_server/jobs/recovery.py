@@ -59,7 +59,7 @@ class RecoveryPlan:
     fail: Problem | None = None
     """Error with which items fail immediately, or None if no item fails."""
     fail_status: str | None = None
-    """Status of the items that fail. None if all unfinished items fail."""
+    """Status of the items to fail. If None, all unfinished items fail, whatever their status."""
 
     @property
     def items(self) -> list[Any]:

@@ -34,7 +34,9 @@ class Writer(Protocol):
     """The part of a log writer that `GroupCommit` needs."""
 
     urgent: bool
-    """Whether the writer's pending changes must be committed at once, even if the window has not ended."""
+    """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
+    not passed.
+    """
     committed_at: float
     """Time of the writer's last commit, by the event loop's clock."""
     waits_until: float | None

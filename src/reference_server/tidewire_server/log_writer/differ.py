@@ -42,10 +42,12 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, common_prefi
 from tidewire.protocol.strict_json import StrictJsonError
 
 LONG: Final = 64
-"""Maximum number of elements of arrays and objects that every step compares completely."""
+"""Every step compares arrays and objects completely until this number of elements was compared."""
 
 ENDS: Final = 3
-"""Number of elements at each end of a longer array or object that every step compares."""
+"""Every step compares this number of elements at the start and at the end of each array or object that is too long to
+be compared completely.
+"""
 
 PATIENCE: Final = 50
 """Minimum time between two full comparisons, as a multiple of the duration of the first comparison."""
@@ -110,7 +112,7 @@ class ShadowCopy:
 
     @property
     def behind(self) -> bool:
-        """Whether the last step did not compare all elements."""
+        """Whether the last step skipped elements, so that changes of these elements may still be unknown."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Op]:
@@ -246,8 +248,8 @@ class ShadowCopy:
         kept: dict[str, Any] = {}
         for name, member in new.items():
             known = old.get(name, _MISSING)
-            # If `known is member`, the member is immutable. The copy shares no arrays or objects with the yielded
-            # value, because the function may still mutate these.
+            # If `known is member`, the member is immutable. Otherwise the copy must not share arrays or objects with
+            # the yielded value, because the function may still mutate them.
             if known is member:
                 kept[name] = member
             elif known is _MISSING:

@@ -15,7 +15,9 @@ def append_op(path: str, x: bytes) -> bytes:
 
 
 def shape(ops: bytes, checks: list[JsonValue]) -> bytes:
-    """Encode the data of an event. The ops are already encoded as JSON. If there are text checks, they are included."""
+    """Encode the data of an event from ops that are already JSON, and from the lengths and CRC-32s of texts, if there
+    are any.
+    """
     return b'{"ops":%b,"check":%b}' % (ops, to_json(checks)) if checks else ops
 
 

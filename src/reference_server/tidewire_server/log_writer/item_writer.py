@@ -286,8 +286,8 @@ class ItemWriter:
         """Reject later writes to this item, and return the usage that its function reported."""
         with self._lock:
             self._closed = True
-            # Close the open event. Otherwise it would still accept tokens for this item, because only the slow path
-            # checks whether the item has ended.
+            # Close the open event, so that the next append checks whether the item has ended. Appends to an open event
+            # do not check this.
             self.log_writer.close_event()
         return self._usage
 
@@ -321,7 +321,7 @@ class ItemWriter:
         return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
 
     def _as_row(self, ops: list[Op]) -> list[Any] | None:
-        """Convert appends to a row, with one string or element for each column of the job.
+        """Combine several appends to one row, which has one string or element for each column of the job.
 
         Returns:
             None if the job has fewer than two columns, if the appends do not cover exactly the columns, or if one of

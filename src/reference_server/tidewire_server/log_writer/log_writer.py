@@ -70,7 +70,9 @@ from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, L
 _log = logging.getLogger(__name__)
 
 _DIGEST_IN_THREAD: Final = 256 * 1024
-"""Size of a state in bytes above which a worker thread computes the digest. The event loop would block too long."""
+"""Size of a state in bytes above which a worker thread computes the digest, because it would block the event loop for
+too long.
+"""
 
 _EPOCH_STEPS: Final = 10_000
 
@@ -261,7 +263,7 @@ class LogWriter:
         self._row_members: list[list[Any]] = []
         """If the open event is a ROWS event: its rows, each as a list with one value for each column."""
         self._row_ops: list[bytes] = []
-        """If the open event is a ROWS event: its rows, each as the JSON of a row op."""
+        """Rows of the open event, each as JSON. Used only if the open event consists of rows (kind ROWS)."""
         self._closed: list[bytes] = []
         """Closed events that wait for a commit, each as the JSON of a diff."""
         self._unchecked: dict[str, int] = {}
@@ -292,7 +294,10 @@ class LogWriter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Paths of the columns. Columns are the texts and arrays in the state to which rows and string diffs append."""
+        """Paths of the columns, which are texts and arrays in the state.
+
+        A diff can append to all columns with one row.
+        """
         return self._columns
 
     @property
@@ -446,7 +451,10 @@ class LogWriter:
             self._signal(urgent=True)
 
     def close_event(self) -> None:
-        """Close the open event, so that the next addition needs `append` or `row`. The caller must hold the lock."""
+        """Close the open event.
+
+        The next change then opens a new event with `append` or `row`. The caller must hold the lock.
+        """
         self._close()
 
     def wait_for_room(self) -> None:
@@ -489,8 +497,9 @@ class LogWriter:
     # ---- the open event ----------------------------------------------------------------------------------------
 
     def _open(self, state: OpenEvent, size: int) -> bool:
-        """Make sure that an event of this kind is open and can grow by `size` bytes. Return False if even a new event
-        is too small.
+        """Make sure that an event of the given kind is open and can grow by `size` bytes.
+
+        Return False if `size` exceeds the maximum size of an event.
         """
         if self._state is not state or size > self._budget:
             self._close()
@@ -599,7 +608,7 @@ class LogWriter:
         self._log_ops(ops + encoded, [path for _, path, _ in joined])
 
     def _reopen(self, texts: dict[str, list[str]]) -> None:
-        """Open a new APPENDS event for the texts that grew in the last event."""
+        """Open a new event of the kind APPENDS, prepared for the same texts as the last event."""
         open_texts: dict[str, list[str]] = {}
         for path, pieces in texts.items():
             if pieces:
@@ -687,7 +696,10 @@ class LogWriter:
         self.backlog += size
 
     def pending_checks(self, below: str = "") -> list[JsonValue]:
-        """Return the pending checks of the texts at or below a path, and mark them as sent. The caller must hold the lock."""
+        """Return the lengths and CRC-32s that are due for the texts at or below a path, and mark them as sent.
+
+        The caller must hold the lock.
+        """
         self._close()
         return self._checks(take_below(self._unchecked, below))
 

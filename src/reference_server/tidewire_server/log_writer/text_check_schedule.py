@@ -37,10 +37,10 @@ def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
 
 
 def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> list[str]:
-    """Count the changes of one event, and return the texts whose check the event must contain.
+    """Count the changes of one event, and return the texts whose length and CRC-32 the event must contain.
 
     Args:
-        unchecked: The counts. They are updated in place.
+        unchecked: For each text, the number of changes since its length and CRC-32 were last sent. Updated in place.
         ops: The ops of the event.
         document: The document after the event.
     """
@@ -76,7 +76,9 @@ def _drop(paths: dict[str, int] | dict[str, None], place: str) -> list[str]:
 
 
 def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None:
-    """After an array element was inserted or deleted, move the counts of later elements to their new indexes."""
+    """Adapt the counts of changes after an array element was inserted or deleted: the counts of later elements belong
+    to other indexes now.
+    """
     parent, _, index = path.rpartition("/")
     if not index.isdigit() or not is_array(document, parent):
         return

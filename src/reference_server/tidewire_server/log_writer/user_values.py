@@ -1,4 +1,4 @@
-"""Conversion of the values that functions write to plain JSON types.
+"""Converts the values that functions return, yield or write. The results consist of plain JSON types.
 
 This module does not reject NaN and lone surrogates. The document rejects them later, with an error that names their
 path.

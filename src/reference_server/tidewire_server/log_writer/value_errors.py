@@ -40,7 +40,7 @@ def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
     Args:
         value: The value.
         makes: Function that converts a part of the value, and raises an error if the part has no JSON form.
-        reason: Reason for the message.
+        reason: Description of the error, which becomes a part of the message.
     """
     return f"{named(_place(value, makes, 0))}: not JSON: {reason}"
 

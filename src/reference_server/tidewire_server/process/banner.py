@@ -99,7 +99,7 @@ def _callers(server: Server) -> str:
 def _durability(settings: Settings) -> str:
     path = file_of(settings.log)
     if path is None:
-        return "process: jobs are kept in memory and are lost when this process ends"
+        return "only while this process runs: jobs are kept in memory, and are lost when it ends"
     loss = (
         "they survive a power failure" if settings.log_fsync else "a power failure may lose the latest events"
     )

@@ -28,7 +28,10 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-        except (OSError, ValueError):  # The operating system has a lower limit. Keep the current limit.
+        except (
+            OSError,
+            ValueError,
+        ):  # The operating system does not allow this limit. Keep the current limit.
             pass
     available = connections_that_fit(connections)
     if available < connections:

@@ -171,7 +171,7 @@ class LogReader(Protocol):
         """Return the state after the last event of the log. If `oldest` is true, return the oldest available state
         instead.
 
-        If the log has ended, the state after the last event is the state just before the `done` event.
+        If the log has ended, return the state before the `done` event, which does not change the stored state.
 
         Raises:
             StoreError: The state cannot be read at the moment.

@@ -155,7 +155,7 @@ class _StoredJob:
     record: JobRecord
     log: MemoryLog
     key: Key | None = None
-    """Idempotency key of the job, if the key's own retention time is over. None otherwise."""
+    """Idempotency key of the job if the retention time of the key has ended, otherwise None."""
 
 
 class MemoryJobs:
@@ -192,7 +192,8 @@ class MemoryJobs:
         self._keys_by_principal.discard(key.principal, key)
 
     async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
-        del submit  # needed only to run the job again after a restart, but a restart empties this store
+        # The body is stored only to run the job again after a restart, and a restart empties this store.
+        del submit
         log = MemoryLog(first, self._retention.max_log_bytes)
         self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1

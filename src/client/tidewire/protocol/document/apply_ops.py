@@ -121,13 +121,13 @@ class DiffApplier:
     __slots__ = ("_column_tokens", "_own", "_top", "columns")
 
     columns: tuple[str, ...]
-    """JSON Pointers of the columns, that is of the texts and arrays to which rows and string diffs append."""
+    """JSON Pointers of the columns, which are texts and arrays. A diff that is a row or a string appends to them."""
 
     def __init__(self, value: JsonValue, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self._column_tokens = tuple(map(_parse_column, self.columns))
         self._top: list[Any] = [value]
-        """List whose only element is the root. With this list, every node, including the root, is contained in another."""
+        """List whose only element is the root. It makes the root an element of a container like all other nodes."""
         self._own: dict[int, Any] = {}
         """Dicts and lists that the current diff has created, by their `id`. The diff may modify them in place."""
 

@@ -44,7 +44,7 @@ class Measured(Protocol):
 
 
 def text_check(pointer: str, text: str) -> list[JsonValue]:
-    """Create the check of a text, `[pointer, length in code points, crc]`."""
+    """Create the member of `check` for a text: `[pointer, length in code points, crc]`."""
     return [pointer, len(text), crc32(text.encode())]
 
 

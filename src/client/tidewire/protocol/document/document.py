@@ -38,7 +38,10 @@ class TextChange(NamedTuple):
 
     @classmethod
     def between(cls, pointer: str, old: str, new: str) -> Self:
-        """Compute the change from one text to another. The text after their longest common prefix counts as deleted."""
+        """Compute the change from an old text to a new text.
+
+        Everything in the old text after the common prefix counts as deleted.
+        """
         kept = common_prefix(old, new)
         return cls(pointer, len(old) - kept, new[kept:])
 
@@ -209,9 +212,10 @@ class Document(DiffApplier):
         return changes
 
     def changes_since(self, before: "Document | None") -> tuple[TextChange, ...]:
-        """Compute the changes of the columns that are texts, compared to an earlier document that a snapshot has replaced.
+        """Compare the texts of this document with those of an earlier document that a snapshot has replaced.
 
-        If a text is a column of the earlier document but not of this document, the whole text counts as deleted.
+        Only texts that are columns are compared. If a text is a column only in the earlier document, the whole text
+        counts as deleted.
         """
         changes = []
         for pointer in dict.fromkeys(self.columns + (before.columns if before is not None else ())):

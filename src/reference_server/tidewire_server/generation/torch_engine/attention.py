@@ -138,8 +138,8 @@ class Step:
         self._cache = cache
         self._chunks = chunks
         self._decoding = len(decode_positions)
-        # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. The token
-        # of such a slot is therefore written to a scratch position that is never read.
+        # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. A step
+        # computes keys and values for these slots as well, and writes them to a scratch position that is never read.
         writes = [cache.scratch if position is None else position for position in decode_positions]
         slots = list(range(self._decoding))
         for chunk in chunks:

@@ -356,7 +356,7 @@ class TorchEngine:
         _deliver(results)
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
-        """Build the block for one sampled token, with the lists that the request asks for."""
+        """Build the result for one sampled token, with the log-probabilities and candidates that the request asks for."""
         if not sampled.is_number:
             return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
         request = job.input

@@ -93,8 +93,8 @@ def gumbel(seeds: list[int], positions: list[int], size: int, device: torch.devi
     key = _mix(_mix(_mix(low ^ 0x9E3779B9) ^ high) ^ position)
     ids = _mix(torch.arange(size, device=device) ^ 0x85EBCA6B)
     bits = _mix(key[:, None] ^ ids)
-    # Large noise decides the argmax. With 1 - u in the formula, it comes from small values of u, for which float32
-    # keeps all 32 bits. Clamp u below 1, because the noise would be infinite for u = 1.
+    # Large noise decides the argmax. With 1 - u in the formula, large noise comes from small values of u, which float32
+    # represents exactly. Clamp u below 1, because the noise would be infinite for u = 1.
     uniform = ((bits.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-uniform))
 

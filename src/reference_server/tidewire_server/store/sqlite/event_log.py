@@ -309,7 +309,7 @@ def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
 def write_block(
     db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _AppendPlan
 ) -> int | None:
-    """Insert a block if the log's last event is still `after`.
+    """Insert a block. The last event of the log must be the event `after`.
 
     Returns:
         Size in bytes of the state checkpoint that was written, or None if no checkpoint was written.
@@ -455,8 +455,8 @@ def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
 
 
 def load_checkpoints(db: sqlite3.Connection, number: int, metadata: LogMetadata) -> LogMetadata:
-    """Add the size of the log and its state checkpoints to the metadata, and return the result. Only the log's writer
-    needs them.
+    """Return the metadata with two additions that only the log's writer needs: the size of the log, and the ids of its
+    state checkpoints.
     """
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
