@@ -1,9 +1,10 @@
 """Arbitrary input for each parser of the client that reads what a server sends. A parser may refuse an input with its own
-error, and must raise no other. `tests/property/test_sse_chunking.py` does the same for the decoder of event streams.
+error, and must raise no other.
 """
 
 import builtins
 import contextlib
+import itertools
 import json
 import sys
 import types
@@ -12,10 +13,11 @@ import warnings
 import pydantic
 import pydantic_core
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 from rich.console import Console
 
+from support.fuzzing import fuzzed
 from support.scripted_server import endpoint
 from tidewire.commands import codegen, schema_keywords, tables
 from tidewire.commands.terminal_escapes import visible, visible_json
@@ -29,10 +31,7 @@ from tidewire.protocol.document.digests import IntegrityError
 from tidewire.protocol.document.document import Document
 from tidewire.protocol.follower import Follower
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobList, JobResource
-from tidewire.protocol.sse import Event
-
-LONG = 100
-"""Factor between the numbers of examples in `make slow` and in `make test`."""
+from tidewire.protocol.sse import Decoder, Event
 
 texts = st.text(max_size=12)
 numbers = st.integers(-(2**54), 2**54) | st.floats() | st.sampled_from([0, -1, 2**53, 1e308])
@@ -45,20 +44,6 @@ def json_values(names=texts, leaves=scalars):
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4),
         max_leaves=12,
     )
-
-
-def fuzzed(examples):
-    """Run a test with a number of examples, and in `make slow` with `LONG` times as many. The examples are the same in each
-    run."""
-    counts = [examples, pytest.param(examples * LONG, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
-    return pytest.mark.parametrize("examples", counts)
-
-
-def try_all(examples, *strategies):
-    def run(test):
-        settings(max_examples=examples, derandomize=True)(given(*strategies)(test))()
-
-    return run
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------
@@ -89,8 +74,8 @@ broken_json = st.lists(st.sampled_from(FRAGMENTS) | json_values().map(json.dumps
 
 
 @fuzzed(100)
-def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(examples):
-    @try_all(examples, broken_json | st.binary(max_size=20) | json_values().map(json.dumps))
+def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(fuzz):
+    @fuzz(broken_json | st.binary(max_size=20) | json_values().map(json.dumps))
     def check(text):
         try:
             value = strict_json.loads(text)
@@ -98,6 +83,29 @@ def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(examples):
             return
         assert value == json.loads(text)
         assert strict_json.loads(strict_json.dumps(value)) == value
+
+
+# ---- event streams -----------------------------------------------------------------------------------------------
+
+lines = st.sampled_from(
+    [b"data:", b"id:", b"event:", b"retry:", b": ", b"\n", b"\r", b"\r\n", b"\n\n", b"\xef\xbb\xbf"]
+)
+
+
+@fuzzed(100)
+def test_any_bytes_are_the_same_events_in_any_chunks(fuzz):
+    def decode(chunks):
+        decoder = Decoder()
+        return [event for chunk in chunks for event in decoder.feed(chunk)]
+
+    @fuzz(
+        st.lists(lines | st.binary(max_size=6), max_size=20).map(b"".join),
+        st.lists(st.integers(0, 60), max_size=6),
+    )
+    def check(stream, cuts):
+        ends = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+        chunks = [stream[begin:end] for begin, end in itertools.pairwise(ends)]
+        assert decode(chunks) == decode([stream]) == decode([bytes([byte]) for byte in stream])
 
 
 # ---- state and diffs ---------------------------------------------------------------------------------------------
@@ -123,8 +131,8 @@ STATE = {
 
 
 @fuzzed(80)
-def test_any_diff_is_applied_or_leaves_the_document_unchanged(examples):
-    @try_all(examples, st.lists(diffs, max_size=4), st.lists(pointers, max_size=2))
+def test_any_diff_is_applied_or_leaves_the_document_unchanged(fuzz):
+    @fuzz(st.lists(diffs, max_size=4), st.lists(pointers, max_size=2))
     def check(some, columns):
         try:
             document = Document(STATE, columns)
@@ -177,8 +185,8 @@ FIRST = Event(
 
 
 @fuzzed(50)
-def test_any_event_has_an_outcome(examples):
-    @try_all(examples, st.booleans(), st.lists(events, max_size=6))
+def test_any_event_has_an_outcome(fuzz):
+    @fuzz(st.booleans(), st.lists(events, max_size=6))
     def check(started, received):
         follower = Follower(backoff=Backoff(RetryPolicy()), job_id="j1", max_state_bytes=1000)
         follower.connected()
@@ -199,9 +207,8 @@ bodies = st.dictionaries(member_names, json_values(member_names), max_size=12)
 
 
 @fuzzed(80)
-def test_any_body_is_read_or_refused(examples):
-    @try_all(
-        examples,
+def test_any_body_is_read_or_refused(fuzz):
+    @fuzz(
         st.sampled_from(MODELS),
         bodies.map(json.dumps).map(str.encode)
         | broken_json.map(lambda text: text.encode("utf-8", "replace"))
@@ -213,7 +220,7 @@ def test_any_body_is_read_or_refused(examples):
 
 
 @fuzzed(60)
-def test_any_refusal_is_an_error_of_the_client(examples):
+def test_any_refusal_is_an_error_of_the_client(fuzz):
     problems = st.fixed_dictionaries(
         {"code": texts, "title": texts, "status": st.integers(0, 999)},
         optional={
@@ -225,8 +232,7 @@ def test_any_refusal_is_an_error_of_the_client(examples):
         },
     )
 
-    @try_all(
-        examples,
+    @fuzz(
         st.integers(400, 599),
         (problems | bodies).map(json.dumps).map(str.encode) | st.binary(max_size=30),
         texts,
@@ -326,10 +332,10 @@ DISCOVERY = Discovery.model_validate(
 
 
 @fuzzed(20)
-def test_a_module_for_any_schema_runs_no_code_of_the_server(examples):
+def test_a_module_for_any_schema_runs_no_code_of_the_server(fuzz):
     pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
-    @try_all(examples, whole_schemas | wild_schemas, hostile_texts)
+    @fuzz(whole_schemas | wild_schemas, hostile_texts)
     def check(schema, name):
         described = EndpointDescription.model_validate(endpoint(name) | {"input_schema": schema})
         try:
@@ -353,10 +359,10 @@ def test_a_module_for_any_schema_runs_no_code_of_the_server(examples):
 
 
 @fuzzed(40)
-def test_any_description_is_shown(examples):
+def test_any_description_is_shown(fuzz):
     console = Console(file=None, width=200, quiet=True)
 
-    @try_all(examples, whole_schemas | wild_schemas, wild_schemas, hostile_texts | texts)
+    @fuzz(whole_schemas | wild_schemas, wild_schemas, hostile_texts | texts)
     def check(schema, value_schema, text):
         described = EndpointDescription.model_validate(
             endpoint(text)
@@ -367,8 +373,8 @@ def test_any_description_is_shown(examples):
 
 
 @fuzzed(80)
-def test_no_control_character_stays(examples):
-    @try_all(examples, st.text() | hostile_texts, json_values())
+def test_no_control_character_stays(fuzz):
+    @fuzz(st.text() | hostile_texts, json_values())
     def check(text, value):
         shown = visible(text)
         assert visible(shown) == shown

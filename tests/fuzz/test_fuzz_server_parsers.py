@@ -1,6 +1,6 @@
 """Random and almost valid requests and configuration files: the server responds or refuses, and never fails.
 
-The quick version takes a few seconds; `make slow` runs many more examples.
+The quick version takes a few seconds. In `make slow`, `FUZZ_SECONDS` is the time for each target.
 """
 
 import contextlib
@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from support.fuzzing import fuzzed
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.http.host_check import HostCheck, is_loopback
@@ -22,26 +22,6 @@ from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.process.configuration import ConfigurationError, configure
 from tidewire_server.process.flags import FIELDS
 from tidewire_server.settings import Settings
-
-BUDGETS = [
-    pytest.param(60, id="quick"),
-    pytest.param(2_000, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
-]
-"""Number of examples of each test."""
-
-
-def fuzz(strategy, count, check) -> None:
-    """Call `check` with `count` examples of a strategy."""
-
-    @settings(
-        max_examples=count, deadline=None, derandomize=count <= 100, suppress_health_check=list(HealthCheck)
-    )
-    @given(strategy)
-    def run(example) -> None:
-        check(example)
-
-    run()
-
 
 # ---- requests ------------------------------------------------------------------------------------------------------
 
@@ -154,8 +134,8 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("count", BUDGETS)
-def test_every_request_gets_a_response_of_the_protocol(client, count):
+@fuzzed(60)
+def test_every_request_gets_a_response_of_the_protocol(client, fuzz):
     response = client.post("/v1/endpoints/double/jobs", json={"input": {}})
     job = response.json()["id"]
     client.get(f"/v1/jobs/{job}/events")  # until the job has ended
@@ -173,11 +153,11 @@ def test_every_request_gets_a_response_of_the_protocol(client, count):
             assert len(response.content) < 5_000
         assert client.get("/healthz").status_code == 200
 
-    fuzz(st.tuples(METHOD, PATH, QUERY, HEADERS, BODY), count, check)
+    fuzz(st.tuples(METHOD, PATH, QUERY, HEADERS, BODY))(check)
 
 
-@pytest.mark.parametrize("count", BUDGETS)
-def test_every_submit_body_is_accepted_or_refused(client, count):
+@fuzzed(60)
+def test_every_submit_body_is_accepted_or_refused(client, fuzz):
     def check(body: bytes) -> None:
         response = client.post(
             "/v1/endpoints/double/jobs", content=body, headers={"content-type": "application/json"}
@@ -185,14 +165,14 @@ def test_every_submit_body_is_accepted_or_refused(client, count):
         assert response.status_code in {201, 400, 413, 422}, response.text
         assert response.json()["status"] if response.status_code == 201 else response.json()["code"]
 
-    fuzz(BODY, count, check)
+    fuzz(BODY)(check)
 
 
 # ---- single parsers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", BUDGETS)
-def test_no_forged_stream_token_is_accepted(count):
+@fuzzed(60)
+def test_no_forged_stream_token_is_accepted(fuzz):
     tokens = StreamTokens(b"k" * 32, 300)
     genuine, _ = tokens.make("job")
 
@@ -208,15 +188,11 @@ def test_no_forged_stream_token_is_accepted(count):
                 with pytest.raises(ProblemError):
                     tokens.check(forged, job)
 
-    fuzz(
-        st.tuples(TOKEN, st.sampled_from(["job", "job2", ""]), st.integers(0, 42), st.characters()),
-        count,
-        check,
-    )
+    fuzz(st.tuples(TOKEN, st.sampled_from(["job", "job2", ""]), st.integers(0, 42), st.characters()))(check)
 
 
-@pytest.mark.parametrize("count", BUDGETS)
-def test_host_check_accepts_or_refuses_every_header(count):
+@fuzzed(60)
+def test_host_check_accepts_or_refuses_every_header(fuzz):
     check_headers = HostCheck(None, Settings(allowed_hosts=("gpu.example",)))._check
     piece = st.sampled_from(
         ["localhost", "gpu.example", "127.0.0.1", "[::1]", "[", "]", ":", ".", "@", "%", "80", "\x00"]
@@ -241,7 +217,7 @@ def test_host_check_accepts_or_refuses_every_header(count):
             f"https://{host.lower()}",
         }
 
-    fuzz(st.tuples(host, st.one_of(host.map("http://{}".format), TEXT.map(ascii))), count, check)
+    fuzz(st.tuples(host, st.one_of(host.map("http://{}".format), TEXT.map(ascii))))(check)
 
 
 def is_address(name: str) -> bool:
@@ -266,8 +242,8 @@ LINE = st.one_of(
 )
 
 
-@pytest.mark.parametrize("count", BUDGETS)
-def test_every_configuration_file_is_accepted_or_refused(count):
+@fuzzed(60)
+def test_every_configuration_file_is_accepted_or_refused(fuzz):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "some.toml")
 
@@ -277,11 +253,11 @@ def test_every_configuration_file_is_accepted_or_refused(count):
                 configure({}, path)
 
         lines = st.lists(LINE, max_size=6).map(lambda lines: "\n".join(lines).encode("utf-8", "replace"))
-        fuzz(st.one_of(lines, st.binary(max_size=100)), count, check)
+        fuzz(st.one_of(lines, st.binary(max_size=100)))(check)
 
 
-@pytest.mark.parametrize("count", BUDGETS)
-def test_every_token_file_is_accepted_or_refused(count):
+@fuzzed(60)
+def test_every_token_file_is_accepted_or_refused(fuzz):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "tokens.txt")
 
@@ -293,4 +269,4 @@ def test_every_token_file_is_accepted_or_refused(count):
         words = st.lists(st.text(string.printable, max_size=10), max_size=4).map(
             lambda words: "\n".join(words).encode()
         )
-        fuzz(st.one_of(words, st.binary(max_size=40)), count, check)
+        fuzz(st.one_of(words, st.binary(max_size=40)))(check)

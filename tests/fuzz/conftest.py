@@ -1,0 +1,3 @@
+from support.fuzzing import fuzz
+
+__all__ = ["fuzz"]
