@@ -173,6 +173,8 @@ class _Sender:
         # Do not provide the attribute by which the server finds its connection. The server would otherwise write directly
         # to the connection, which would bypass the hooks.
         self._start, self._body, self._stream = None, b"", False
+        self._unfinished = b""
+        """Start of an event whose end the server has not sent yet."""
         # HTTP/1.0 has no chunked coding, but uvicorn always uses it. Send streams to such clients as a whole.
         self._is_http_1_0 = exchange.scope["http_version"] == "1.0"
 
@@ -226,7 +228,8 @@ class _Sender:
 
     async def _pass_frames(self, message):
         out = b""
-        for part in message.get("body", b"").split(b"\n\n")[:-1]:
+        *complete, self._unfinished = (self._unfinished + message.get("body", b"")).split(b"\n\n")
+        for part in complete:
             frame = part + b"\n\n"
             for hook in self._hooks.frames:
                 frame = await _resolved(hook(self._exchange, frame)) if frame else frame

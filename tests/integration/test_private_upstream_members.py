@@ -7,6 +7,7 @@ member's name fails. Further tests check that the fast paths run.
 import ast
 import asyncio
 import inspect
+import logging
 from collections import deque
 from pathlib import Path
 
@@ -48,6 +49,7 @@ PROTOCOL = {
     "connections": set,
     "cycle": RequestResponseCycle,
     "flow": FlowControl,
+    "logger": logging.Logger,
     "loop": asyncio.AbstractEventLoop,
     "pipeline": deque,
     "transport": asyncio.Transport,

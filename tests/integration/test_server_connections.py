@@ -105,7 +105,10 @@ def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
         "accepting 20 connections, and therefore at most 20 streams, instead of 5000 (max_connections): the process may "
         "open only 120 files" in stderr_text
     )
-    assert stderr_text.count("rejecting connections: 20 are open, which is the limit") == 1
+    assert (
+        stderr_text.count("rejecting connections: the server has reached its limit of 20 open connections")
+        == 1
+    )
 
 
 def test_running_out_of_descriptors_is_logged_once(caplog):

@@ -168,6 +168,11 @@ def test_server_with_tokens_checks_only_if_allowed_hosts_are_set():
             assert status_of(peer, "Host: other.example", credentials) == status
 
 
+def test_a_star_turns_off_the_checks():
+    with serving(Server(allowed_hosts=["*"])) as peer:
+        assert status_of(peer, "Host: other.example", "Origin: https://app.example") == 200
+
+
 def test_request_that_does_not_arrive_on_loopback_is_not_checked():
     with TestClient(Server().app) as client:  # sends the Host `testserver`
         assert client.get("/v1").status_code == 200

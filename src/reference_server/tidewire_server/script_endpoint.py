@@ -251,6 +251,9 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
         Tests of clients and black-box tests of servers use this endpoint, because they need a stream that grows, is
         truncated, pauses or fails at a known point.
         """
+        await asyncio.sleep(
+            0
+        )  # All items of a batch start before the first step, so that the order of events is known.
         for index, step in enumerate(script.script):
             try:
                 await _execute(step, stream)

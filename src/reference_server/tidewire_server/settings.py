@@ -215,7 +215,7 @@ class Settings(BaseModel):
         (),
         description="Host names of this server. Add the name of a proxy here. Requests with another name in the Host header "
         "are rejected with 421, except localhost and IP addresses. By default, only a server without `tokens` checks the "
-        "header, on loopback connections.",
+        "header, on loopback connections. * turns off the checks of the headers Host and Origin.",
     )
     single_user: bool | None = Field(
         None,
@@ -264,9 +264,9 @@ class Settings(BaseModel):
     @classmethod
     def _check_allowed_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if not _HOST_NAME.fullmatch(name):
+            if name != "*" and not _HOST_NAME.fullmatch(name):
                 raise ValueError(
-                    f"{name!r} is not a host name such as gpu.example.org, without scheme, port or wildcard"
+                    f"{name!r} is neither a host name such as gpu.example.org, without scheme, port or wildcard, nor *"
                 )
         return names
 

@@ -339,7 +339,11 @@ SCENES: Mapping[str, Scene] = {
         server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.kill_and_restart}
     ),
     "without-capabilities": Scene(server=appendix_server),
-    "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
+    # The reference server would otherwise protect itself on the loopback address: it refuses pages of other origins.
+    "no-origin-by-default": Scene(settings={"allowed_hosts": ("*",)}),
+    "pages-of-another-origin": Scene(
+        settings={"cors_origins": ("https://page.example",), "allowed_hosts": ("*",)}
+    ),
     "stream-tokens": Scene(
         settings={"tokens": TOKENS, "stream_token_ttl": 1},
         names=PRINCIPALS,

@@ -58,7 +58,7 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
             return pydantic_core.from_json(text, allow_inf_nan=False)  # type: ignore[no-any-return]
         except ValueError as error:
             raise StrictJsonError(f"not JSON: {error}") from None
-    if _nests_deeper_than(max_depth, text):
+    if nests_deeper_than(max_depth, text):
         raise StrictJsonError(f"nested deeper than {max_depth} levels")
     try:
         value = _EXACT.decode(text)
@@ -171,7 +171,8 @@ def _check_text(text: str, pointer: str) -> None:
         raise StrictJsonError(f"at {pointer!r}: lone surrogate at character {at}")
 
 
-def _nests_deeper_than(most: int, text: str) -> bool:
+def nests_deeper_than(most: int, text: str) -> bool:
+    """Whether a JSON text, or the start of one, nests arrays and objects deeper than `most` levels."""
     if not _opens_more_than(most, text):
         return False
     depth = 0

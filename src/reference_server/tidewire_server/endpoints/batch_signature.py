@@ -163,7 +163,7 @@ def _appends(annotation: Any) -> bool:
 
 
 def _is_control_type(annotation: Any) -> bool:
-    """Whether a type in an annotation stands for an action (`Append`, `Last`) or an error, and not for the type of a
+    """Whether a type in an annotation describes an action (`Append`, `Last`) or an error, and not for the type of a
     value.
 
     This is the case for exception classes, and for `Append` and `Last` without a type argument.

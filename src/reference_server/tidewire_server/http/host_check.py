@@ -22,7 +22,8 @@ class HostCheck:
     """Middleware that rejects requests with a foreign `Host` or `Origin` by raising a `ProblemError`.
 
     It checks requests that arrive on a loopback address, if the server has no tokens. With tokens, a web page cannot
-    send a request that the server accepts. With the setting `allowed_hosts`, it checks all requests.
+    send a request that the server accepts. With the setting `allowed_hosts`, it checks all requests, or none if the setting
+    contains `*`.
 
     Starlette's `TrustedHostMiddleware` does not support IPv6 addresses, and sends a response that is not a problem.
     """
@@ -31,8 +32,8 @@ class HostCheck:
         self._app = app
         self._hosts = {"localhost", *map(_normalized, settings.allowed_hosts)}
         self._origins = frozenset(settings.cors_origins)
-        self._check_all = bool(settings.allowed_hosts)
-        self._check_loopback = not settings.tokens
+        self._check_all = bool(settings.allowed_hosts) and "*" not in settings.allowed_hosts
+        self._check_loopback = not settings.tokens and "*" not in settings.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = scope.get("server")

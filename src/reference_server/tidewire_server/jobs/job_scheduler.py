@@ -90,6 +90,8 @@ class JobScheduler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
+        self._started: set[str] = set()
+        """Endpoints of which a call has started since the last call of `take_active`."""
 
     @property
     def busy(self) -> bool:
@@ -99,6 +101,11 @@ class JobScheduler:
     def depth(self, endpoint: str) -> tuple[int, int]:
         """Return the number of running items and the number of waiting items of an endpoint."""
         return self._endpoint_queues[endpoint].rows, self._queue.size(endpoint)
+
+    def take_active(self) -> list[str]:
+        """Return the endpoints with running items, or with items that have started since the last call."""
+        started, self._started = self._started, set()
+        return [name for name, each in self._endpoint_queues.items() if each.rows or name in started]
 
     def max_items(self, endpoint: str) -> float:
         """Return the maximum number of items in one job of an endpoint."""
@@ -218,6 +225,7 @@ class JobScheduler:
                     if endpoint_queue.batch_queue is None:
                         self._count_thread(taken[0].principal, 1)
                 endpoint_queue.rows += len(taken)
+                self._started.add(endpoint_queue.endpoint.name)
                 endpoint_queue.positions.moved(len(taken))
                 self._start_task(work)
 

@@ -120,7 +120,7 @@ class JobService:
             announce=self._announce,
             share=share,
         )
-        self._watchdog = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
+        self._watchdog = LoopWatchdog(self._scheduler.take_active)
 
     async def start(self) -> None:
         """Recover interrupted jobs and start the background tasks. This method must have finished before the first

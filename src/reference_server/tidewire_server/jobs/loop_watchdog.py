@@ -25,7 +25,8 @@ class LoopWatchdog:
         """Create a watchdog for the running event loop. Call `start` to start watching.
 
         Args:
-            running: Function that returns the names of the endpoints whose functions are running.
+            running: Function that returns the names of the endpoints whose functions are running or have started
+                since the last call. A function that blocks the event loop has often ended before the watchdog runs.
         """
         self._loop = asyncio.get_running_loop()
         self._running = running
@@ -47,8 +48,9 @@ class LoopWatchdog:
 
     def _check(self, due: float) -> None:
         late = self._loop.time() - due
-        # If no function is running, the cause is probably a busy machine, and a warning would not help.
-        if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and (names := list(self._running())):
+        names = list(self._running())
+        # If no function was running, the cause is probably a busy machine, and a warning would not help.
+        if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and names:
             self._quiet_until = due + WARNING_INTERVAL
             _log.warning(
                 "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` function computes "

@@ -23,6 +23,9 @@ MAX_SHARED_BYTES: Final = 128 * 2**20
 _MAX_ADMIT_SECONDS: Final = 0.005
 """Time for which inputs are validated before other tasks of the event loop run."""
 
+_NESTING_BYTES: Final = 2**16
+"""Number of bytes of a body with too many values that are checked for their nesting, which takes long in a whole body."""
+
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
@@ -69,6 +72,10 @@ def read_json(body: bytes, *, max_values: int) -> dict[str, JsonValue]:
 def _refuse_too_many_values(body: bytes, max_values: int) -> None:
     # Count the contents of strings first. That is fast, and the result can only be too high.
     if _count_marks(body) > max_values and _count_values(body, 2 * max_values + 2) > max_values:
+        if strict_json.nests_deeper_than(
+            strict_json.MAX_DEPTH, body[:_NESTING_BYTES].decode(errors="replace")
+        ):
+            raise refuse("malformed_body", f"nested deeper than {strict_json.MAX_DEPTH} levels")
         raise refuse(
             "body_too_large",
             f"the request body has more than {max_values} JSON values, including member names (max_body_values); send "
