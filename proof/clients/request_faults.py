@@ -178,7 +178,7 @@ class IgnoresContentEncoding(FaultyClient):
 class GivesUpOnFirstWrongMediaType(FaultyClient):
     """Give up at the first response with another media type, although the server served the protocol before."""
 
-    scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-043"
+    scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-058"
 
     def judge_status(self, response, wait):
         if response.status == 200:

@@ -74,33 +74,34 @@ class RefreshesCredentialsForever(FaultyClient):
         super().judge_status(response, wait)
 
 
-class RetriesServerErrorsForever(FaultyClient):
-    scenario, kind, patience = "eleven-faults", "count", 1.0
+class GivesUpAfterTenServerErrors(FaultyClient):
+    scenario, kind, is_costly = "eleven-faults", "end", True
+    faults = 0
 
     def judge_status(self, response, wait):
-        self.faults = 0
-        super().judge_status(response, wait)
-
-
-class CountsRetryAfterAsServerError(FaultyClient):
-    scenario, kind, is_costly = "waits-are-no-faults", "end", True
-
-    def judge_status(self, response, wait):
-        self.faults += response.status in {429, 503}
+        self.faults += response.status == 502
         if self.faults > 10:
             self.refuse(response)
         super().judge_status(response, wait)
 
 
-class NeverResetsServerErrorCount(FaultyClient):
-    scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
+class CountsRequestedWaitsAsFailures(FaultyClient):
+    scenario, kind, is_costly = "requested-waits-are-no-failures", "end", True
 
-    def read(self, response):
-        before = self.faults
-        try:
-            return super().read(response)
-        finally:
-            self.faults = before
+    def fail(self, cut):
+        cut.counts = True
+        super().fail(cut)
+
+
+class CountsWaitsOfInbandProblemsAsFailures(FaultyClient):
+    scenario, kind, breaks = "requested-waits-are-no-failures", "end", "TW-CLI-026"
+    is_costly = True
+
+    def fail(self, cut):
+        if str(cut) == "a problem":
+            cut.counts = True
+            self.failures += 1
+        super().fail(cut)
 
 
 class CapsRetryAfterAt1Second(FaultyClient):

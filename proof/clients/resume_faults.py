@@ -267,7 +267,7 @@ class Retries408(FaultyClient):
 
 
 class RetriesOnlyKnown5xx(FaultyClient):
-    scenario, kind, breaks = "520", "end", "TW-CLI-043"
+    scenario, kind, breaks = "520", "end", "TW-CLI-058"
 
     def judge_status(self, response, wait):
         if response.status not in {500, 502, 503, 504}:

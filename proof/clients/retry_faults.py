@@ -340,11 +340,11 @@ class DoesNotWaitAfterMissingResponse(FaultyClient):
 
 
 class DoesNotWaitAfter502(DoesNotWaitAfterMissingResponse):
-    breaks, cause = "TW-CLI-043", "a response 502"
+    breaks, cause = "TW-CLI-058", "a response 502"
 
 
 class DoesNotWaitAfterWrongMediaType(DoesNotWaitAfterMissingResponse):
-    breaks, cause = "TW-CLI-043", "a response 200"
+    breaks, cause = "TW-CLI-058", "a response 200"
 
 
 class DoesNotWaitAfterRejectedCursor(DoesNotWaitAfterMissingResponse):

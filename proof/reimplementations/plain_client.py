@@ -103,7 +103,7 @@ class PlainClient(PlainRequests):
         self.state: State | None = None
         self.cursor: str | None = None
         self.delivered: dict[int, Any] = {}
-        self.failures = self.faults = self.resyncs = self.applied = 0
+        self.failures = self.resyncs = self.applied = 0
         self.retry, self.heartbeat = 1.0, 15.0
         self.batch = "inputs" in self.command
 
@@ -170,7 +170,7 @@ class PlainClient(PlainRequests):
             self.judge_status(response, wait)
         finally:
             response.close()
-        raise CutError(f"a response {response.status}", min_wait=wait)
+        raise CutError(f"a response {response.status}")
 
     def cursor_to_send(self) -> str | None:
         return self.cursor
@@ -180,17 +180,14 @@ class PlainClient(PlainRequests):
         if status == 400 and self.cursor is not None:
             raise MalformedError("the server refused the cursor")
         if status in {429, 503}:
-            raise CutError("wait", min_wait=wait)
+            raise CutError("wait", min_wait=wait, counts=not wait)
         if 400 <= status < 500:
-            self.refuse(response)
-        self.faults += 1
-        if self.faults > 10:
             self.refuse(response)
 
     def read(self, response: Response) -> dict[str, Any]:
         if response.status == 204:
             return self.read_job()
-        self.faults = self.pings = 0
+        self.pings = 0
         self.got_hello, self.opening, self.progress = False, True, False
         self.url = response.url
         decoder = self.new_decoder(response)
@@ -224,7 +221,8 @@ class PlainClient(PlainRequests):
         self.problem = job
         if response.status != 200:
             self.judge_read(response)
-            raise CutError("the read of the job failed", min_wait=self.wait_of_read(response))
+            wait = self.wait_of_read(response)
+            raise CutError("the read of the job failed", min_wait=wait, counts=not wait)
         if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
             raise EndError("protocol_error", detail="the response is not a job")
         if job.get("done") is None:
@@ -271,7 +269,8 @@ class PlainClient(PlainRequests):
             case "problem":
                 data = self.parse_object(event.data, code=str, title=str, status=int)
                 if data.get("retryable"):
-                    raise CutError("a problem", min_wait=data.get("retry_after_ms", 0) / 1000)
+                    wait = data.get("retry_after_ms", 0) / 1000
+                    raise CutError("a problem", min_wait=wait, counts=not wait)
                 raise EndError("refused", status=data["status"], problem=data)
             case "queue":
                 demand(self.parse_object(event.data, position=int)["position"] >= 1, "a position")

@@ -159,7 +159,7 @@ class PlainRequests:
             if response.status not in {409, 429, 503}:
                 self.refuse(response)
             response.close()
-            self.fail(CutError(str(response.status), min_wait=wait))
+            self.fail(CutError(str(response.status), min_wait=wait, counts=not wait))
 
     def submit_headers(self) -> dict[str, str]:
         return {"Accept": "text/event-stream", "Accept-Encoding": "identity"}

@@ -30,7 +30,7 @@ AT_ONCE = 20
 PATIENCE = 60
 """Seconds within which each job must end for its reader; a job without faults takes well under a second."""
 
-RETRY = RetryPolicy(max_attempts=200, submit_attempts=100, initial=0.005, maximum=0.05)
+RETRY = RetryPolicy(max_delay=0.05)
 TIMING = Timing(hello_timeout=1, answer_timeout=1)
 
 

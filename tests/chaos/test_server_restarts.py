@@ -29,7 +29,7 @@ KILLS = max(2, INPUTS // 200)
 BATCH = 8
 TALKS = 2
 
-RETRY = RetryPolicy(max_attempts=5000, submit_attempts=5000, initial=0.01, maximum=0.1)
+RETRY = RetryPolicy(max_delay=0.1)
 TIMING = Timing(hello_timeout=2, answer_timeout=2)
 
 

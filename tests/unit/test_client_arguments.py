@@ -116,8 +116,8 @@ def test_valid_proxy_url_is_accepted(proxy):
         ),
         (lambda client: client.map("count", "abc"), "inputs must be a list .* not str"),
         (lambda client: client.map("count", {"a": 1}), "inputs must be a list .* not dict"),
-        (lambda _: RetryPolicy(max_attempts="3"), "max_attempts must be an integer, not '3'"),
-        (lambda _: RetryPolicy(max_seconds=None), "max_seconds must be a number, not None"),
+        (lambda _: RetryPolicy(attempts="3"), "attempts must be an integer or None, not '3'"),
+        (lambda _: RetryPolicy(patience=None), "patience must be a number, not None"),
         (lambda _: Hooks(on_end=5), "on_end must be a function with one argument, not 5"),
     ],
 )

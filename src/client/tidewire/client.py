@@ -83,8 +83,8 @@ class AsyncClient:
             connect_timeout: Seconds that opening a connection may take.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
-            retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
-                number of attempts, the waits and the total time.
+            retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
+                without progress, the waits, and the number of failures in a row.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -151,8 +151,8 @@ class AsyncClient:
                 treat values below 60 as 60. None: 60.
             deadline: Seconds that a job may take, counted from its submission. After them the server ends an
                 unfinished job as failed. None: no deadline.
-            retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
-                number of attempts, the waits and the total time.
+            retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
+                without progress, the waits, and the number of failures in a row.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -255,8 +255,8 @@ class AsyncClient:
             EndpointNotFoundError: The server has no endpoint with this name. The error message lists the server's
                 endpoints.
             InvalidInputError: The input does not match the endpoint's schema. `pointer` names the invalid member.
-            QueueFullError: The endpoint's queue was still full at the last attempt that the `RetryPolicy` allows.
-            TransportError: The server could not be reached with the attempts that the `RetryPolicy` allows.
+            QueueFullError: The endpoint's queue was full for longer than the `RetryPolicy` allows.
+            TransportError: The server could not be reached within the `RetryPolicy`.
             TotalTimeoutError: The client's `timeout` passed. The job may have been started.
             TidewireError: Any other refusal by the server.
 

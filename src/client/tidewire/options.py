@@ -58,8 +58,8 @@ class Options:
     """Seconds that a job may take, counted from its submission. After them the server ends an unfinished job as failed.
     None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """Limits for the retries of failed requests and the reconnects of broken streams. They limit the number of
-    attempts, the waits and the total time."""
+    """Limits for the retries of failed requests and the reconnects of lost streams. They limit the time without
+    progress, the waits, and the number of failures in a row."""
     max_state_bytes: int = MAX_STATE_BYTES
     """Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises StateTooLargeError. The
     client may notice the excess late, but at most a sixteenth above the limit. The job continues on the server."""

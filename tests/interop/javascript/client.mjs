@@ -136,9 +136,8 @@ export class Client {
     const problem = await problemOf(answer);
     const error = refusal(answer.status, problem, answer.url);
     const word = verdict(asked, answer.status, answer.headers);
-    if (word === "wait") return patience.afterFailure(retryAfterMs(answer.headers) ?? problem?.retry_after_ms);
+    if (word === "wait") return patience.asAsked(retryAfterMs(answer.headers) ?? problem?.retry_after_ms);
     if (word !== "cut") throw error;
-    patience.strangeAnswer(error);
     if (asked === "submit") await this.#requireRepeatable(error);
     return patience.afterFailure();
   }
@@ -278,6 +277,7 @@ export class Job {
       try {
         if (ending.do === "fatal") throw this.#fatal(ending);
         if (ending.do === "goaway") await patience.afterGoaway(ending.retryMs, follower.progressed);
+        else if (ending.do === "busy") await patience.asAsked(ending.retryMs);
         else await patience.afterFailure(ending.retryMs);
       } catch (error) {
         throw this.#withCheckpoint(error);
@@ -296,7 +296,6 @@ export class Job {
       const word = verdict("stream", answer.status, answer.headers, follower.id !== null);
       if (word === "read") return yield* this.#afterNothing(patience);
       if (word !== "use") return await this.#judge(answer, patience, word);
-      patience.wellOpened();
       return yield* this.#stream(answer, patience);
     } finally {
       answer.close();
@@ -353,7 +352,6 @@ export class Job {
     if (word === "resync") return this.#follower.resync("400 to a request with a cursor");
     if (word === "wait") return { do: "busy", retryMs: retryAfterMs(answer.headers) ?? problem?.retry_after_ms };
     if (word !== "cut") throw error;
-    patience.strangeAnswer(error);
     return { do: "cut" };
   }
 

@@ -78,7 +78,7 @@ class _Reporter:
             tokens = iter(self.command["credentials"])
             options["auth"] = lambda: {"Authorization": f"Bearer {next(tokens)}"}
         if "attempts" in self.command:
-            options["retry"] = tidewire.RetryPolicy(max_attempts=self.command["attempts"])
+            options["retry"] = tidewire.RetryPolicy(attempts=self.command["attempts"])
         return options
 
     def saved(self) -> dict[str, Any]:

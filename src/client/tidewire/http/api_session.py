@@ -8,6 +8,7 @@ regards the same faults as temporary faults of a proxy or the network, and retri
 
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar, cast
@@ -34,10 +35,9 @@ from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transp
 from tidewire.http.urls import resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
-from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
-from tidewire.protocol.request_policy import RequestPolicy
+from tidewire.protocol.request_policy import GiveUp, Interruption, RequestPolicy
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.status_table import Action, RequestKind, retry_after
 
@@ -48,9 +48,10 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Sleep function, random numbers and time limits of a client. Tests replace them."""
+    """Sleep function, clock, random numbers and time limits of a client. Tests replace them."""
 
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+    clock: Callable[[], float] = time.monotonic
     rng: random.Random = field(default_factory=random.Random)
     hello_timeout: float = HELLO_TIMEOUT
     answer_timeout: float = ANSWER_TIMEOUT
@@ -112,6 +113,7 @@ class ApiSession:
         body: bytes | None = None,
         job_id: str | None = None,
         since: float | None = None,
+        policy: RequestPolicy | None = None,
     ) -> Response:
         """Make a request, with retries where they are safe and useful, and return the successful response.
 
@@ -125,13 +127,14 @@ class ApiSession:
             body: JSON body.
             job_id: Id of the job, for error messages.
             since: Time at which the timeout starts, on the event loop's clock. None: now.
+            policy: Counters to continue, if the request belongs to another call or to a stream. None: new counters.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
             TotalTimeoutError: The timeout of the options passed.
         """
         request = _Request(method, url, kind, headers, body, job_id)
-        return cast("Response", await self._bounded(request, options, since))
+        return cast("Response", await self._bounded(request, options, since, policy))
 
     async def submit(
         self,
@@ -164,23 +167,29 @@ class ApiSession:
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
         return await self._bounded(request, options, since)
 
+    def policy(self, options: Options) -> RequestPolicy:
+        """Create the counters of one call or one stream."""
+        return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
+
     async def _bounded(
-        self, request: "_Request", options: Options, since: float | None
+        self, request: "_Request", options: Options, since: float | None, policy: RequestPolicy | None = None
     ) -> Response | Connection:
+        policy = policy or self.policy(options)
         if options.timeout is None:
-            return await self._request(request, options)
+            return await self._request(request, options, policy)
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
-            return await self._request(request, options)
+            return await self._request(request, options, policy)
         what = f"the timeout of {options.timeout:g} s passed"
         advice = MAY_RUN if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
-    async def _request(self, request: "_Request", options: Options) -> Response | Connection:
-        backoff = Backoff(options.retry, self.timing.rng)
-        policy = RequestPolicy(request.kind, backoff, is_get=request.method == "GET")
+    async def _request(
+        self, request: "_Request", options: Options, policy: RequestPolicy
+    ) -> Response | Connection:
+        policy.begin()
         while True:
-            at_least: float | None = None
+            asked: float | None = None
             try:
                 response = await self._attempt(request, options)
             except (TransportError, NotATidewireServerError) as error:
@@ -193,7 +202,7 @@ class ApiSession:
                 if fatal:
                     await self.raise_fault(error)
             else:
-                action = policy.action(response.status)
+                action = policy.action(response.status, request.kind, is_get=request.method == "GET")
                 if action is Action.USE or isinstance(response, Connection):
                     return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
@@ -213,12 +222,16 @@ class ApiSession:
                 if unknown and not await self._can_retry_submit(options):
                     fault.advice = _NOT_RETRIED
                     raise fault
-                at_least = retry_after(response.headers.get("retry-after"))
-            pause = policy.wait(at_least=at_least)
-            if pause is None:
+                if action is Action.WAIT:
+                    asked = retry_after(response.headers.get("retry-after"))
+            pause = policy.retry(Interruption.BUSY, asked=asked or 0.0)
+            if isinstance(pause, GiveUp):
+                fault.what = f"{fault.what.rstrip('.')} (gave up: {pause.why})"
+                fault.retryable = True
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
+            policy.begin()
 
     async def _attempt(self, request: "_Request", options: Options) -> Response | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing

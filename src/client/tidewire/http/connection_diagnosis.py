@@ -24,7 +24,9 @@ def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
     """Return the kind of fault in `FAULT_TABLE` that corresponds to an error of the transport."""
     if isinstance(error, NotATidewireServerError):
         return RequestFault.NOT_TIDEWIRE
-    return RequestFault.TIMEOUT if isinstance(error, TimeoutError) else RequestFault.NO_CONNECTION
+    if isinstance(error, TimeoutError):
+        return RequestFault.TIMEOUT if error.sent else RequestFault.CONNECT_TIMEOUT
+    return RequestFault.LOST if error.sent else RequestFault.UNREACHABLE
 
 
 async def sniff(host: str, port: int) -> bytes:

@@ -82,7 +82,7 @@ class JobStream:
         self._waited_for_hello = self._silence = 0.0
         """Time in seconds that reads on this connection have waited for the `hello` event, and time that they have
         waited since the last byte."""
-        self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
+        self._policy = follower.policy
         self._stream_url: str | None = None
         """URL of the last response with an event stream. Relative links in the events are resolved against this URL."""
         self._last_fault: TidewireError | None = None
@@ -199,7 +199,7 @@ class JobStream:
         except SilenceTimeoutError as error:
             if not greeted:
                 error.what = "the server sent no hello event in time"
-            return self._cut(error, spent=allowed)
+            return self._cut(error, silence=allowed if greeted else 0.0)
         except TransportError as error:
             return self._cut(error)
         finally:
@@ -218,12 +218,12 @@ class JobStream:
             self._events.extend(error.events)
             self._oversized = str(error)
         if decoder.retry_ms is not None:
-            follower.backoff.retry = decoder.retry_ms / 1000
+            self._policy.delay = decoder.retry_ms / 1000
         return None
 
-    def _cut(self, fault: TidewireError, *, spent: float = 0.0) -> Outcome:
+    def _cut(self, fault: TidewireError, *, silence: float = 0.0) -> Outcome:
         self._last_fault = fault
-        return self.follower.lost(fault.what, spent=spent)
+        return self.follower.lost(fault.what, silence=silence)
 
     async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
@@ -280,7 +280,9 @@ class JobStream:
                 connection = await watched(self._session.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._handle_fault(error)
-            what = policy.action(connection.status, has_cursor=bool(cursor), usable=_is_stream(connection))
+            what = policy.action(
+                connection.status, RequestKind.STREAM, has_cursor=bool(cursor), usable=_is_stream(connection)
+            )
             if what is Action.USE:
                 log.debug("%s: connected, after %s", self._label, cursor or "nothing")
                 self._connect(connection, cursor, url)
@@ -317,17 +319,15 @@ class JobStream:
         self._connection = connection
         self._stream_url = url
         self._session.contacted = True
-        self._policy.connected()
         limit = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
         self._waited_for_hello = self._silence = 0.0
 
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
-        contacted = self._session.contacted
-        if self._policy.fault(fault_of(error), contacted=contacted) is Action.FATAL:
+        if self._policy.fault(fault_of(error), contacted=self._session.contacted) is Action.FATAL:
             error.placed(job_id=self.follower.job_id)
             await self._session.raise_fault(error)
-        return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
+        return self._cut(error)
 
     async def _handle_response(self, what: Action, response: Response) -> Outcome:
         """Handle a response that is not an event stream."""
@@ -337,12 +337,12 @@ class JobStream:
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
-                return self.follower.read_job(await self.read_job())
+                return self.follower.read_job(await self.read_job(self._policy))
             case Action.RESYNC:
                 return self.follower.malformed(refused.what)
             case Action.WAIT:
-                return self.follower.lost(
-                    refused.what, at_least=retry_after(response.headers.get("retry-after")) or 0.0
+                return self.follower.busy(
+                    refused.what, asked=retry_after(response.headers.get("retry-after"))
                 )
             case Action.CUT:
                 if response.status == HTTPStatus.OK and not self._session.contacted:
@@ -355,10 +355,16 @@ class JobStream:
                     refused.advice = _FORGOTTEN
                 raise refused
 
-    async def read_job(self) -> JobResource:
-        """Request the job, including its state, with GET."""
+    async def read_job(self, policy: RequestPolicy | None = None) -> JobResource:
+        """Request the job, including its state, with GET.
+
+        Args:
+            policy: Counters of the stream, if the stream reads the job. None: the read has its own counters.
+        """
         job_id = self.follower.job_id
-        response = await self._session.request("GET", self.job_url, self._options, job_id=job_id)
+        response = await self._session.request(
+            "GET", self.job_url, self._options, job_id=job_id, policy=policy
+        )
         job = self._session.read(JobResource, response, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
             raise ProtocolError(
@@ -392,7 +398,7 @@ class JobStream:
             case FatalKind.EXHAUSTED:
                 # Reset the retry counters, so that a caller that tries again after this error has all attempts
                 # available.
-                self.follower.backoff.progress()
+                self._policy.progress()
                 return _exhausted(fatal.why, self._last_fault, where)
             case _:
                 return ProtocolError(fatal.why, where=where)
