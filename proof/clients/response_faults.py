@@ -14,7 +14,7 @@ from proof.reimplementations.plain_state import Decoder
 class Ignores204(FaultyClient):
     scenario, kind = "204-and-the-job-runs", "value"
 
-    def read_job(self):
+    def read_job(self, **_):
         raise EndError("succeeded", value=self.last())
 
 
@@ -163,6 +163,28 @@ class RetriesSubmitWithoutKeyAfter504(FaultyClient):
     def refuse(self, response):
         if response.status != 504:
             super().refuse(response)
+
+
+class GivesUpWhenDiscoveryFails(FaultyClient):
+    scenario, kind = "submit-lost-in-a-restart", "end"
+
+    def on_failed_discovery(self, cut):
+        raise EndError("connection_error", detail=str(cut))
+
+
+class RetriesSubmitWhenDiscoveryFails(FaultyClient):
+    """Take a failed read of discovery for the permission to repeat the submit."""
+
+    scenario, kind, breaks = "submit-lost-without-a-key-in-a-restart", "count", "TW-JOB-037"
+
+    def may_repeat(self):
+        try:
+            return super().may_repeat()
+        except CutError:
+            return True
+
+    def on_failed_discovery(self, cut):
+        raise cut
 
 
 class RetriesSubmitWithAnotherKey(FaultyClient):

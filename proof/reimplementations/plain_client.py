@@ -104,6 +104,8 @@ class PlainClient(PlainRequests):
         self.cursor: str | None = None
         self.delivered: dict[int, Any] = {}
         self.failures = self.resyncs = self.applied = 0
+        self.silent = 0
+        self.got_hello = self.delivered_nothing = False
         self.retry, self.heartbeat = 1.0, 15.0
         self.batch = "inputs" in self.command
 
@@ -136,16 +138,22 @@ class PlainClient(PlainRequests):
     def follow(self, opened: Response | None) -> dict[str, Any]:
         while True:
             try:
+                if self.is_held_back():
+                    return self.read_job(instead=True)
                 response, opened = opened or self.open(), None
                 try:
                     return self.read(response)
                 finally:
                     self.close_response(response)
             except CutError as cut:
+                self.silent += str(cut).startswith("TimeoutError") and self.delivered_nothing
                 self.fail(cut)
             except MalformedError as breach:
                 self.resync(breach)
                 self.fail(CutError(str(breach)))
+
+    def is_held_back(self) -> bool:
+        return self.silent >= 2
 
     def close_response(self, response: Response) -> None:
         response.close()
@@ -159,6 +167,7 @@ class PlainClient(PlainRequests):
             raise EndError("unsupported" if unknown else "protocol_error", detail=str(breach))
 
     def open(self) -> Response:
+        self.delivered_nothing = True
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if cursor := self.cursor_to_send():
             headers["Last-Event-ID"] = cursor
@@ -214,7 +223,7 @@ class PlainClient(PlainRequests):
     def at_eof(self) -> None:
         raise CutError("the body ended before done")
 
-    def read_job(self) -> dict[str, Any]:
+    def read_job(self, *, instead: bool = False) -> dict[str, Any]:
         response = self.request("GET", f"{self.base}/v1/jobs/{self.job}")
         job = response.json()
         response.close()
@@ -225,6 +234,13 @@ class PlainClient(PlainRequests):
             raise CutError("the read of the job failed", min_wait=wait, counts=not wait)
         if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
             raise EndError("protocol_error", detail="the response is not a job")
+        if job.get("done") is None and instead:
+            self.failures = 0
+            if self.cursor is None or id_key(job["cursor"]) > id_key(self.cursor):
+                silent = self.silent
+                self.advance(self.state_type(job["state"], job["columns"]), job["cursor"])
+                self.silent = silent
+            raise CutError("the job is still running")
         if job.get("done") is None:
             self.cursor = None
             raise CutError("204, but the job is still running")
@@ -359,7 +375,8 @@ class PlainClient(PlainRequests):
     def advance(self, state: State, name: str, *, forward: bool = True) -> None:
         if forward and (self.cursor is None or id_key(name) > id_key(self.cursor)):
             self.progress, self.failures = True, 0
-        self.opening = False
+        self.opening = self.delivered_nothing = False
+        self.silent = 0
         self.pings = 0
         self.applied += 1
         if self.applied >= 256:

@@ -59,7 +59,10 @@ def faults() -> str:
     """Return a Markdown table of the request faults and their docstrings."""
     import tidewire.protocol.request_policy as module
 
-    rows = ["| fault | at first contact | at first contact, submit | later |", "|---|---|---|---|"]
+    rows = [
+        "| fault | at first contact | at first contact, after a submit in doubt | later |",
+        "|---|---|---|---|",
+    ]
     meanings = dict(
         re.findall(r' = "(\w+)"\n    """(.*?)"""', inspect.getsource(module.RequestFault), re.DOTALL)
     )

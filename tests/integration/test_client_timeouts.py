@@ -97,7 +97,7 @@ async def test_queue_timeout_must_be_positive():
 
 
 async def test_silence_raises_silence_timeout_after_its_attempts():
-    timing, waits = hurried()
+    timing, waits = hurried(answer_timeout=0.1)
     policy = RetryPolicy(attempts=3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
         async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
@@ -110,7 +110,7 @@ async def test_silence_raises_silence_timeout_after_its_attempts():
 
 
 async def test_silence_counts_toward_the_patience_of_the_policy():
-    timing, waits = hurried()
+    timing, waits = hurried(answer_timeout=0.1)
     policy = RetryPolicy(patience=0.3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
         async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:

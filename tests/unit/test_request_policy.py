@@ -163,6 +163,19 @@ def test_reconnects_of_a_thousand_clients_are_spread_out(interruption, least, wi
     assert max(fifth) - min(fifth) > 12
 
 
+def test_reads_in_place_of_a_stream_slow_down_until_the_state_changes():
+    one = policy(max_delay=5)
+    assert [one.after_read(changed=False) for _ in range(4)] == [2, 4, 5, 5]
+    assert one.after_read(changed=True) == 1
+
+
+def test_a_read_in_place_of_a_stream_restores_patience_and_attempts():
+    one = policy(patience=2, attempts=2)
+    one.retry()
+    one.after_read(changed=False)
+    assert one.retry() == 1
+
+
 # ---- limits ------------------------------------------------------------------------------------------------------
 
 
@@ -270,6 +283,24 @@ def test_lost_response_to_the_first_submit_is_retried_within_the_policy(fault):
     one = policy()
     assert {one.fault(fault, contacted=False, is_submit=True) for _ in range(10)} == {Action.CUT}
     assert one.retry() == 1
+
+
+@pytest.mark.parametrize("fault", [RequestFault.UNREACHABLE, RequestFault.CONNECT_TIMEOUT])
+def test_a_server_that_may_be_restarting_is_retried_within_the_policy(fault):
+    one = policy()
+    one.fault(RequestFault.LOST, contacted=False, is_submit=True)
+    assert {one.fault(fault, contacted=False) for _ in range(10)} == {Action.CUT}
+
+
+def test_only_a_submit_without_a_refusal_is_in_doubt():
+    one = policy()
+    one.fault(RequestFault.UNREACHABLE, contacted=True, is_submit=True)
+    one.fault(RequestFault.LOST, contacted=True)
+    one.action(500, RequestKind.SUBMIT, is_refusal=True)
+    one.action(503, RequestKind.SUBMIT)
+    assert not one.in_doubt
+    one.action(502, RequestKind.SUBMIT)
+    assert one.in_doubt
 
 
 @pytest.mark.parametrize("is_submit", [False, True])

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import InvalidInputError, ItemFailedError, TotalTimeoutError, Where
 from tidewire.hooks import Hooks
-from tidewire.http.api_session import MAY_RUN, ApiSession, Timing
+from tidewire.http.api_session import ApiSession, Timing, may_run
 from tidewire.http.auth_refresh import Auth
 from tidewire.http.proxy_and_tls_checks import check_proxy, check_verify
 from tidewire.http.transport import Transport
@@ -338,7 +338,7 @@ class AsyncClient:
         raise TotalTimeoutError(
             f"{passed} passed before the server accepted the job",
             where=Where("POST", self.url),
-            advice=MAY_RUN,
+            advice=may_run(idempotency_key),
         )
 
     @overload

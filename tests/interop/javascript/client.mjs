@@ -16,6 +16,7 @@ const STATUS_LINE_MS = 10_000; // TW-CLI-011
 const HELLO_MS = 10_000;
 const HEARTBEAT_MS = 15_000; // before hello has told another
 const SILENT_HEARTBEATS = 2.5;
+const SILENT_CONNECTIONS = 2; // TW-CLI-059
 const MAX_REDIRECTS = 5;
 const ANSWER_MS = 30_000;
 const MAX_EVENT_BYTES = 32 * 1024 * 1024; // twice the default of max_state_bytes, for escapes
@@ -197,6 +198,8 @@ export class Job {
   #follower;
   #streamUrl;
   #start;
+  #silentConnections = 0;
+  #delivered = false;
 
   constructor(client, id, { url = null, checkpoint = null, start = null } = {}) {
     this.id = id;
@@ -267,9 +270,11 @@ export class Job {
     while (follower.done === null) {
       let ending;
       try {
-        ending = yield* this.#connection(patience);
+        const heldBack = this.#silentConnections >= SILENT_CONNECTIONS;
+        ending = yield* heldBack ? this.#readInstead(patience) : this.#connection(patience);
       } catch (error) {
         if (!(error instanceof NetworkError)) throw this.#withCheckpoint(error);
+        if (error.silent && !this.#delivered) this.#silentConnections += 1;
         ending = { do: "cut" };
       }
       if (follower.done !== null) return;
@@ -285,9 +290,18 @@ export class Job {
     }
   }
 
+  /** TW-CLI-059: the stream delivers nothing, so the job is read in its place. */
+  async *#readInstead(patience) {
+    const action = this.#follower.polled(await this.#client.read(this.url, "job"));
+    patience.progress();
+    if (action) yield this.#handed(action.update);
+    return action ?? { do: "cut" };
+  }
+
   async *#connection(patience) {
     const follower = this.#follower;
     follower.opened();
+    this.#delivered = false;
     this.connections += 1;
     const cursor = follower.id === null ? {} : { "last-event-id": follower.id.text };
     const headers = { accept: "text/event-stream", "cache-control": "no-store", ...cursor };
@@ -328,6 +342,8 @@ export class Job {
           silenceMs = action.heartbeatMs * SILENT_HEARTBEATS;
           this.#streamUrl = new URL(action.events, answer.url).href;
         } else if (action.do === "update" || action.do === "done") {
+          this.#delivered = true;
+          this.#silentConnections = 0;
           if (action.do === "done") answer.close();
           yield this.#handed(action.update);
           if (action.do === "done") return action;

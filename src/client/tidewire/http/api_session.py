@@ -37,7 +37,13 @@ from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
-from tidewire.protocol.request_policy import GiveUp, Interruption, RequestPolicy
+from tidewire.protocol.request_policy import (
+    FIRST_ATTEMPTS,
+    GiveUp,
+    Interruption,
+    RequestFault,
+    RequestPolicy,
+)
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.status_table import Action, RequestKind, retry_after
 
@@ -72,6 +78,11 @@ class _Request:
     """Whether a request to submit a job asks for the job's event stream as its response."""
     credentials: Mapping[str, str] | None = None
     """The credentials sent with the last attempt."""
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key of a submit."""
+        return None if self.headers is None else self.headers.get("Idempotency-Key")
 
 
 class ApiSession:
@@ -180,29 +191,38 @@ class ApiSession:
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
             return await self._request(request, options, policy)
         what = f"the timeout of {options.timeout:g} s passed"
-        advice = MAY_RUN if request.kind is RequestKind.SUBMIT else None
+        advice = may_run(request.key) if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
     async def _request(
         self, request: "_Request", options: Options, policy: RequestPolicy
     ) -> Response | Connection:
+        is_submit = request.kind is RequestKind.SUBMIT
         policy.begin()
         while True:
             asked: float | None = None
+            unknown = False
             try:
                 response = await self._attempt(request, options)
             except (TransportError, NotATidewireServerError) as error:
                 fault: TidewireError = error
-                fatal = policy.fault(fault_of(error), contacted=self.contacted) is Action.FATAL
-                sent = isinstance(error, TransportError) and error.sent
-                if not fatal and request.kind is RequestKind.SUBMIT and sent:
-                    fatal = not await self._can_retry_submit(options)
-                    error.advice = _NOT_RETRIED if fatal else error.advice
-                if fatal:
+                found = fault_of(error)
+                if policy.fault(found, contacted=self.contacted, is_submit=is_submit) is Action.FATAL:
                     await self.raise_fault(error)
+                if policy.failures + 1 == FIRST_ATTEMPTS:
+                    await self.check_http(error)
+                unknown = is_submit and isinstance(error, TransportError) and error.sent
+                # A proxy may hold an event stream back until it ends. The repetition asks for the job as JSON.
+                request.stream = request.stream and found is not RequestFault.TIMEOUT
             else:
-                action = policy.action(response.status, request.kind, is_get=request.method == "GET")
+                problem = status_errors.problem_in(response) if isinstance(response, Response) else None
+                action = policy.action(
+                    response.status,
+                    request.kind,
+                    is_get=request.method == "GET",
+                    is_refusal=problem is not None,
+                )
                 if action is Action.USE or isinstance(response, Connection):
                     return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
@@ -218,20 +238,46 @@ class ApiSession:
                     continue
                 # A response with a status 5xx and without problem details comes from a gateway. The server behind the
                 # gateway may have started the job. [TW-JOB-037]
-                unknown = request.kind is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
-                if unknown and not await self._can_retry_submit(options):
-                    fault.advice = _NOT_RETRIED
-                    raise fault
+                unknown = is_submit and action is Action.CUT and problem is None
                 if action is Action.WAIT:
                     asked = retry_after(response.headers.get("retry-after"))
             pause = policy.retry(Interruption.BUSY, asked=asked or 0.0)
             if isinstance(pause, GiveUp):
                 fault.what = f"{fault.what.rstrip('.')} (gave up: {pause.why})"
                 fault.retryable = True
+                if is_submit and policy.in_doubt:
+                    fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
+            if unknown:
+                await self._check_keys(request, options, policy, fault)
             policy.begin()
+
+    async def _check_keys(
+        self, request: "_Request", options: Options, policy: RequestPolicy, fault: TidewireError
+    ) -> None:
+        """Check that the client may repeat a submit whose response was lost.
+
+        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials. The
+        client therefore reads discovery, and repeats this read within the policy of the submit. [TW-JOB-037]
+
+        Raises:
+            TidewireError: The fault, if the server does not keep the keys, or if the client could not find out.
+        """
+        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
+            return
+        try:
+            discovery = await self.discover(options, policy=policy)
+        except (NotATidewireServerError, UnsupportedProtocolError):
+            raise
+        except TidewireError as error:
+            fault.advice = f"{may_run(request.key)} {_KEYS_UNKNOWN}"
+            fault.retryable = True
+            raise fault from error
+        if "idempotency" not in discovery.capabilities:
+            fault.advice = _NOT_RETRIED
+            raise fault
 
     async def _attempt(self, request: "_Request", options: Options) -> Response | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing
@@ -336,20 +382,30 @@ class ApiSession:
             NotATidewireServerError: The client is at first contact, and the server does not speak HTTP.
             TidewireError: The fault, in all other cases.
         """
+        await self.check_http(error)
+        raise error
+
+    async def check_http(self, error: TransportError | NotATidewireServerError) -> None:
+        """At first contact, check whether the server that sent no usable response speaks HTTP.
+
+        Raises:
+            NotATidewireServerError: The server does not speak HTTP.
+        """
         if isinstance(error, TransportError) and error.sent and not self.contacted:
             said = await self.transport.sniff(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:
                 _, host, port = origin(self.base)
                 instead = f"it sent {said.decode('utf-8', 'replace')!r}"
                 raise not_http(f"{host}:{port}", instead, error.where) from error
-        raise error
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 
-    async def discover(self, options: Options, since: float | None = None) -> Discovery:
+    async def discover(
+        self, options: Options, since: float | None = None, policy: RequestPolicy | None = None
+    ) -> Discovery:
         """Return the discovery document. The client requests it once and caches it."""
         if self._discovery is None:
-            response = await self.request("GET", self.base + API_ROOT, options, since=since)
+            response = await self.request("GET", self.base + API_ROOT, options, since=since, policy=policy)
             discovery = self.read(Discovery, response, what="discovery")
             if discovery.protocol != PROTOCOL:
                 what = f"the server speaks {discovery.protocol!r}, but this client speaks {PROTOCOL!r}"
@@ -372,26 +428,22 @@ class ApiSession:
     def job_url(self, job_id: str) -> str:
         return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
 
-    async def _can_retry_submit(self, options: Options) -> bool:
-        """Whether the client may retry a request to submit a job after the response was lost.
 
-        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials.
-        """
-        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
-            return True
-        try:
-            return "idempotency" in (await self.discover(options)).capabilities
-        except NotATidewireServerError:
-            raise
-        except TidewireError:
-            return False
-
-
-MAY_RUN: Final = "The job may or may not have started. Submit again with the same idempotency_key, or look for it in client.jobs()."
-_NOT_RETRIED = (
+_KEYS_UNKNOWN: Final = "The client did not retry, because it could not read whether the server keeps the keys of requests without credentials."
+_NOT_RETRIED: Final = (
     "The job may or may not have started. The client did not retry, because this server does not keep the idempotency "
     "keys of requests without credentials. Look for the job in client.jobs(), if the server can list jobs."
 )
+
+
+def may_run(key: str | None) -> str:
+    """Return the advice for a submit whose outcome is unknown.
+
+    Args:
+        key: The idempotency key of the submit; None if it is not known.
+    """
+    same = "the same idempotency_key" if key is None else f"idempotency_key={key!r}"
+    return f"The job may or may not have started. Submit again with {same}, or look for it in client.jobs()."
 
 
 def _names_credentials(headers: Mapping[str, str]) -> bool:

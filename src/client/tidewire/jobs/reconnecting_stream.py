@@ -51,6 +51,12 @@ LEAST_EVENT_BYTES: Final = 2**20
 """Smallest value of the limit for the size of an event, in bytes. The limit is `max_state_bytes` if that is larger.
 [TW-FRM-078]"""
 
+SILENT_CONNECTIONS: Final = 2
+"""Number of connections in a row that end in silence without a logged event, after which the client reads the job instead
+of its stream. [TW-CLI-059]"""
+READS_PER_STREAM: Final = 8
+"""Number of reads of the job after which the client requests the stream again."""
+
 log: Final = logging.getLogger("tidewire")
 
 
@@ -86,6 +92,10 @@ class JobStream:
         self._stream_url: str | None = None
         """URL of the last response with an event stream. Relative links in the events are resolved against this URL."""
         self._last_fault: TidewireError | None = None
+        self._silent_connections = 0
+        """Number of connections in a row that ended in silence without a logged event."""
+        self._reads = 0
+        """Number of reads of the job since the last request for the stream."""
 
     @property
     def ended(self) -> bool:
@@ -145,6 +155,8 @@ class JobStream:
                 log.debug("%s: %s", self._label, outcome.why)
             else:
                 self._pending = outcome  # type: ignore[assignment]
+        if outcomes:
+            self._silent_connections = 0
         return outcomes
 
     async def adopt_response(self, connection: Connection) -> None:
@@ -183,6 +195,8 @@ class JobStream:
             return self.follower.oversized(why)
         connection = self._connection
         if connection is None:
+            if self._silent_connections >= SILENT_CONNECTIONS and self._reads < READS_PER_STREAM:
+                return await self._poll()
             return await self._open()
         return await self._read(connection)
 
@@ -223,10 +237,15 @@ class JobStream:
 
     def _cut(self, fault: TidewireError, *, silence: float = 0.0) -> Outcome:
         self._last_fault = fault
+        if isinstance(fault, SilenceTimeoutError) and self.follower.delivered_nothing:
+            self._silent_connections += 1
         return self.follower.lost(fault.what, silence=silence)
 
     async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
+        if reconnect.cause is Cause.POLL:
+            await self._session.timing.sleep(reconnect.wait)
+            return
         level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(
             reconnect.cause, logging.INFO
         )
@@ -255,11 +274,29 @@ class JobStream:
             event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
             await tell(self._session.hooks.on_end, event)
 
+    # ---- polling -----------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> Outcome:
+        """Read the job in place of its stream, which delivers nothing. A proxy may hold the stream back."""
+        if self._reads == 0 and self._silent_connections == SILENT_CONNECTIONS:
+            log.warning(
+                "%s: the stream delivers nothing, possibly because a proxy buffers it; reading the job repeatedly instead",
+                self._label,
+            )
+        self._reads += 1
+        outcome = self.follower.poll(await self.read_job(self._policy))
+        if self.ended or not isinstance(outcome, Applied | Ignored):
+            return outcome
+        wait = self._policy.after_read(changed=isinstance(outcome, Applied))
+        self._pending = Reconnect(wait, Cause.POLL, "the stream delivers nothing")
+        return outcome if isinstance(outcome, Applied) else self._pending
+
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
         """Request the event stream after the current cursor, and handle the response as the request policy decides."""
         follower, policy = self.follower, self._policy
+        self._reads = 0
         follower.connected()
         policy.begin()
         cursor = "" if follower.cursor is None else str(follower.cursor)

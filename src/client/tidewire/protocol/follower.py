@@ -29,6 +29,8 @@ diff or `done`. This table shows the outcome of each event:
   an unknown event without a new id                         | Ignored
   the connection ends, is reset or is silent, or `hello`    | Reconnect(CUT) with the cursor, even if the server closed
     does not arrive: the caller calls `lost`                |   the connection properly
+  the stream delivers nothing: the caller reads the job     | Applied if its state is newer, otherwise Ignored
+    and calls `poll`                                        |
   the response is 204: the caller reads the job and         | Applied with `done` if the job has ended, otherwise
     calls `read_job`                                        |   Reconnect(CUT) without a cursor
 
@@ -181,6 +183,11 @@ class Follower:
         """Whether the event `hello` has already arrived on the current connection."""
         return self._connection.hello
 
+    @property
+    def delivered_nothing(self) -> bool:
+        """Whether the current connection has not delivered a logged event yet."""
+        return self._connection.opening
+
     # ---- events and losses -----------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> Outcome:
@@ -243,6 +250,20 @@ class Follower:
             self.cursor = None
             return self._reconnect(Cause.CUT, "204 for a job that still runs")
         return self.adopt(job)
+
+    def poll(self, job: JobResource) -> Outcome:
+        """Report a job that the caller has requested with GET in place of its stream, which delivers nothing.
+
+        A state that is not newer than the state of this follower is ignored.
+        """
+        self.connected()
+        try:
+            is_new = self.cursor is None or Cursor.parse(job.cursor) > self.cursor
+        except CursorError as error:
+            return self._resync(f"the job that was read: {error}")
+        return (
+            self.adopt(job) if is_new or job.done is not None else Ignored(f"no event after {self._place()}")
+        )
 
     def adopt(self, job: JobResource) -> Outcome:
         """Replace the state of this follower by the state of a job that the caller has requested with GET, in the same

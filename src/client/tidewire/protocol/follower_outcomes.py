@@ -23,6 +23,8 @@ class Cause(Enum):
     RESYNC = "resync"
     GOAWAY = "goaway"
     BUSY = "busy"
+    POLL = "poll"
+    """The stream delivers nothing, and the client reads the job repeatedly."""
 
 
 class FatalKind(Enum):

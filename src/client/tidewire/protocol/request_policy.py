@@ -59,20 +59,20 @@ class RequestFault(Enum):
 
 
 class FaultRow(NamedTuple):
-    """The actions for one kind of fault: for a stream or read at first contact, for a submit at first contact, and for
-    any request after first contact.
+    """The actions for one kind of fault: at first contact, at first contact if a submit may have been received, and after
+    first contact.
     """
 
     first_contact: Action
-    first_submit: Action
+    in_doubt: Action
     later: Action
 
 
 FAULT_TABLE: Final = MappingProxyType(
     {
-        RequestFault.UNREACHABLE: FaultRow(Action.FIRST_CONTACT, Action.FIRST_CONTACT, Action.CUT),
-        RequestFault.CONNECT_TIMEOUT: FaultRow(Action.FATAL, Action.FATAL, Action.CUT),
-        # The server may have started the job, so the client must not give up on the submit too early.
+        # If a submit may have been received, a server was there a moment ago, and may be restarting.
+        RequestFault.UNREACHABLE: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
+        RequestFault.CONNECT_TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
         RequestFault.LOST: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
         # At first contact, a server that accepts connections but sends nothing usually speaks another protocol.
         RequestFault.TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
@@ -130,6 +130,7 @@ class RequestPolicy:
         failures: Number of failures in a row, without progress in between.
         spent: Time in seconds that counts toward the patience of the retry policy.
         redirects: Number of redirects that the server has sent in response to the current request.
+        in_doubt: Whether a submit may have been received, although it has no usable response.
     """
 
     def __init__(
@@ -143,10 +144,12 @@ class RequestPolicy:
         self.failures: int = 0
         self.spent: float = 0.0
         self.redirects: int = 0
+        self.in_doubt: bool = False
         self._limits: RetryPolicy = limits or RetryPolicy()
         self._clock = clock
         self._rng = rng or random.Random()
         self._refreshed = False
+        self._unchanged_reads = 0
         self._at_first_contact = False
         """Whether the next wait is one of the short waits of first contact."""
         self._began: float | None = None
@@ -183,6 +186,7 @@ class RequestPolicy:
         is_get: bool = True,
         has_cursor: bool = False,
         usable: bool = True,
+        is_refusal: bool = False,
     ) -> Action:
         """Decide the action after a response.
 
@@ -192,6 +196,7 @@ class RequestPolicy:
             is_get: Whether the request is a GET.
             has_cursor: Whether the request for a stream had a cursor.
             usable: Whether the body of a successful response has the requested content type. If not, the action is CUT.
+            is_refusal: Whether the response is a problem. It then comes from the server, which has refused the request.
         """
         self._at_first_contact = False
         found = action_for(status, kind, has_cursor=has_cursor)
@@ -204,6 +209,9 @@ class RequestPolicy:
                 return found if is_get and self.redirects <= MAX_REDIRECTS else Action.FATAL
             case Action.USE if not usable:
                 return Action.CUT
+            case Action.CUT if kind is RequestKind.SUBMIT and not is_refusal:
+                self.in_doubt = True
+                return found
             case _:
                 return found
 
@@ -213,10 +221,12 @@ class RequestPolicy:
         Args:
             fault: The fault.
             contacted: Whether an earlier response proved that the server is a Tidewire server.
-            is_submit: Whether the request submits a job, or decides whether a submit may be repeated.
+            is_submit: Whether the request submits a job.
         """
+        if is_submit and fault in {RequestFault.LOST, RequestFault.TIMEOUT}:
+            self.in_doubt = True
         row = FAULT_TABLE[fault]
-        found = row.later if contacted else row.first_submit if is_submit else row.first_contact
+        found = row.later if contacted else row.in_doubt if self.in_doubt else row.first_contact
         self._at_first_contact = found is Action.FIRST_CONTACT
         if found is not Action.FIRST_CONTACT:
             return found
@@ -261,6 +271,23 @@ class RequestPolicy:
             return left
         self.spent += wait
         return wait
+
+    def after_read(self, *, changed: bool) -> float:
+        """Count a successful read of a job whose stream delivers nothing, and return the time to wait before the next
+        read, in seconds.
+
+        The server answers, so neither the failures before this read nor the wait after it use up the patience.
+
+        Args:
+            changed: Whether the read returned a new state.
+        """
+        limits = self._limits
+        self.progress()
+        self._unchanged_reads = 0 if changed else self._unchanged_reads + 1
+        wait = min(
+            limits.max_delay, max(limits.min_delay, DEFAULT_DELAY) * 2.0 ** min(self._unchanged_reads, 40)
+        )
+        return wait * self._rng.uniform(1 - limits.jitter, 1 + limits.jitter)
 
     def _backoff(self) -> float:
         limits, doublings = self._limits, 2.0 ** min(self.failures - 1, 40)
