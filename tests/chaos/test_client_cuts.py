@@ -165,11 +165,11 @@ async def test_long_jobs_cut_at_random_bytes_are_read_completely(url):
 
     repeats = []
     patient = RetryPolicy(max_delay=0.1)
-    soon = Timing(hello_timeout=0.5, answer_timeout=0.5)
+    soon = Timing(hello_timeout=0.5)
     with FaultProxy(address(url), cut_plan) as proxy:
         async with (
             AsyncClient(url) as direct_client,
-            with_timing(AsyncClient(proxy.url, retry=patient), soon) as client,
+            with_timing(AsyncClient(proxy.url, retry=patient, answer_timeout=0.5), soon) as client,
             anyio.create_task_group() as tasks,
         ):
             for _ in range(3):

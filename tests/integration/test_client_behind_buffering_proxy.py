@@ -32,7 +32,9 @@ TEXT = "/items/0/value"
 FINAL = [{"status": "succeeded", "value": "Hello"}]
 ENDED = job(state("Hello", status="succeeded"), cursor="1-6", columns=[TEXT], ended=ending(FINAL))
 CREATED = answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
-KEYS = discovery("count", capabilities=["idempotency"])
+KEYS = answer(200, discovery("count", capabilities=["idempotency"]))
+SOON = {"connect_timeout": 0.1, "answer_timeout": 0.1}
+"""Options of a client that does not wait long for a response."""
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -44,7 +46,7 @@ def running(text, cursor):
     return job(state(text, status="running"), cursor=cursor, columns=[TEXT])
 
 
-def by_kind(*, submits=(), streams=(), reads=(), discoveries=(answer(200, KEYS),)):
+def by_kind(*, submits=(), streams=(), reads=(), discoveries=(KEYS,)):
     """Script with the responses to each kind of request, in order; the last one of each kind repeats."""
     left = {"submits": [*submits], "streams": [*streams], "reads": [*reads], "discoveries": [*discoveries]}
 
@@ -69,7 +71,7 @@ def posts_of(server):
 
 
 def silent_soon():
-    return hurried(hello_timeout=0.1, answer_timeout=0.1)
+    return hurried(hello_timeout=0.1)
 
 
 # ---- streams that deliver nothing --------------------------------------------------------------------------------
@@ -82,7 +84,7 @@ async def test_a_job_behind_a_buffering_proxy_is_submitted_and_read(held, caplog
     timing, _ = silent_soon()
     script = by_kind(submits=[[HOLD], CREATED], streams=[held], reads=[answer(200, one) for one in reads])
     with ScriptedServer(script) as server, caplog.at_level(logging.WARNING, "tidewire"):
-        async with with_timing(AsyncClient(server.url, connect_timeout=0.1), timing) as client:
+        async with with_timing(AsyncClient(server.url, **SOON), timing) as client:
             started = await client.submit("count")
             assert [update.value async for update in started] == ["Hel", "Hell", "Hello"]
             assert await started.result() == "Hello"
@@ -100,8 +102,7 @@ async def test_reads_in_place_of_a_stream_slow_down_and_do_not_exhaust_the_polic
     timing, waits = silent_soon()
     retry = RetryPolicy(patience=1.5, jitter=0)
     with ScriptedServer(by_kind(streams=[[HOLD]], reads=reads)) as server:
-        async with with_timing(AsyncClient(server.url, retry=retry, connect_timeout=0.1), timing) as client:
-            await client.discover()
+        async with with_timing(AsyncClient(server.url, retry=retry, **SOON), timing) as client:
             assert await client.job("j1").result() == "Hello"
     assert waits[-6:] == [1, 2, 4, 8, 16, 30]
 
@@ -113,8 +114,7 @@ async def test_the_stream_is_requested_again_after_some_reads():
     timing, _ = silent_soon()
     script = by_kind(streams=opened, reads=[answer(200, running("Hel", "1-3"))])
     with ScriptedServer(script) as server:
-        async with with_timing(AsyncClient(server.url, connect_timeout=0.1), timing) as client:
-            await client.discover()
+        async with with_timing(AsyncClient(server.url, **SOON), timing) as client:
             updates = [update.value async for update in client.job("j1")]
         assert updates[:2] == ["Hel", "Hello"]
         paths = [request.path for request in server.requests]
@@ -125,9 +125,7 @@ async def test_the_stream_is_requested_again_after_some_reads():
 async def test_a_job_that_is_gone_ends_the_reads():
     timing, _ = silent_soon()
     with ScriptedServer(by_kind(streams=[[HOLD]], reads=[problem(404, "job_not_found")])) as server:
-        async with with_timing(AsyncClient(server.url, connect_timeout=0.1), timing) as client:
-            # The first response of the server proves that it is a Tidewire server.
-            await client.discover()
+        async with with_timing(AsyncClient(server.url, **SOON), timing) as client:
             with pytest.raises(JobNotFoundError):
                 await client.job("j1").result()
 
@@ -140,7 +138,7 @@ async def test_a_job_that_is_gone_ends_the_reads():
 async def test_the_first_submit_whose_response_is_lost_is_repeated(lost, headers):
     timing, _ = silent_soon()
     with ScriptedServer(by_kind(submits=[lost, CREATED])) as server:
-        async with with_timing(AsyncClient(server.url, headers=headers), timing) as client:
+        async with with_timing(AsyncClient(server.url, headers=headers, **SOON), timing) as client:
             assert (await client.submit("count")).id == "j1"
         paths = [request.path for request in server.requests]
     submit = "/v1/endpoints/count/jobs"
@@ -149,10 +147,12 @@ async def test_the_first_submit_whose_response_is_lost_is_repeated(lost, headers
 
 async def test_discovery_is_repeated_while_the_server_restarts():
     timing, waits = silent_soon()
-    restarting = [[CLOSE], [RESET], answer(502, b"<h1>Bad gateway"), [CLOSE], [HOLD], answer(200, KEYS)]
+    restarting = [[CLOSE], [RESET], answer(502, b"<h1>Bad gateway"), [CLOSE], [HOLD], KEYS]
     script = by_kind(submits=[[CLOSE], CREATED], discoveries=restarting)
     with ScriptedServer(script) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(jitter=0)), timing) as client:
+        async with with_timing(
+            AsyncClient(server.url, retry=RetryPolicy(jitter=0), **SOON), timing
+        ) as client:
             assert (await client.submit("count")).id == "j1"
         assert len(posts_of(server)) == 2
     # One policy counts the failures of the submit and of the reads of discovery.
@@ -162,7 +162,9 @@ async def test_discovery_is_repeated_while_the_server_restarts():
 async def test_nothing_is_claimed_about_a_server_whose_discovery_could_not_be_read():
     timing, _ = silent_soon()
     with ScriptedServer(by_kind(submits=[[CLOSE]], discoveries=[[CLOSE]])) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(attempts=5)), timing) as client:
+        async with with_timing(
+            AsyncClient(server.url, retry=RetryPolicy(attempts=5), **SOON), timing
+        ) as client:
             with pytest.raises(TransportError, match="could not read whether the server keeps") as caught:
                 await client.submit("count", idempotency_key="my-key")
         assert len(posts_of(server)) == 1
@@ -174,7 +176,9 @@ async def test_nothing_is_claimed_about_a_server_whose_discovery_could_not_be_re
 async def test_a_submit_that_stays_silent_raises_and_names_its_key():
     timing, _ = silent_soon()
     with ScriptedServer(by_kind(submits=[[HOLD]])) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(attempts=3)), timing) as client:
+        async with with_timing(
+            AsyncClient(server.url, retry=RetryPolicy(attempts=3), **SOON), timing
+        ) as client:
             with pytest.raises(SilenceTimeoutError, match="gave up: 3 failures in a row") as caught:
                 await client.submit("count", idempotency_key="my-key")
         assert len(posts_of(server)) == 3

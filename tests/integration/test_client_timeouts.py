@@ -9,7 +9,7 @@ from collections import Counter
 import anyio
 import pytest
 
-from support.client_timing import with_timing
+from support.client_timing import session_of, with_timing
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -97,10 +97,10 @@ async def test_queue_timeout_must_be_positive():
 
 
 async def test_silence_raises_silence_timeout_after_its_attempts():
-    timing, waits = hurried(answer_timeout=0.1)
+    timing, waits = hurried()
     policy = RetryPolicy(attempts=3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
-        async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=policy, answer_timeout=0.1), timing) as client:
             with pytest.raises(
                 SilenceTimeoutError, match="3 failures in a row without progress, and attempts=3"
             ):
@@ -110,10 +110,10 @@ async def test_silence_raises_silence_timeout_after_its_attempts():
 
 
 async def test_silence_counts_toward_the_patience_of_the_policy():
-    timing, waits = hurried(answer_timeout=0.1)
+    timing, waits = hurried()
     policy = RetryPolicy(patience=0.3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
-        async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=policy, answer_timeout=0.1), timing) as client:
             with pytest.raises(SilenceTimeoutError):
                 await client.run("count")
     # Each silence lasts 0.125 s, so the third one exceeds the patience.
@@ -148,9 +148,24 @@ async def test_a_slowly_arriving_response_is_bounded_by_a_total_time():
 
     timing, _ = hurried(whole_answer_timeout=0.2)
     with ScriptedServer(script) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(attempts=1)), timing) as client:
+        async with with_timing(
+            AsyncClient(server.url, retry=RetryPolicy(attempts=1), answer_timeout=0.2), timing
+        ) as client:
             with pytest.raises(SilenceTimeoutError, match="no complete response within 0.2 s"):
                 await client.discover()
+
+
+@pytest.mark.parametrize("how", ["client", "call"])
+async def test_answer_timeout_bounds_one_attempt(how):
+    timing, waits = hurried()
+    pending = [[HOLD], [answer(200, discovery("count"))]]
+    with ScriptedServer(lambda _: iter(pending.pop(0) if len(pending) > 1 else pending[0])) as server:
+        options = {"answer_timeout": 0.1} if how == "client" else {}
+        async with with_timing(AsyncClient(server.url, **options), timing) as client:
+            session_of(client).contacted = True
+            view = client if how == "client" else client.with_options(answer_timeout=0.1)
+            assert (await view.discover()).endpoints
+    assert len(waits) == 1
 
 
 # ---- timeouts of one call ----------------------------------------------------------------------------------------

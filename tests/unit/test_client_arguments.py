@@ -18,6 +18,10 @@ EXAMPLE = "http://proxy.example:3128"
         ({"timeout": "5"}, "timeout must be a number of seconds, not '5'"),
         ({"timeout": True}, "timeout must be a number of seconds, not True"),
         ({"connect_timeout": None}, "connect_timeout must be a number of seconds, not None"),
+        ({"answer_timeout": None}, "answer_timeout must be a number of seconds, not None"),
+        ({"answer_timeout": True}, "answer_timeout must be a number of seconds, not True"),
+        ({"answer_timeout": 0}, "answer_timeout must be more than 0 seconds, not 0"),
+        ({"answer_timeout": float("inf")}, "answer_timeout must be finite"),
         ({"deadline": float("inf")}, "deadline .* leave it out"),
         ({"grace": float("inf")}, "grace .* leave it out"),
         ({"idempotency_key": "k"}, "with_options.. got an unexpected keyword argument 'idempotency_key'"),
@@ -61,6 +65,7 @@ def test_invalid_option_is_refused_by_with_options(settings, message):
         ),
         ({"verify": None}, "verify must be True, False or an ssl.SSLContext, not None"),
         ({"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "verify is a TLS context for servers"),
+        ({"answer_timeout": None}, "answer_timeout must be a number of seconds, not None"),
         ({"proxy": 5}, f"proxy must be a URL such as '{EXAMPLE}', not 5"),
     ],
 )

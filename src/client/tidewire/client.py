@@ -20,7 +20,7 @@ from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.job_starter import JobStarter
 from tidewire.jobs.map_iterator import AsyncMap
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_of
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options, check_key
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription, JobList, JobResource
@@ -58,6 +58,7 @@ class AsyncClient:
         auth: Auth | None = None,
         timeout: float | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float = ANSWER_TIMEOUT,
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
@@ -81,6 +82,9 @@ class AsyncClient:
                 loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
                 None: no limit.
             connect_timeout: Seconds that opening a connection may take.
+            answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
+                After them the client retries within `retry`. It does not apply to an open stream, where the server's
+                heartbeat does.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
@@ -97,6 +101,7 @@ class AsyncClient:
         options = Options(
             timeout=timeout,
             connect_timeout=connect_timeout,
+            answer_timeout=answer_timeout,
             queue_timeout=queue_timeout,
             retry=retry or RetryPolicy(),
             max_state_bytes=max_state_bytes,
@@ -127,6 +132,7 @@ class AsyncClient:
         *,
         timeout: float | Unset | None = UNSET,
         connect_timeout: float | Unset = UNSET,
+        answer_timeout: float | Unset = UNSET,
         queue_timeout: float | Unset | None = UNSET,
         on_disconnect: OnDisconnect | Unset = UNSET,
         grace: float | Unset | None = UNSET,
@@ -143,6 +149,9 @@ class AsyncClient:
                 loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
                 None: no limit.
             connect_timeout: Seconds that opening a connection may take.
+            answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
+                After them the client retries within `retry`. It does not apply to an open stream, where the server's
+                heartbeat does.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it

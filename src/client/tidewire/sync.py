@@ -20,7 +20,7 @@ from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
 from tidewire.http.auth_refresh import Auth
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
@@ -56,6 +56,7 @@ class Client:
         auth: Auth | None = None,
         timeout: float | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float = ANSWER_TIMEOUT,
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
@@ -79,6 +80,9 @@ class Client:
                 loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
                 None: no limit.
             connect_timeout: Seconds that opening a connection may take.
+            answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
+                After them the client retries within `retry`. It does not apply to an open stream, where the server's
+                heartbeat does.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
@@ -98,6 +102,7 @@ class Client:
             auth=auth,
             timeout=timeout,
             connect_timeout=connect_timeout,
+            answer_timeout=answer_timeout,
             queue_timeout=queue_timeout,
             retry=retry,
             max_state_bytes=max_state_bytes,
@@ -137,6 +142,7 @@ class Client:
         *,
         timeout: float | Unset | None = UNSET,
         connect_timeout: float | Unset = UNSET,
+        answer_timeout: float | Unset = UNSET,
         queue_timeout: float | Unset | None = UNSET,
         on_disconnect: OnDisconnect | Unset = UNSET,
         grace: float | Unset | None = UNSET,
@@ -153,6 +159,9 @@ class Client:
                 loop over a job. After them the call raises TotalTimeoutError, and the job continues on the server.
                 None: no limit.
             connect_timeout: Seconds that opening a connection may take.
+            answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
+                After them the client retries within `retry`. It does not apply to an open stream, where the server's
+                heartbeat does.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. After them the call
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it

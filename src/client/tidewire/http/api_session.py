@@ -31,7 +31,7 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, origin
 from tidewire.http.urls import resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
@@ -60,7 +60,6 @@ class Timing:
     clock: Callable[[], float] = time.monotonic
     rng: random.Random = field(default_factory=random.Random)
     hello_timeout: float = HELLO_TIMEOUT
-    answer_timeout: float = ANSWER_TIMEOUT
     whole_answer_timeout: float = WHOLE_ANSWER_TIMEOUT
 
 
@@ -280,14 +279,14 @@ class ApiSession:
             raise fault
 
     async def _attempt(self, request: "_Request", options: Options) -> Response | Connection:
-        method, url, body, timing = request.method, request.url, request.body, self.timing
+        method, url, body = request.method, request.url, request.body
         headers = await self.headers(options, request.headers, body)
         request.credentials = self.credentials.current
         limits: dict[str, Any] = {
             "connect_timeout": options.connect_timeout,
             "max_state_bytes": options.max_state_bytes,
-            "answer_timeout": timing.answer_timeout,
-            "whole_timeout": timing.whole_answer_timeout,
+            "answer_timeout": options.answer_timeout,
+            "whole_timeout": max(self.timing.whole_answer_timeout, options.answer_timeout),
         }
         work: Awaitable[Response | Connection]
         if request.stream:

@@ -37,15 +37,14 @@ from tidewire.http.connection_diagnosis import (
 from tidewire.http.httpx_fixes import Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, broken_connection
-from tidewire.options import CONNECT_TIMEOUT, overlaid
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
 
 UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
-ANSWER_TIMEOUT: Final = 30.0
-"""Timeout in seconds for reading a response that is not a stream. It starts again with each byte that arrives."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
-"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving."""
+"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving. A longer
+`answer_timeout` replaces it."""
 LEAST_BODY_BYTES: Final = 16 * 2**20
 """Smallest value of the limit for the size of a response body, in bytes. The limit is `max_state_bytes` if that is
 larger. [TW-FRM-078]"""
