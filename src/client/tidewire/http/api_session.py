@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, NoReturn, TypeVar, cast
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
+    RequestError,
     TidewireError,
     TotalTimeoutError,
     TransportError,
@@ -31,21 +33,22 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, origin
-from tidewire.http.urls import resolve, same_origin, split_credentials
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, origin, without_credentials
+from tidewire.http.urls import is_under, resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.request_policy import (
     FIRST_ATTEMPTS,
+    MAX_REDIRECTS,
     GiveUp,
     Interruption,
     RequestFault,
     RequestPolicy,
 )
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
-from tidewire.protocol.status_table import Action, RequestKind, retry_after
+from tidewire.protocol.status_table import Action, RequestKind, action_for, retry_after
 
 log: Final = logging.getLogger("tidewire")
 
@@ -109,6 +112,8 @@ class ApiSession:
         self.credentials: Credentials = Credentials(auth)
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
+        self._warned_of_links = False
+        """Whether the client has logged the warning about a link outside the base path."""
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -229,6 +234,8 @@ class ApiSession:
                 if action is Action.REDIRECT:
                     request.url = self.redirected(response)
                     continue
+                if action is Action.FATAL and action_for(response.status, request.kind) is Action.REDIRECT:
+                    raise self.redirect_refused(response)
                 fault = self.refused(response, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
@@ -313,11 +320,53 @@ class ApiSession:
         target = resolve(response.url, response.headers.get("location", ""))
         if not same_origin(target, self.base) or "location" not in response.headers:
             where = Where("GET", response.url, status_code=response.status)
-            advice = "The client sends credentials to one origin only. Create a client with the new URL."
+            advice = (
+                f"The client sends credentials to one origin only. {self._new_base(response.url, target)}"
+            )
             raise ProtocolError(
                 f"the server redirects to {target!r} on another origin", where=where, advice=advice
             )
         return target
+
+    def redirect_refused(self, response: Response) -> TidewireError:
+        """Create the error for a redirect that the client does not follow.
+
+        The client follows redirects of GET requests only, and only a limited number. [TW-CLI-044]
+        """
+        where = response.where()
+        if "location" not in response.headers:
+            what = f"the server redirects with {response.status}, but does not say where to"
+            return RequestError(what, where=where)
+        target = without_credentials(resolve(response.url, response.headers["location"]))
+        if response.method == "GET":
+            return ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=where)
+        what = f"the server redirects this {response.method} request to {target}"
+        advice = f"The client follows redirects of GET requests only. {self._new_base(response.url, target)}"
+        return RequestError(what, where=where, advice=advice)
+
+    def _new_base(self, url: str, target: str) -> str:
+        """Return the advice to use the base URL to which a redirect leads."""
+        path = url.removeprefix(self.base)
+        new = target.removesuffix(path) if path and target.endswith(path) else None
+        return (
+            "Create a client with the new URL." if new is None else f"Create the client with the URL {new!r}."
+        )
+
+    def check_link(self, url: str) -> None:
+        """Log a warning if a link leads outside the base path. The client logs it once."""
+        if not is_under(url, self.base) and not self._warned_of_links:
+            self._warned_of_links = True
+            log.warning(
+                "the server sent the link %s, which is outside the base path %s. %s", url, self.base, _PREFIX
+            )
+
+    def link_advice(self, url: str | None) -> str | None:
+        """Return the advice for a request that failed because a link led outside the base path. None if the URL is not
+        outside the base path.
+        """
+        if url is None or is_under(url, self.base):
+            return None
+        return f"The server's Location or link pointed to {url}, outside the base path {self.base}. {_PREFIX}"
 
     def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
         """Resolve a link in a response, if the link leads to the server's origin.
@@ -329,6 +378,7 @@ class ApiSession:
         """
         url = resolve(base, reference)
         if same_origin(url, self.base):
+            self.check_link(url)
             return url
         log.warning("ignored a link to another origin: %s", url)
         return otherwise
@@ -359,15 +409,17 @@ class ApiSession:
         server is a Tidewire server.
         """
         problem = status_errors.problem_in(response)
+        where = response.where(job_id=job_id, last_event_id=last_event_id)
         if problem is not None:
             self.contacted = True
         elif not self.contacted and not status_errors.may_be_from_gateway(response):
             # A response without problem details, with a status that gateways do not send, comes from a server that is
             # not a Tidewire server.
             return self.not_tidewire(response)
-        return status_errors.refused(
-            response, problem, response.where(job_id=job_id, last_event_id=last_event_id)
-        )
+        error = status_errors.refused(response, problem, where)
+        if problem is None or response.status == HTTPStatus.NOT_FOUND:
+            error.advice = self.link_advice(response.url) or error.advice
+        return error
 
     def not_tidewire(self, response: Response) -> NotATidewireServerError:
         """Create the error for a response that no Tidewire server sends."""
@@ -428,6 +480,7 @@ class ApiSession:
         return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
 
 
+_PREFIX: Final = "A proxy seems to remove a path prefix: set root_path on the server to the prefix, or keep the prefix in the proxy."
 _KEYS_UNKNOWN: Final = "The client did not retry, because it could not read whether the server keeps the keys of requests without credentials."
 _NOT_RETRIED: Final = (
     "The job may or may not have started. The client did not retry, because this server does not keep the idempotency "

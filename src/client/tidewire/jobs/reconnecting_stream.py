@@ -347,6 +347,7 @@ class JobStream:
         if link is not None and self._stream_url is not None:
             place = resolve(self._stream_url, link)
             if same_origin(place, self._session.base):
+                self._session.check_link(place)
                 return place
             log.info(
                 "%s: ignored the link %r in a hello event, which leads to another origin", self._label, link
@@ -397,7 +398,7 @@ class JobStream:
                 return self.follower.lost(refused.what)
             case _:
                 if isinstance(refused, JobNotFoundError) and self.follower.cursor is not None:
-                    refused.advice = _FORGOTTEN
+                    refused.advice = self._session.link_advice(response.url) or _FORGOTTEN
                 raise refused
 
     async def read_job(self, policy: RequestPolicy | None = None) -> JobResource:
@@ -444,7 +445,9 @@ class JobStream:
                 # Reset the retry counters, so that a caller that tries again after this error has all attempts
                 # available.
                 self._policy.progress()
-                return _exhausted(fatal.why, self._last_fault, where)
+                fault = self._last_fault
+                hint = None if fault is None else self._session.link_advice(fault.where.url)
+                return _exhausted(fatal.why, fault, where, hint)
             case _:
                 return ProtocolError(fatal.why, where=where)
 
@@ -457,8 +460,8 @@ def _is_stream(connection: Connection) -> bool:
     return is_event_stream(connection.headers.get("content-type")) and coding in {"", "identity"}
 
 
-def _exhausted(why: str, fault: TidewireError | None, where: Where) -> TidewireError:
-    advice = "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
+def _exhausted(why: str, fault: TidewireError | None, where: Where, hint: str | None) -> TidewireError:
+    advice = hint or "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
     error.__cause__ = fault

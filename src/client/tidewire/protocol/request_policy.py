@@ -20,7 +20,6 @@ First contact lasts until a response proves that the server is a Tidewire server
 """
 
 import random
-import time
 from collections.abc import Callable
 from enum import Enum
 from types import MappingProxyType
@@ -137,16 +136,23 @@ class RequestPolicy:
         self,
         limits: RetryPolicy | None = None,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        """Create the counters of one call or stream.
+
+        Args:
+            limits: The user's limits. None: the default limits.
+            clock: Returns a time in seconds. None: only waits and silences count toward the patience.
+            rng: Random numbers for the jitter.
+        """
         self.delay: float = DEFAULT_DELAY
         self.failures: int = 0
         self.spent: float = 0.0
         self.redirects: int = 0
         self.in_doubt: bool = False
         self._limits: RetryPolicy = limits or RetryPolicy()
-        self._clock = clock
+        self._clock = clock or (lambda: 0.0)
         self._rng = rng or random.Random()
         self._refreshed = False
         self._unchanged_reads = 0
