@@ -299,3 +299,12 @@ class ResubmitsWithoutWaiting(FaultyClient):
 
     def backoff(self, failures):
         return super().backoff(failures) if self.job else 0.0
+
+
+class TakesIdOfBlockWithoutData(FaultyClient):
+    """Apply a diff without an id under the id of the block before it, as an EventSource does."""
+
+    scenario, kind, breaks = "id-of-a-block-without-data", "never", "TW-CLI-060"
+
+    def has_id(self, event):
+        return True

@@ -39,6 +39,7 @@ TRAITS = [
     "in_turn",
     "exact_json",
     "digests",
+    "id_fields",
 ]
 
 
@@ -324,7 +325,7 @@ class PlainClient(PlainRequests):
 
     def logged(self, event: Event) -> dict[str, Any] | None:
         data = self.json.parse(event.data)
-        if not ID.fullmatch(event.id):
+        if not self.has_id(event) or not ID.fullmatch(event.id):
             raise MalformedError("an invalid event id")
         if not self.has_hello():
             raise MalformedError("a logged event arrived before hello")
@@ -343,6 +344,9 @@ class PlainClient(PlainRequests):
             return self.finish(data)
         self.advance(state.apply(data), event.id)
         return None
+
+    def has_id(self, event: Event) -> bool:
+        return event.own_id
 
     def named_base(self, data: Any, seq: int) -> int:
         demand(is_count(data["on"]) and data["on"] < seq, "on")

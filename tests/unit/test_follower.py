@@ -27,7 +27,7 @@ from tidewire.protocol.follower import (
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.request_policy import RequestPolicy
 from tidewire.protocol.resources import JobResource
-from tidewire.protocol.sse import Event
+from tidewire.protocol.sse import Event, EventWithoutId
 
 TEXT = "/items/0/value"
 
@@ -53,7 +53,8 @@ class Reader:
 
     def raw(self, type, data, id=None):
         self.last_id = self.last_id if id is None else id
-        return self.follower.receive(Event(type, data, self.last_id))
+        kind = EventWithoutId if id is None else Event
+        return self.follower.receive(kind(type, data, self.last_id))
 
     def event(self, type, data, id=None):
         return self.raw(type, json.dumps(data), id)

@@ -41,6 +41,7 @@ TRAITS: Final = (
     "in_turn",
     "exact_json",
     "digests",
+    "id_fields",
 )
 AT_ONCE: Final = 32
 """Maximum number of commands that run at the same time."""

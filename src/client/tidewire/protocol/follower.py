@@ -195,7 +195,7 @@ class Follower:
         here = self._connection
         if event[0] == "message" and event[1][:1] == '"' and here.hello and (grown := self._grown(event)):
             return grown
-        fresh_id = event.id != here.last_id
+        fresh_id = event.has_id and event.id != here.last_id
         here.last_id = event.id
         try:
             if event.type == "snapshot":
@@ -288,6 +288,9 @@ class Follower:
     def _logged_id(self, event: Event) -> Cursor:
         if not self._connection.hello:
             raise _Broken(f"received {event.type} {event.id} before hello, so its job is unknown")
+        # The id may be that of a block without data. [TW-CLI-060]
+        if not event.has_id:
+            raise _Broken(f"{event.type} has no id field of its own")
         try:
             return Cursor.parse(event.id)
         except CursorError as error:
@@ -357,7 +360,7 @@ class Follower:
             return None
         epoch, seq = mine
         size = len(data) if data.isascii() else cost(data)
-        if id_ != f"{epoch}-{seq + 1}" or seq >= MAX_SEQ or size > self._room:
+        if id_ != f"{epoch}-{seq + 1}" or seq >= MAX_SEQ or size > self._room or not event.has_id:
             return None
         try:
             text, end = scanstring(data, 1)
