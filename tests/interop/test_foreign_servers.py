@@ -169,7 +169,7 @@ def test_a_submit_retried_after_a_cut_starts_one_job():
         # The server accepts only one job, and one exists, so the retried submit cannot have started a second
         # one.
         assert len(proxy.cuts) == 1
-        with Client(url, retry=RetryPolicy(attempts=1)) as other:
+        with Client(url, retry=RetryPolicy(patience=0.5)) as other:
             with pytest.raises(RateLimitError):
                 other.submit("words", text="c")
             job.cancel()
