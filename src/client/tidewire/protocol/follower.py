@@ -290,7 +290,7 @@ class Follower:
             raise _Broken(f"received {event.type} {event.id} before hello, so its job is unknown")
         # The id may be that of a block without data. [TW-CLI-060]
         if not event.has_id:
-            raise _Broken(f"{event.type} has no id field of its own")
+            raise _Broken(f"{event.type} has no id field in its own block")
         try:
             return Cursor.parse(event.id)
         except CursorError as error:
