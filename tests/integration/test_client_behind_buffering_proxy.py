@@ -107,7 +107,9 @@ async def test_reads_in_place_of_a_stream_slow_down_and_do_not_exhaust_the_polic
     assert waits[-6:] == [1, 2, 4, 8, 16, 30]
 
 
-async def test_the_stream_is_requested_again_after_some_reads():
+@pytest.mark.parametrize(("on_disconnect", "reads"), [("continue", READS_PER_STREAM), ("cancel", 1)])
+async def test_the_stream_is_requested_again_after_some_reads(on_disconnect, reads):
+    """With `on_disconnect="cancel"`, the server needs a reader of the stream at least every minute."""
     ended = event([["s", "/items/0/status", "succeeded"]], id="1-5") + done("1-6", FINAL)
     whole = STREAM + hello() + event("lo", id="1-4") + ended
     opened = [[HOLD]] * SILENT_CONNECTIONS + [whole]
@@ -115,10 +117,11 @@ async def test_the_stream_is_requested_again_after_some_reads():
     script = by_kind(streams=opened, reads=[answer(200, running("Hel", "1-3"))])
     with ScriptedServer(script) as server:
         async with with_timing(AsyncClient(server.url, **SOON), timing) as client:
-            updates = [update.value async for update in client.job("j1")]
+            view = client.with_options(on_disconnect=on_disconnect)
+            updates = [update.value async for update in view.job("j1")]
         assert updates[:2] == ["Hel", "Hello"]
         paths = [request.path for request in server.requests]
-    assert paths.count("/v1/jobs/j1") == READS_PER_STREAM
+    assert paths.count("/v1/jobs/j1") == reads
     assert [one.cursor for one in server.requests if one.path.endswith("/events")] == [None, None, "1-3"]
 
 

@@ -220,14 +220,17 @@ class ApiSession:
                 # A proxy may hold an event stream back until it ends. The repetition asks for the job as JSON.
                 request.stream = request.stream and found is not RequestFault.TIMEOUT
             else:
-                problem = status_errors.problem_in(response) if isinstance(response, Response) else None
+                if isinstance(response, Connection):
+                    return response
+                failed = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                problem = status_errors.problem_in(response) if failed else None
                 action = policy.action(
                     response.status,
                     request.kind,
                     is_get=request.method == "GET",
                     is_refusal=problem is not None,
                 )
-                if action is Action.USE or isinstance(response, Connection):
+                if action is Action.USE:
                     return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue

@@ -196,7 +196,9 @@ class JobStream:
             return self.follower.oversized(why)
         connection = self._connection
         if connection is None:
-            if self._silent_connections >= SILENT_CONNECTIONS and self._reads < READS_PER_STREAM:
+            # With on_disconnect="cancel", the server cancels a job whose stream has no reader, and reads do not count.
+            reads = READS_PER_STREAM if self._options.on_disconnect == "continue" else 1
+            if self._silent_connections >= SILENT_CONNECTIONS and self._reads < reads:
                 return await self._poll()
             return await self._open()
         return await self._read(connection)
