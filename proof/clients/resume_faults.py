@@ -71,6 +71,9 @@ class NumbersEventsWithoutIdItself(FaultyClient):
 
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
 
+    def has_id(self, event):
+        return True
+
     def logged(self, event):
         if event.type == "message" and not event.own_id and self.cursor:
             epoch, seq = id_key(self.cursor)
@@ -80,6 +83,9 @@ class NumbersEventsWithoutIdItself(FaultyClient):
 
 class AcceptsSnapshotWithoutId(FaultyClient):
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
+
+    def has_id(self, event):
+        return True
 
     def snapshot(self, name, data, *, has_id):
         if not has_id and self.state is not None:
