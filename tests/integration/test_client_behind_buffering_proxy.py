@@ -148,6 +148,16 @@ async def test_the_first_submit_whose_response_is_lost_is_repeated(lost, headers
     assert paths == ([submit, submit] if headers else [submit, "/v1", submit])
 
 
+async def test_a_lost_batch_submit_is_repeated():
+    created = answer(201, job(columns=[TEXT], batch=True), Location="/v1/jobs/j1")
+    timing, _ = silent_soon()
+    with ScriptedServer(by_kind(submits=[[HOLD], created])) as server:
+        async with with_timing(AsyncClient(server.url, **SOON), timing) as client:
+            assert (await client.submit_batch("count", [{"n": 1}])).id == "j1"
+        first, second = posts_of(server)
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
 async def test_discovery_is_repeated_while_the_server_restarts():
     timing, waits = silent_soon()
     restarting = [[CLOSE], [RESET], answer(502, b"<h1>Bad gateway"), [CLOSE], [HOLD], KEYS]
