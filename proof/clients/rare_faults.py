@@ -171,19 +171,6 @@ class CapsInbandProblemWaitAt700Ms(CapsGoawayWaitAt700Ms):
     scenario, breaks, why = "problem-in-band", "TW-CLI-026", "a problem"
 
 
-class CountsWrongMediaTypesSeparately(FaultyClient):
-    scenario, kind, breaks = "eleven-faults-of-two-kinds", "count", "TW-CLI-043"
-    pages = 0
-
-    def judge_status(self, response, wait):
-        if response.status != 200:
-            super().judge_status(response, wait)
-            return
-        self.pages += 1
-        if self.pages > 10:
-            self.refuse(response)
-
-
 class AcceptsWrongDigestAfterResync(FaultyClient):
     """Accept a wrong digest after a resync."""
 

@@ -178,7 +178,7 @@ class IgnoresContentEncoding(FaultyClient):
 class GivesUpOnFirstWrongMediaType(FaultyClient):
     """Give up at the first response with another media type, although the server served the protocol before."""
 
-    scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-043"
+    scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-058"
 
     def judge_status(self, response, wait):
         if response.status == 200:
@@ -189,9 +189,9 @@ class GivesUpOnFirstWrongMediaType(FaultyClient):
 class ReportsSuccessForInvalidJob(FaultyClient):
     scenario, kind, breaks = "204-and-a-job-that-is-no-job", "end", "TW-CLI-055"
 
-    def read_job(self):
+    def read_job(self, **members):
         try:
-            return super().read_job()
+            return super().read_job(**members)
         except EndError:
             return {"end": "succeeded", "value": None}
 

@@ -14,7 +14,7 @@ from proof.reimplementations.plain_state import Decoder
 class Ignores204(FaultyClient):
     scenario, kind = "204-and-the-job-runs", "value"
 
-    def read_job(self):
+    def read_job(self, **_):
         raise EndError("succeeded", value=self.last())
 
 
@@ -74,33 +74,34 @@ class RefreshesCredentialsForever(FaultyClient):
         super().judge_status(response, wait)
 
 
-class RetriesServerErrorsForever(FaultyClient):
-    scenario, kind, patience = "eleven-faults", "count", 1.0
+class GivesUpAfterTenServerErrors(FaultyClient):
+    scenario, kind, is_costly = "eleven-faults", "end", True
+    faults = 0
 
     def judge_status(self, response, wait):
-        self.faults = 0
-        super().judge_status(response, wait)
-
-
-class CountsRetryAfterAsServerError(FaultyClient):
-    scenario, kind, is_costly = "waits-are-no-faults", "end", True
-
-    def judge_status(self, response, wait):
-        self.faults += response.status in {429, 503}
+        self.faults += response.status == 502
         if self.faults > 10:
             self.refuse(response)
         super().judge_status(response, wait)
 
 
-class NeverResetsServerErrorCount(FaultyClient):
-    scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
+class CountsRequestedWaitsAsFailures(FaultyClient):
+    scenario, kind, is_costly = "requested-waits-are-no-failures", "end", True
 
-    def read(self, response):
-        before = self.faults
-        try:
-            return super().read(response)
-        finally:
-            self.faults = before
+    def fail(self, cut):
+        cut.counts = True
+        super().fail(cut)
+
+
+class CountsWaitsOfInbandProblemsAsFailures(FaultyClient):
+    scenario, kind, breaks = "requested-waits-are-no-failures", "end", "TW-CLI-026"
+    is_costly = True
+
+    def fail(self, cut):
+        if str(cut) == "a problem":
+            cut.counts = True
+            self.failures += 1
+        super().fail(cut)
 
 
 class CapsRetryAfterAt1Second(FaultyClient):
@@ -162,6 +163,28 @@ class RetriesSubmitWithoutKeyAfter504(FaultyClient):
     def refuse(self, response):
         if response.status != 504:
             super().refuse(response)
+
+
+class GivesUpWhenDiscoveryFails(FaultyClient):
+    scenario, kind = "submit-lost-in-a-restart", "end"
+
+    def on_failed_discovery(self, cut):
+        raise EndError("connection_error", detail=str(cut))
+
+
+class RetriesSubmitWhenDiscoveryFails(FaultyClient):
+    """Take a failed read of discovery for the permission to repeat the submit."""
+
+    scenario, kind, breaks = "submit-lost-without-a-key-in-a-restart", "count", "TW-JOB-037"
+
+    def may_repeat(self):
+        try:
+            return super().may_repeat()
+        except CutError:
+            return True
+
+    def on_failed_discovery(self, cut):
+        raise cut
 
 
 class RetriesSubmitWithAnotherKey(FaultyClient):

@@ -71,6 +71,9 @@ class NumbersEventsWithoutIdItself(FaultyClient):
 
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
 
+    def has_id(self, event):
+        return True
+
     def logged(self, event):
         if event.type == "message" and not event.own_id and self.cursor:
             epoch, seq = id_key(self.cursor)
@@ -80,6 +83,9 @@ class NumbersEventsWithoutIdItself(FaultyClient):
 
 class AcceptsSnapshotWithoutId(FaultyClient):
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
+
+    def has_id(self, event):
+        return True
 
     def snapshot(self, name, data, *, has_id):
         if not has_id and self.state is not None:
@@ -267,7 +273,7 @@ class Retries408(FaultyClient):
 
 
 class RetriesOnlyKnown5xx(FaultyClient):
-    scenario, kind, breaks = "520", "end", "TW-CLI-043"
+    scenario, kind, breaks = "520", "end", "TW-CLI-058"
 
     def judge_status(self, response, wait):
         if response.status not in {500, 502, 503, 504}:
@@ -299,3 +305,12 @@ class ResubmitsWithoutWaiting(FaultyClient):
 
     def backoff(self, failures):
         return super().backoff(failures) if self.job else 0.0
+
+
+class TakesIdOfBlockWithoutData(FaultyClient):
+    """Apply a diff without an id under the id of the block before it, as an EventSource does."""
+
+    scenario, kind, breaks = "id-of-a-block-without-data", "never", "TW-CLI-060"
+
+    def has_id(self, event):
+        return True

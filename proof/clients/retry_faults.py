@@ -340,11 +340,11 @@ class DoesNotWaitAfterMissingResponse(FaultyClient):
 
 
 class DoesNotWaitAfter502(DoesNotWaitAfterMissingResponse):
-    breaks, cause = "TW-CLI-043", "a response 502"
+    breaks, cause = "TW-CLI-058", "a response 502"
 
 
 class DoesNotWaitAfterWrongMediaType(DoesNotWaitAfterMissingResponse):
-    breaks, cause = "TW-CLI-043", "a response 200"
+    breaks, cause = "TW-CLI-058", "a response 200"
 
 
 class DoesNotWaitAfterRejectedCursor(DoesNotWaitAfterMissingResponse):
@@ -389,3 +389,21 @@ class ComparesHeadsBySeqOnly(FaultyClient):
     def ping(self, data):
         if self.cursor is None or id_key(data["head"])[1] > id_key(self.cursor)[1]:
             super().ping(data)
+
+
+class NeverReadsJobOfSilentStream(FaultyClient):
+    scenario, kind, breaks = "stream-delivers-nothing", "count", "TW-CLI-059"
+
+    def is_held_back(self):
+        return False
+
+
+class ReadsJobOfSilentStreamOnlyForItsEnd(FaultyClient):
+    """Read the job of a silent stream, but deliver no state before the job has ended."""
+
+    scenario, kind, breaks = "stream-delivers-nothing", "count", "TW-CLI-059"
+
+    def is_held_back(self):
+        held_back = super().is_held_back()
+        self.silent = 0 if held_back else self.silent
+        return held_back

@@ -223,6 +223,9 @@ class AcceptsLoggedEventBeforeHello(FaultyClient):
 class AcceptsRewoundSnapshotWithoutId(FaultyClient):
     scenario, kind = "rewound-without-an-id", "never"
 
+    def has_id(self, event):
+        return True
+
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, data, has_id=True)
 

@@ -39,6 +39,7 @@ TRAITS = [
     "in_turn",
     "exact_json",
     "digests",
+    "id_fields",
 ]
 
 
@@ -103,7 +104,9 @@ class PlainClient(PlainRequests):
         self.state: State | None = None
         self.cursor: str | None = None
         self.delivered: dict[int, Any] = {}
-        self.failures = self.faults = self.resyncs = self.applied = 0
+        self.failures = self.resyncs = self.applied = 0
+        self.silent = 0
+        self.got_hello = self.delivered_nothing = False
         self.retry, self.heartbeat = 1.0, 15.0
         self.batch = "inputs" in self.command
 
@@ -136,16 +139,22 @@ class PlainClient(PlainRequests):
     def follow(self, opened: Response | None) -> dict[str, Any]:
         while True:
             try:
+                if self.is_held_back():
+                    return self.read_job(instead=True)
                 response, opened = opened or self.open(), None
                 try:
                     return self.read(response)
                 finally:
                     self.close_response(response)
             except CutError as cut:
+                self.silent += str(cut).startswith("TimeoutError") and self.delivered_nothing
                 self.fail(cut)
             except MalformedError as breach:
                 self.resync(breach)
                 self.fail(CutError(str(breach)))
+
+    def is_held_back(self) -> bool:
+        return self.silent >= 2
 
     def close_response(self, response: Response) -> None:
         response.close()
@@ -159,6 +168,7 @@ class PlainClient(PlainRequests):
             raise EndError("unsupported" if unknown else "protocol_error", detail=str(breach))
 
     def open(self) -> Response:
+        self.delivered_nothing = True
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if cursor := self.cursor_to_send():
             headers["Last-Event-ID"] = cursor
@@ -170,7 +180,7 @@ class PlainClient(PlainRequests):
             self.judge_status(response, wait)
         finally:
             response.close()
-        raise CutError(f"a response {response.status}", min_wait=wait)
+        raise CutError(f"a response {response.status}")
 
     def cursor_to_send(self) -> str | None:
         return self.cursor
@@ -180,17 +190,14 @@ class PlainClient(PlainRequests):
         if status == 400 and self.cursor is not None:
             raise MalformedError("the server refused the cursor")
         if status in {429, 503}:
-            raise CutError("wait", min_wait=wait)
+            raise CutError("wait", min_wait=wait, counts=not wait)
         if 400 <= status < 500:
-            self.refuse(response)
-        self.faults += 1
-        if self.faults > 10:
             self.refuse(response)
 
     def read(self, response: Response) -> dict[str, Any]:
         if response.status == 204:
             return self.read_job()
-        self.faults = self.pings = 0
+        self.pings = 0
         self.got_hello, self.opening, self.progress = False, True, False
         self.url = response.url
         decoder = self.new_decoder(response)
@@ -217,16 +224,24 @@ class PlainClient(PlainRequests):
     def at_eof(self) -> None:
         raise CutError("the body ended before done")
 
-    def read_job(self) -> dict[str, Any]:
+    def read_job(self, *, instead: bool = False) -> dict[str, Any]:
         response = self.request("GET", f"{self.base}/v1/jobs/{self.job}")
         job = response.json()
         response.close()
         self.problem = job
         if response.status != 200:
             self.judge_read(response)
-            raise CutError("the read of the job failed", min_wait=self.wait_of_read(response))
+            wait = self.wait_of_read(response)
+            raise CutError("the read of the job failed", min_wait=wait, counts=not wait)
         if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
             raise EndError("protocol_error", detail="the response is not a job")
+        if job.get("done") is None and instead:
+            self.failures = 0
+            if self.cursor is None or id_key(job["cursor"]) > id_key(self.cursor):
+                silent = self.silent
+                self.advance(self.state_type(job["state"], job["columns"]), job["cursor"])
+                self.silent = silent
+            raise CutError("the job is still running")
         if job.get("done") is None:
             self.cursor = None
             raise CutError("204, but the job is still running")
@@ -271,7 +286,8 @@ class PlainClient(PlainRequests):
             case "problem":
                 data = self.parse_object(event.data, code=str, title=str, status=int)
                 if data.get("retryable"):
-                    raise CutError("a problem", min_wait=data.get("retry_after_ms", 0) / 1000)
+                    wait = data.get("retry_after_ms", 0) / 1000
+                    raise CutError("a problem", min_wait=wait, counts=not wait)
                 raise EndError("refused", status=data["status"], problem=data)
             case "queue":
                 demand(self.parse_object(event.data, position=int)["position"] >= 1, "a position")
@@ -309,7 +325,7 @@ class PlainClient(PlainRequests):
 
     def logged(self, event: Event) -> dict[str, Any] | None:
         data = self.json.parse(event.data)
-        if not ID.fullmatch(event.id):
+        if not self.has_id(event) or not ID.fullmatch(event.id):
             raise MalformedError("an invalid event id")
         if not self.has_hello():
             raise MalformedError("a logged event arrived before hello")
@@ -328,6 +344,9 @@ class PlainClient(PlainRequests):
             return self.finish(data)
         self.advance(state.apply(data), event.id)
         return None
+
+    def has_id(self, event: Event) -> bool:
+        return event.own_id
 
     def named_base(self, data: Any, seq: int) -> int:
         demand(is_count(data["on"]) and data["on"] < seq, "on")
@@ -360,7 +379,8 @@ class PlainClient(PlainRequests):
     def advance(self, state: State, name: str, *, forward: bool = True) -> None:
         if forward and (self.cursor is None or id_key(name) > id_key(self.cursor)):
             self.progress, self.failures = True, 0
-        self.opening = False
+        self.opening = self.delivered_nothing = False
+        self.silent = 0
         self.pings = 0
         self.applied += 1
         if self.applied >= 256:

@@ -159,7 +159,7 @@ class PlainRequests:
             if response.status not in {409, 429, 503}:
                 self.refuse(response)
             response.close()
-            self.fail(CutError(str(response.status), min_wait=wait))
+            self.fail(CutError(str(response.status), min_wait=wait, counts=not wait))
 
     def submit_headers(self) -> dict[str, str]:
         return {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
@@ -167,13 +167,20 @@ class PlainRequests:
     def may_repeat(self) -> bool:
         if self.credentials:
             return True
-        try:
-            response = self.request("GET", f"{self.base}/v1")
-        except CutError:
-            return False
-        found = response.json()
-        response.close()
-        return isinstance(found, dict) and "idempotency" in found.get("capabilities", ())
+        while True:
+            try:
+                response = self.request("GET", f"{self.base}/v1")
+            except CutError as cut:
+                self.on_failed_discovery(cut)
+                continue
+            found = response.json()
+            response.close()
+            if response.status < 500:
+                return isinstance(found, dict) and "idempotency" in found.get("capabilities", ())
+            self.on_failed_discovery(CutError(f"a response {response.status}"))
+
+    def on_failed_discovery(self, cut: CutError) -> None:
+        self.fail(cut)
 
     # ---- time --------------------------------------------------------------------------------------------------
 

@@ -30,8 +30,8 @@ AT_ONCE = 20
 PATIENCE = 60
 """Seconds within which each job must end for its reader; a job without faults takes well under a second."""
 
-RETRY = RetryPolicy(max_attempts=200, submit_attempts=100, initial=0.005, maximum=0.05)
-TIMING = Timing(hello_timeout=1, answer_timeout=1)
+RETRY = RetryPolicy(max_delay=0.05)
+TIMING = Timing(hello_timeout=1)
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ class Chaos:
 async def run_jobs(url, proxy, count, seed):
     async with (
         AsyncClient(url) as direct_client,
-        with_timing(AsyncClient(proxy.url, retry=RETRY), TIMING) as client,
+        with_timing(AsyncClient(proxy.url, retry=RETRY, answer_timeout=1), TIMING) as client,
     ):
         mapped, _ = await direct_client.run("most_runs_of_an_input")
         chaos = Chaos(seed, direct_client, mapped)
@@ -212,7 +212,7 @@ def test_jobs_through_a_faulty_network_equal_clean_runs(url, proxy, backend):
 def test_blocking_client_in_many_threads_equals_clean_runs(url, proxy):
     draw = random.Random(SEED)
     sizes = [draw.randrange(4, 60) for _ in range(JOBS // 5)]
-    with with_timing(Client(proxy.url, retry=RETRY), TIMING) as client:
+    with with_timing(Client(proxy.url, retry=RETRY, answer_timeout=1), TIMING) as client:
         proxy.active = False
         client.describe("talk")
         proxy.active = True
@@ -237,7 +237,7 @@ def test_each_fault_of_the_proxy_occurs_and_is_survived(url, fault):
     with FaultyProxy((parts.hostname, parts.port), SEED, weights=weights, reach=600) as proxy:
 
         async def some():
-            async with with_timing(AsyncClient(proxy.url, retry=RETRY), TIMING) as client:
+            async with with_timing(AsyncClient(proxy.url, retry=RETRY, answer_timeout=1), TIMING) as client:
                 proxy.active = False
                 await client.describe("talk")
                 proxy.active = True

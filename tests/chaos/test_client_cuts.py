@@ -164,12 +164,12 @@ async def test_long_jobs_cut_at_random_bytes_are_read_completely(url):
         repeats.append(job._reader._stream.follower.repeats)
 
     repeats = []
-    patient = RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
-    soon = Timing(hello_timeout=0.5, answer_timeout=0.5)
+    patient = RetryPolicy(max_delay=0.1)
+    soon = Timing(hello_timeout=0.5)
     with FaultProxy(address(url), cut_plan) as proxy:
         async with (
             AsyncClient(url) as direct_client,
-            with_timing(AsyncClient(proxy.url, retry=patient), soon) as client,
+            with_timing(AsyncClient(proxy.url, retry=patient, answer_timeout=0.5), soon) as client,
             anyio.create_task_group() as tasks,
         ):
             for _ in range(3):
@@ -183,9 +183,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_completely(url):
 def test_blocking_client_reads_jobs_completely_despite_cuts(url):
     rng = random.Random(SEED)
     with FaultProxy(address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None) as proxy:
-        with Client(
-            proxy.url, retry=RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
-        ) as client:
+        with Client(proxy.url, retry=RetryPolicy(max_delay=0.1)) as client:
             run = Run()
             for update in client.submit("talk", words=150, slow=True):
                 run.take(update)

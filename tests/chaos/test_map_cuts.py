@@ -52,7 +52,7 @@ def check_runs(url, count):
         assert client.run("most_runs_of_an_input") == [count, 1]
 
 
-PATIENT = RetryPolicy(initial=0.002, maximum=0.01, max_attempts=1000, submit_attempts=1000)
+PATIENT = RetryPolicy(max_delay=0.01)
 
 
 def test_each_input_runs_once_despite_cut_connections(url):

@@ -21,7 +21,7 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
-RETRY = RetryPolicy(max_attempts=2000, submit_attempts=100, initial=0.01, maximum=0.1)
+RETRY = RetryPolicy(max_delay=0.1)
 PATIENCE = 240
 
 

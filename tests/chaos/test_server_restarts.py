@@ -29,8 +29,8 @@ KILLS = max(2, INPUTS // 200)
 BATCH = 8
 TALKS = 2
 
-RETRY = RetryPolicy(max_attempts=5000, submit_attempts=5000, initial=0.01, maximum=0.1)
-TIMING = Timing(hello_timeout=2, answer_timeout=2)
+RETRY = RetryPolicy(max_delay=0.1)
+TIMING = Timing(hello_timeout=2)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ async def run_jobs(server, proxy, draw):
 
     async with (
         AsyncClient(server.url, retry=RETRY) as direct_client,
-        with_timing(AsyncClient(proxy.url, retry=RETRY), TIMING) as client,
+        with_timing(AsyncClient(proxy.url, retry=RETRY, answer_timeout=2), TIMING) as client,
     ):
         await client.describe("shout")
         proxy.active = True

@@ -59,12 +59,49 @@ def faults() -> str:
     """Return a Markdown table of the request faults and their docstrings."""
     import tidewire.protocol.request_policy as module
 
-    rows = ["| fault | at first contact | later |", "|---|---|---|"]
+    rows = [
+        "| fault | at first contact | at first contact, after a submit in doubt | later |",
+        "|---|---|---|---|",
+    ]
     meanings = dict(
         re.findall(r' = "(\w+)"\n    """(.*?)"""', inspect.getsource(module.RequestFault), re.DOTALL)
     )
-    for fault, (first, later) in module.FAULT_TABLE.items():
-        rows.append(f"| {' '.join(meanings[fault.value].split())} | `{first.value}` | `{later.value}` |")
+    for fault, actions in module.FAULT_TABLE.items():
+        cells = " | ".join(f"`{action.value}`" for action in actions)
+        rows.append(f"| {' '.join(meanings[fault.value].split())} | {cells} |")
+    return "\n".join(rows)
+
+
+def retry_limits() -> str:
+    """Return a Markdown table of the fields of `RetryPolicy` and their docstrings."""
+    from tidewire.protocol.backoff import RetryPolicy
+
+    rows = ["| field | default | meaning |", "|---|---|---|"]
+    pattern = r'^    (\w+): .*? = (.*?)\n    """(.*?)"""'
+    for name, default, meaning in re.findall(
+        pattern, inspect.getsource(RetryPolicy), re.DOTALL | re.MULTILINE
+    ):
+        rows.append(f"| `{name}` | `{default}` | {' '.join(meaning.split())} |")
+    return "\n".join(rows)
+
+
+def interruptions() -> str:
+    """Return a Markdown table of the interruptions, what they count as, and the wait after them."""
+    import tidewire.protocol.request_policy as module
+
+    rows = ["| interruption | counts as a failure | wait |", "|---|---|---|"]
+    meanings = dict(
+        re.findall(r' = "(\w+)"\n    """(.*?)"""', inspect.getsource(module.Interruption), re.DOTALL)
+    )
+    waits = {
+        (True, False): "the backoff",
+        (False, True): "the requested time",
+        (True, True): "the backoff or the requested time, whichever is longer",
+    }
+    for interruption, row in module.RETRY_TABLE.items():
+        counts = "yes" if row.is_failure else "no"
+        meaning = " ".join(meanings[interruption.value].split())
+        rows.append(f"| {meaning} | {counts} | {waits[row]} |")
     return "\n".join(rows)
 
 
@@ -208,6 +245,8 @@ PARTS = {
         "statuses": statuses,
         "actions": actions,
         "faults": faults,
+        "retry_limits": retry_limits,
+        "interruptions": interruptions,
         "errors": errors,
     },
     "server.md": {

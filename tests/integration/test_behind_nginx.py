@@ -99,7 +99,7 @@ def test_nginx_does_not_buffer_events_of_a_server_without_buffering_headers(tmp_
 
 def test_a_stream_continues_after_nginx_stops_and_restarts(tmp_path):
     port = free_port()
-    retry_policy = RetryPolicy(initial=0.01, maximum=0.1, max_attempts=500)
+    retry_policy = RetryPolicy(max_delay=0.1)
     with served(retry=0.01) as server, Client(f"http://127.0.0.1:{port}", retry=retry_policy) as client:
         with nginx(tmp_path, server, port):
             job = client.submit("talk", words=60, slow=True)

@@ -30,7 +30,7 @@ def test_a_reset_during_the_request_body_leaves_no_unclosed_generator(backend):
 
         async def submit():
             url = "http://127.0.0.1:{1}".format(*listener.getsockname())
-            retry = RetryPolicy(submit_attempts=2, initial=0.01)
+            retry = RetryPolicy(attempts=2, max_delay=0.01)
             async with AsyncClient(url, retry=retry) as client:
                 with pytest.raises(TransportError):
                     await client.submit("echo", {"text": "x" * 30_000_000})

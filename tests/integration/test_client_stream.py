@@ -48,13 +48,13 @@ from tidewire.errors import (
 )
 from tidewire.http.fast_body_reader import FastBody
 from tidewire.http.response import REFUSAL_BYTES, Connection
-from tidewire.protocol.status_table import MAX_SERVER_FAULTS
 
 pytestmark = pytest.mark.anyio
 
 TEXT = "/items/0/value"
 FINAL = [{"status": "succeeded", "value": "Hello world"}]
-OPENING = hello() + snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+AT_FIRST = snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+OPENING = hello() + AT_FIRST
 FIRST = event([["s", "/items/0/value", "Hel"]], id="1-2") + event("lo", id="1-3")
 LAST = event(" world", id="1-4") + event([["s", "/items/0/status", "succeeded"]], id="1-5")
 END = done("1-6", FINAL)
@@ -222,7 +222,7 @@ async def test_a_server_that_stops_answering_raises_silence_timeout():
     timing, _ = hurried(hello_timeout=0.05)
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [HOLD])) as server:
         async with with_timing(
-            AsyncClient(server.url, retry=RetryPolicy(max_attempts=2), connect_timeout=0.05), timing
+            AsyncClient(server.url, retry=RetryPolicy(attempts=3), connect_timeout=0.05), timing
         ) as client:
             following = client.job("j1")
             with pytest.raises(SilenceTimeoutError, match="no response within") as caught:
@@ -235,10 +235,10 @@ async def test_reading_can_continue_after_the_client_gave_up():
     timing, _ = hurried()
     turns = [[STREAM + OPENING + FIRST, CLOSE], *([[CLOSE]] * 4), [REST, CLOSE]]
     with ScriptedServer(by_turn(*turns)) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(max_attempts=3)), timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(attempts=4)), timing) as client:
             following = client.job("j1")
             texts, into = read_into(following)
-            with pytest.raises(TransportError, match="3 attempts without progress") as caught:
+            with pytest.raises(TransportError, match="4 failures in a row without progress") as caught:
                 await into
             assert caught.value.job_id == "j1"
             assert following.checkpoint().cursor == "1-3"
@@ -343,15 +343,38 @@ async def test_a_faulty_response_between_two_streams_is_retried(fault):
     assert cursors == [None, "1-3", "1-3"]
 
 
-async def test_too_many_consecutive_server_faults_raise():
+async def test_gateway_errors_are_retried_within_the_policy():
+    fault = answer(502, b"<html>bad gateway", media="text/html")
+    turns = [[STREAM + OPENING + FIRST, CLOSE], *([[fault]] * 20), [REST, CLOSE]]
+    _, cursors, waits = await follow(by_turn(*turns), retry=RetryPolicy(max_delay=5))
+    assert len(cursors) == len(turns)
+    assert len(waits) == 21
+
+
+async def test_gateway_errors_beyond_the_policy_raise():
     timing, _ = hurried()
     fault = answer(502, b"<html>bad gateway", media="text/html")
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [fault])) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(max_attempts=50)), timing) as client:
-            with pytest.raises(RequestError, match="502 text/html: '<html>bad gateway'") as caught:
+        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(attempts=5)), timing) as client:
+            with pytest.raises(TransportError, match="5 failures in a row without progress") as caught:
                 await client.job("j1").result()
-            assert caught.value.status_code == 502
-        assert len(server.requests) == 1 + MAX_SERVER_FAULTS + 1
+        assert isinstance(caught.value.__cause__, RequestError)
+        assert caught.value.__cause__.status_code == 502
+        assert len(server.requests) == 5
+
+
+async def test_requested_waits_do_not_count_as_failures():
+    busy = problem(429, "too_many_streams", retry_after="1", retryable=True)
+    turns = [[STREAM + OPENING + FIRST, CLOSE], *([[busy]] * 20), [REST, CLOSE]]
+    _, cursors, _ = await follow(by_turn(*turns), retry=RetryPolicy(attempts=2))
+    assert len(cursors) == len(turns)
+
+
+async def test_a_retry_of_zero_does_not_end_the_retries_early():
+    turns = [[STREAM + hello(retry=0) + AT_FIRST + FIRST, CLOSE], *([[CLOSE]] * 14), [REST, CLOSE]]
+    _, cursors, waits = await follow(by_turn(*turns))
+    assert len(cursors) == len(turns)
+    assert sum(waits) > 5
 
 
 async def test_an_endless_html_page_is_not_read_to_its_end():
@@ -472,7 +495,7 @@ async def test_a_server_that_stays_busy_raises():
     timing, _ = hurried()
     busy = problem(429, "too_many_streams", retry_after="1", retryable=True)
     with ScriptedServer(by_turn([busy])) as server:
-        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(max_attempts=2)), timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(attempts=3)), timing) as client:
             with pytest.raises((RateLimitError, TransportError)) as caught:
                 await client.job("j1").result()
             assert caught.value.retryable

@@ -266,8 +266,8 @@ async def test_submit_waits_for_retry_after(status, code):
         (500, "internal", RequestError),
     ],
 )
-async def test_submit_raises_after_submit_attempts(status, code, kind):
-    options = {"retry": RetryPolicy(submit_attempts=3)}
+async def test_submit_raises_after_its_attempts(status, code, kind):
+    options = {"retry": RetryPolicy(attempts=3)}
     error, posts, waits = await submitted("count", script=by_turn([problem(status, code)]), options=options)
     assert type(error) is kind
     assert (error.status_code, error.code) == (status, code)

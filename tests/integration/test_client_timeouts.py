@@ -9,7 +9,7 @@ from collections import Counter
 import anyio
 import pytest
 
-from support.client_timing import with_timing
+from support.client_timing import session_of, with_timing
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -96,25 +96,27 @@ async def test_queue_timeout_must_be_positive():
 # ---- silence and retries -----------------------------------------------------------------------------------------
 
 
-async def test_silence_raises_silence_timeout_after_max_attempts():
+async def test_silence_raises_silence_timeout_after_its_attempts():
     timing, waits = hurried()
-    policy = RetryPolicy(max_attempts=2)
+    policy = RetryPolicy(attempts=3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
-        async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
-            with pytest.raises(SilenceTimeoutError, match="2 attempts without progress"):
+        async with with_timing(AsyncClient(server.url, retry=policy, answer_timeout=0.1), timing) as client:
+            with pytest.raises(
+                SilenceTimeoutError, match="3 failures in a row without progress, and attempts=3"
+            ):
                 await client.run("count")
         assert len(server.paths()) == 3
     assert len(waits) == 2
 
 
-async def test_silence_counts_toward_max_seconds_of_the_policy():
+async def test_silence_counts_toward_the_patience_of_the_policy():
     timing, waits = hurried()
-    policy = RetryPolicy(max_attempts=100, max_seconds=0.3)
+    policy = RetryPolicy(patience=0.3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
-        async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=policy, answer_timeout=0.1), timing) as client:
             with pytest.raises(SilenceTimeoutError):
                 await client.run("count")
-    # Each silence lasts 0.125 s, so the third one exceeds `max_seconds`.
+    # Each silence lasts 0.125 s, so the third one exceeds the patience.
     assert len(waits) <= 2
 
 
@@ -147,10 +149,23 @@ async def test_a_slowly_arriving_response_is_bounded_by_a_total_time():
     timing, _ = hurried(whole_answer_timeout=0.2)
     with ScriptedServer(script) as server:
         async with with_timing(
-            AsyncClient(server.url, retry=RetryPolicy(submit_attempts=1)), timing
+            AsyncClient(server.url, retry=RetryPolicy(attempts=1), answer_timeout=0.2), timing
         ) as client:
             with pytest.raises(SilenceTimeoutError, match="no complete response within 0.2 s"):
                 await client.discover()
+
+
+@pytest.mark.parametrize("how", ["client", "call"])
+async def test_answer_timeout_bounds_one_attempt(how):
+    timing, waits = hurried()
+    pending = [[HOLD], [answer(200, discovery("count"))]]
+    with ScriptedServer(lambda _: iter(pending.pop(0) if len(pending) > 1 else pending[0])) as server:
+        options = {"answer_timeout": 0.1} if how == "client" else {}
+        async with with_timing(AsyncClient(server.url, **options), timing) as client:
+            session_of(client).contacted = True
+            view = client if how == "client" else client.with_options(answer_timeout=0.1)
+            assert (await view.discover()).endpoints
+    assert len(waits) == 1
 
 
 # ---- timeouts of one call ----------------------------------------------------------------------------------------
@@ -210,7 +225,7 @@ async def test_a_password_in_the_url_becomes_a_header_and_appears_nowhere_else(c
     with ScriptedServer(streams(QUEUED + RUNNING, CLOSE)) as server:
         url = server.url.replace("http://", "http://us%40er:pa%3Ass@")
         timing, _ = hurried()
-        async with with_timing(AsyncClient(url, retry=RetryPolicy(max_attempts=1)), timing) as client:
+        async with with_timing(AsyncClient(url, retry=RetryPolicy(attempts=2)), timing) as client:
             started = await client.submit("count")
             with pytest.raises(Exception, match="gave up") as caught:
                 await started.result()

@@ -232,7 +232,7 @@ def test_a_stream_with_a_content_coding_is_retried_and_then_raises(coding):
         ):
             client.run("count")
         streams = [request for request in server.requests if request.path.endswith("/events")]
-        assert 2 <= len(streams) <= 11
+        assert len(streams) > 2
         assert {request.headers["accept-encoding"] for request in streams} == {"identity"}
 
 

@@ -163,13 +163,13 @@ def test_a_submit_retried_after_a_cut_starts_one_job():
     with (
         javascript_server(max_jobs=1) as url,
         FaultProxy(address(url), plan=lambda n: Cut(after=20) if n == 0 else None) as proxy,
-        Client(proxy.url, retry=RetryPolicy(initial=0.01)) as client,
+        Client(proxy.url, retry=RetryPolicy(max_delay=0.01)) as client,
     ):
         job = client.submit("words", text="a b", delay_ms=60_000)
         # The server accepts only one job, and one exists, so the retried submit cannot have started a second
         # one.
         assert len(proxy.cuts) == 1
-        with Client(url, retry=RetryPolicy(submit_attempts=1)) as other:
+        with Client(url, retry=RetryPolicy(patience=0.5)) as other:
             with pytest.raises(RateLimitError):
                 other.submit("words", text="c")
             job.cancel()
@@ -193,7 +193,7 @@ def test_a_silent_connection_is_replaced():
 
 @needs_node
 def test_planned_closes_do_not_count_as_failed_attempts():
-    with javascript_server(rotate_ms=60) as url, Client(url, retry=RetryPolicy(max_attempts=2)) as client:
+    with javascript_server(rotate_ms=60) as url, Client(url, retry=RetryPolicy(attempts=3)) as client:
         assert read_all(client.submit("words", text=TEXT, delay_ms=8)) == TEXT
 
 

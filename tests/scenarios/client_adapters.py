@@ -66,7 +66,7 @@ class _ProjectClientAdapter:
         if "credentials" in command:
             options["auth"] = auth
         if "attempts" in command:
-            options["retry"] = tidewire.RetryPolicy(max_attempts=command["attempts"])
+            options["retry"] = tidewire.RetryPolicy(attempts=command["attempts"])
         return options
 
     @staticmethod

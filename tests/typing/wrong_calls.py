@@ -39,7 +39,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
         token.logprob + 1  # type: ignore[operator]  # pyright: ignore[reportOptionalOperand, reportUnusedExpression]
 
     Client()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    RetryPolicy(attempts=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    RetryPolicy(max_attempts=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def asynchronous(client: AsyncClient) -> None:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tidewire.protocol.backoff import Backoff, RetryPolicy
+from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
@@ -25,8 +25,9 @@ from tidewire.protocol.follower import (
     Told,
 )
 from tidewire.protocol.messages import MessageError
+from tidewire.protocol.request_policy import RequestPolicy
 from tidewire.protocol.resources import JobResource
-from tidewire.protocol.sse import Event
+from tidewire.protocol.sse import Event, EventWithoutId
 
 TEXT = "/items/0/value"
 
@@ -42,8 +43,8 @@ class Reader:
     """A follower fed with events; it remembers the last event id, as an SSE decoder does."""
 
     def __init__(self, **policy):
-        policy = {"jitter": 0, "initial": 1, **policy}
-        self.follower = Follower(backoff=Backoff(RetryPolicy(**policy), random.Random(1)), job_id="j1")
+        limits = RetryPolicy(**{"jitter": 0} | policy)
+        self.follower = Follower(policy=RequestPolicy(limits, rng=random.Random(1)), job_id="j1")
         self.connect()
 
     def connect(self):
@@ -52,7 +53,8 @@ class Reader:
 
     def raw(self, type, data, id=None):
         self.last_id = self.last_id if id is None else id
-        return self.follower.receive(Event(type, data, self.last_id))
+        kind = EventWithoutId if id is None else Event
+        return self.follower.receive(kind(type, data, self.last_id))
 
     def event(self, type, data, id=None):
         return self.raw(type, json.dumps(data), id)
@@ -475,7 +477,7 @@ def test_goaway_after_progress_does_not_count_as_a_failure(started):
     started.diff("1-2", "lo")
     outcome = started.event("goaway", {"reason": "rotate", "retry_ms": 200})
     assert (outcome.cause, outcome.wait) == (Cause.GOAWAY, 0.2)
-    assert started.follower.backoff.failures == 0
+    assert started.follower.policy.failures == 0
 
 
 def test_goaway_without_progress_counts_as_a_failure(started):
@@ -483,7 +485,7 @@ def test_goaway_without_progress_counts_as_a_failure(started):
     started.hello()
     outcome = started.event("goaway", {"reason": "rotate", "retry_ms": 0})
     assert outcome.wait == 1
-    assert started.follower.backoff.failures == 1
+    assert started.follower.policy.failures == 1
 
 
 def test_two_pings_ahead_of_the_cursor_without_an_event_between_are_a_cut(started):
@@ -539,16 +541,19 @@ def test_cut_keeps_the_cursor(started):
 
 
 def test_cut_waits_as_long_as_the_server_requested(started):
-    outcome = started.follower.lost("429", at_least=7)
+    outcome = started.follower.busy("429", asked=7)
     assert (outcome.cause, outcome.wait) == (Cause.BUSY, 7)
 
 
 def test_too_many_failures_without_progress_are_fatal():
-    reader = Reader(max_attempts=2)
+    reader = Reader(attempts=3)
     assert isinstance(reader.follower.lost("reset"), Reconnect)
     assert isinstance(reader.follower.lost("reset"), Reconnect)
     fatal = reader.follower.lost("reset")
-    assert (fatal.kind, fatal.why) == (FatalKind.EXHAUSTED, "reset (2 attempts without progress)")
+    assert (fatal.kind, fatal.why) == (
+        FatalKind.EXHAUSTED,
+        "reset (3 failures in a row without progress, and attempts=3)",
+    )
 
 
 def test_first_snapshot_does_not_count_as_progress(reader):
@@ -556,9 +561,9 @@ def test_first_snapshot_does_not_count_as_progress(reader):
     reader.connect()
     reader.hello()
     reader.snapshot("1-1", state("Hel"))
-    assert reader.follower.backoff.failures == 1
+    assert reader.follower.policy.failures == 1
     reader.diff("1-2", "lo")
-    assert reader.follower.backoff.failures == 0
+    assert reader.follower.policy.failures == 0
 
 
 # ---- job reads ---------------------------------------------------------------------------------------------------

@@ -96,6 +96,40 @@ def test_chunk_that_is_not_bytes_like_is_refused_without_side_effects(wrong):
     assert decoder.feed(b"\n") == [Event("message", "a", "")]
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_has_id_reports_an_id_field_in_the_own_block(size):
+    """The id of a block without data applies to the next event, but is not that event's own."""
+    stream = (
+        b"data:a\n\n" b"id:1-1\ndata:b\n\n" b"data:c\n\n" b"id:1-2\n\n" b"data:d\n\n"
+        b"data:e\nid:1-3\n\n" b"id:\ndata:f\n\n" b"id:a\0b\ndata:g\n\n"
+    )  # fmt: skip
+    events, _, _ = decode(in_chunks_of(size, stream))
+    found = [(event.data, event.id, event.has_id) for event in events]
+    assert found == [
+        ("a", "", False),
+        ("b", "1-1", True),
+        ("c", "1-1", False),
+        ("d", "1-2", False),
+        ("e", "1-3", True),
+        ("f", "", True),
+        ("g", "", False),
+    ]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_has_id_of_events_of_the_usual_shape(separate):
+    blocks = [b"id:1-1\ndata:a\n\n", b"data:b\n\n", b"id:1-2\ndata:c\n\n"]
+    events, _, _ = decode(blocks if separate else [b"".join(blocks)])
+    assert [event.has_id for event in events] == [True, False, True]
+    assert events == [
+        Event("message", "a", "1-1"),
+        Event("message", "b", "1-1"),
+        Event("message", "c", "1-2"),
+    ]
+    assert [pickle.loads(pickle.dumps(event)).has_id for event in events] == [True, False, True]
+    assert [event._replace(data="").has_id for event in events] == [True, False, True]
+
+
 def test_event_is_an_immutable_value():
     event = Event("message", "a", "1-1")
     assert event == Event(type="message", data="a", id="1-1") != Event("message", "a", "1-2")

@@ -24,7 +24,7 @@ from tidewire.protocol.follower import (
 )
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.sse import Event
+from tidewire.protocol.sse import Event, EventWithoutId
 from tidewire.protocol.status_table import RequestKind, action_for, retry_after
 
 # ---- JSON
@@ -65,7 +65,8 @@ def reader(held, *, resyncs=0):
 
 
 def outcome_of(follower, vector, last_id):
-    event = Event(vector["type"], vector["data"], vector.get("id", last_id))
+    kind = Event if "id" in vector else EventWithoutId
+    event = kind(vector["type"], vector["data"], vector.get("id", last_id))
     match follower.receive(event):
         case Advance() | Told():
             return "accept"

@@ -102,6 +102,12 @@ def logged_events_without_id(hooks):
     rewrite_events(hooks, rb"^id:\d+-\d*3\n", b"")
 
 
+@faulty_server("TW-FRM-080", "framing.streams_follow_the_grammar")
+def id_without_data(hooks):
+    """Some ids are in a separate block without data, before their event."""
+    rewrite_events(hooks, rb"^(id:\d+-\d*3\n)", b"\\1\n\\1")
+
+
 @faulty_server("TW-FRM-014", "framing.events_match_their_schemas")
 def hello_with_an_id(hooks):
     """`hello` has an id."""

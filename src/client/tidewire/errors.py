@@ -192,9 +192,7 @@ class InvalidInputError(RequestError, ValueError):
 class QueueFullError(RequestError):
     """The endpoint's queue was full, so the server responded with 429 to the request and to all allowed retries."""
 
-    default_advice = (
-        "Submit again later, or allow more attempts: with_options(retry=RetryPolicy(submit_attempts=…))."
-    )
+    default_advice = "Submit again later, or allow more time: with_options(retry=RetryPolicy(patience=…))."
 
 
 class RateLimitError(RequestError):

@@ -18,6 +18,8 @@ OnDisconnect = Literal["continue", "cancel"]
 
 CONNECT_TIMEOUT: Final = 10.0
 """Default `connect_timeout` in seconds."""
+ANSWER_TIMEOUT: Final = 30.0
+"""Default `answer_timeout` in seconds."""
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """Pattern of a valid header name, which is a token as defined in RFC 9110 §5.6.2."""
@@ -45,6 +47,9 @@ class Options:
     Then the call raises TotalTimeoutError, and the job continues on the server. None: no limit."""
     connect_timeout: float = CONNECT_TIMEOUT
     """Seconds that opening a connection may take."""
+    answer_timeout: float = ANSWER_TIMEOUT
+    """Seconds that one attempt of a request may wait for the response, or for its next byte. Then the client
+    retries within `retry`. It does not apply to an open stream, where the server's heartbeat does."""
     queue_timeout: float | None = None
     """Seconds that one call waits while the job is in the server's queue. Then the call raises QueueTimeoutError,
     and the job stays in the queue. None: no limit."""
@@ -58,8 +63,8 @@ class Options:
     """Seconds that a job may take, counted from its submission. Then the server ends an unfinished job as failed.
     None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """Limits for the retries of failed requests and the reconnects of broken streams. They limit the number of
-    attempts, the waits and the total time."""
+    """Limits for the retries of failed requests and the reconnects of lost streams. They limit the time without
+    progress, the waits, and the number of failures in a row."""
     max_state_bytes: int = MAX_STATE_BYTES
     """Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises StateTooLargeError. The
     client may notice the excess late, but at most a sixteenth above the limit. The job continues on the server."""
@@ -68,7 +73,7 @@ class Options:
     passed to `with_options` are added to the headers of the client, and replace headers of the same name."""
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "connect_timeout", "queue_timeout", "grace", "deadline"):
+        for name in ("timeout", "connect_timeout", "answer_timeout", "queue_timeout", "grace", "deadline"):
             check_seconds(name, getattr(self, name))
         if self.on_disconnect not in {"continue", "cancel"}:
             raise ValueError(f"on_disconnect must be 'continue' or 'cancel', not {self.on_disconnect!r}")
@@ -144,14 +149,15 @@ def check_key(key: Any) -> None:
 
 
 def check_seconds(name: str, seconds: Any) -> None:
-    """Check a timeout. None means no limit and is valid for every option except `connect_timeout`.
+    """Check a timeout. None means no limit and is valid for every option except `connect_timeout` and `answer_timeout`.
 
     Raises:
         TypeError: The value is not a number.
         ValueError: The value is not greater than 0, or it is an infinite `grace` or `deadline`. The client sends these
-            two options as JSON, which cannot express infinity.
+            two options as JSON, which cannot express infinity. An infinite `answer_timeout` is not valid either, because
+            the client must limit this time. [TW-CLI-047]
     """
-    if seconds is None and name != "connect_timeout":
+    if seconds is None and name not in {"connect_timeout", "answer_timeout"}:
         return
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise TypeError(f"{name} must be a number of seconds, not {seconds!r}")
@@ -159,3 +165,5 @@ def check_seconds(name: str, seconds: Any) -> None:
         raise ValueError(f"{name} must be more than 0 seconds, not {seconds!r}")
     if name in {"grace", "deadline"} and math.isinf(seconds):
         raise ValueError(f"{name} is sent to the server and must be finite: for no limit, leave it out")
+    if name == "answer_timeout" and math.isinf(seconds):
+        raise ValueError("answer_timeout must be finite, because a response may never come")

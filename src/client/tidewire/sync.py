@@ -20,7 +20,7 @@ from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
 from tidewire.http.auth_refresh import Auth
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
@@ -56,6 +56,7 @@ class Client:
         auth: Auth | None = None,
         timeout: float | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float = ANSWER_TIMEOUT,
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
@@ -79,10 +80,13 @@ class Client:
                 loop over a job. Then the call raises TotalTimeoutError, and the job continues on the server. None: no
                 limit.
             connect_timeout: Seconds that opening a connection may take.
+            answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
+                Then the client retries within `retry`. It does not apply to an open stream, where the server's
+                heartbeat does.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
                 QueueTimeoutError, and the job stays in the queue. None: no limit.
-            retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
-                number of attempts, the waits and the total time.
+            retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
+                without progress, the waits, and the number of failures in a row.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -98,6 +102,7 @@ class Client:
             auth=auth,
             timeout=timeout,
             connect_timeout=connect_timeout,
+            answer_timeout=answer_timeout,
             queue_timeout=queue_timeout,
             retry=retry,
             max_state_bytes=max_state_bytes,
@@ -138,6 +143,7 @@ class Client:
         *,
         timeout: float | Unset | None = UNSET,
         connect_timeout: float | Unset = UNSET,
+        answer_timeout: float | Unset = UNSET,
         queue_timeout: float | Unset | None = UNSET,
         on_disconnect: OnDisconnect | Unset = UNSET,
         grace: float | Unset | None = UNSET,
@@ -154,6 +160,9 @@ class Client:
                 loop over a job. Then the call raises TotalTimeoutError, and the job continues on the server. None: no
                 limit.
             connect_timeout: Seconds that opening a connection may take.
+            answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
+                Then the client retries within `retry`. It does not apply to an open stream, where the server's
+                heartbeat does.
             queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
                 QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
@@ -162,8 +171,8 @@ class Client:
                 treat values below 60 as 60. None: 60.
             deadline: Seconds that a job may take, counted from its submission. Then the server ends an unfinished job
                 as failed. None: no deadline.
-            retry: Limits for the retries of failed requests and the reconnects of broken streams. They limit the
-                number of attempts, the waits and the total time.
+            retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
+                without progress, the waits, and the number of failures in a row.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -233,8 +242,8 @@ class Client:
             EndpointNotFoundError: The server has no endpoint with this name. The error message lists the server's
                 endpoints.
             InvalidInputError: The input does not match the endpoint's schema. `pointer` names the invalid member.
-            QueueFullError: The endpoint's queue was still full at the last attempt that the `RetryPolicy` allows.
-            TransportError: The server could not be reached with the attempts that the `RetryPolicy` allows.
+            QueueFullError: The endpoint's queue was full for longer than the `RetryPolicy` allows.
+            TransportError: The server could not be reached within the `RetryPolicy`.
             TotalTimeoutError: The client's `timeout` passed. The job may have been started.
             TidewireError: Any other refusal by the server.
 

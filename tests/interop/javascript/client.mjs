@@ -16,6 +16,7 @@ const STATUS_LINE_MS = 10_000; // TW-CLI-011
 const HELLO_MS = 10_000;
 const HEARTBEAT_MS = 15_000; // before hello has told another
 const SILENT_HEARTBEATS = 2.5;
+const SILENT_CONNECTIONS = 2; // TW-CLI-059
 const MAX_REDIRECTS = 5;
 const ANSWER_MS = 30_000;
 const MAX_EVENT_BYTES = 32 * 1024 * 1024; // twice the default of max_state_bytes, for escapes
@@ -136,9 +137,8 @@ export class Client {
     const problem = await problemOf(answer);
     const error = refusal(answer.status, problem, answer.url);
     const word = verdict(asked, answer.status, answer.headers);
-    if (word === "wait") return patience.afterFailure(retryAfterMs(answer.headers) ?? problem?.retry_after_ms);
+    if (word === "wait") return patience.asAsked(retryAfterMs(answer.headers) ?? problem?.retry_after_ms);
     if (word !== "cut") throw error;
-    patience.strangeAnswer(error);
     if (asked === "submit") await this.#requireRepeatable(error);
     return patience.afterFailure();
   }
@@ -198,6 +198,8 @@ export class Job {
   #follower;
   #streamUrl;
   #start;
+  #silentConnections = 0;
+  #delivered = false;
 
   constructor(client, id, { url = null, checkpoint = null, start = null } = {}) {
     this.id = id;
@@ -268,9 +270,11 @@ export class Job {
     while (follower.done === null) {
       let ending;
       try {
-        ending = yield* this.#connection(patience);
+        const heldBack = this.#silentConnections >= SILENT_CONNECTIONS;
+        ending = yield* heldBack ? this.#readInstead(patience) : this.#connection(patience);
       } catch (error) {
         if (!(error instanceof NetworkError)) throw this.#withCheckpoint(error);
+        if (error.silent && !this.#delivered) this.#silentConnections += 1;
         ending = { do: "cut" };
       }
       if (follower.done !== null) return;
@@ -278,6 +282,7 @@ export class Job {
       try {
         if (ending.do === "fatal") throw this.#fatal(ending);
         if (ending.do === "goaway") await patience.afterGoaway(ending.retryMs, follower.progressed);
+        else if (ending.do === "busy") await patience.asAsked(ending.retryMs);
         else await patience.afterFailure(ending.retryMs);
       } catch (error) {
         throw this.#withCheckpoint(error);
@@ -285,9 +290,18 @@ export class Job {
     }
   }
 
+  /** TW-CLI-059: the stream delivers nothing, so the job is read in its place. */
+  async *#readInstead(patience) {
+    const action = this.#follower.polled(await this.#client.read(this.url, "job"));
+    patience.progress();
+    if (action) yield this.#handed(action.update);
+    return action ?? { do: "cut" };
+  }
+
   async *#connection(patience) {
     const follower = this.#follower;
     follower.opened();
+    this.#delivered = false;
     this.connections += 1;
     const cursor = follower.id === null ? {} : { "last-event-id": follower.id.text };
     const headers = { accept: "text/event-stream", "cache-control": "no-store", ...cursor };
@@ -296,7 +310,6 @@ export class Job {
       const word = verdict("stream", answer.status, answer.headers, follower.id !== null);
       if (word === "read") return yield* this.#afterNothing(patience);
       if (word !== "use") return await this.#judge(answer, patience, word);
-      patience.wellOpened();
       return yield* this.#stream(answer, patience);
     } finally {
       answer.close();
@@ -329,6 +342,8 @@ export class Job {
           silenceMs = action.heartbeatMs * SILENT_HEARTBEATS;
           this.#streamUrl = new URL(action.events, answer.url).href;
         } else if (action.do === "update" || action.do === "done") {
+          this.#delivered = true;
+          this.#silentConnections = 0;
           if (action.do === "done") answer.close();
           yield this.#handed(action.update);
           if (action.do === "done") return action;
@@ -353,7 +368,6 @@ export class Job {
     if (word === "resync") return this.#follower.resync("400 to a request with a cursor");
     if (word === "wait") return { do: "busy", retryMs: retryAfterMs(answer.headers) ?? problem?.retry_after_ms };
     if (word !== "cut") throw error;
-    patience.strangeAnswer(error);
     return { do: "cut" };
   }
 

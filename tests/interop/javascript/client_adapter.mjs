@@ -79,7 +79,7 @@ class Run {
   }
 }
 
-say({ client: "JavaScript", can: ["submit", "batch", "checkpoint", "cancel", "discover", "credentials", "attempts", "in_turn", "exact_json", "digests"] });
+say({ client: "JavaScript", can: ["submit", "batch", "checkpoint", "cancel", "discover", "credentials", "attempts", "in_turn", "exact_json", "digests", "id_fields"] });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   if (command.op === "bye") process.exit(0);

@@ -174,6 +174,13 @@ export class Follower {
     return this.#moved(parseId(job.cursor), job.state, job.columns, false, null);
   }
 
+  /** The job as it was read in place of its stream (TW-CLI-059): a newer state, its end, or null. */
+  polled(job) {
+    if (ENDS.includes(job.status)) return this.ended(job);
+    const id = parseId(job.cursor);
+    return this.#isKnown(id) ? null : this.#moved(id, job.state, job.columns, true, null);
+  }
+
   /** The job as it was read, after a 204: its end, or null where it still runs. */
   ended(job) {
     if (!FITS.job(job) || job.id !== this.job) throw new ProtocolError("what was read is not this job");

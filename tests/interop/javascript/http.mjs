@@ -5,9 +5,10 @@ import * as secure from "node:https";
 
 /** The connection broke, or nothing came in time. `sent` is false where the request cannot have arrived. */
 export class NetworkError extends Error {
-  constructor(message, { sent = true } = {}) {
+  constructor(message, { sent = true, silent = false } = {}) {
     super(message);
     this.sent = sent;
+    this.silent = silent;
   }
 }
 
@@ -19,7 +20,7 @@ export function request(method, url, { headers = {}, body = null, withinMs }) {
   return new Promise((resolve, reject) => {
     const library = new URL(url).protocol === "https:" ? secure : plain;
     const sending = library.request(url, { method, headers, agent: false });
-    const timer = setTimeout(() => sending.destroy(new NetworkError(`no answer in ${withinMs} ms`)), withinMs);
+    const timer = setTimeout(() => sending.destroy(new NetworkError(`no answer in ${withinMs} ms`, { silent: true })), withinMs);
     sending.on("response", (response) => {
       clearTimeout(timer);
       resolve(new Answer(url, sending, response));
@@ -52,7 +53,7 @@ class Answer {
     let timer;
     const silence = new Promise((_, reject) => {
       const within = Math.min(withinMs, LONGEST_TIMER_MS);
-      timer = setTimeout(() => reject(new NetworkError(`no byte in ${Math.round(within)} ms`)), within);
+      timer = setTimeout(() => reject(new NetworkError(`no byte in ${Math.round(within)} ms`, { silent: true })), within);
     });
     try {
       const { done, value } = await Promise.race([read, silence]);

@@ -11,7 +11,7 @@ from support.spec_document import SCHEMA_OF_EVENT, breaches
 _FIELDS = {"id", "event", "data", "retry"}
 
 
-@checks("TW-FRM-009", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016")
+@checks("TW-FRM-009", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", "TW-FRM-080")
 def streams_follow_the_grammar(run):
     """Streams are UTF-8 with LF, without a byte order mark or empty ids.
 

@@ -41,6 +41,7 @@ TRAITS: Final = (
     "in_turn",
     "exact_json",
     "digests",
+    "id_fields",
 )
 AT_ONCE: Final = 32
 """Maximum number of commands that run at the same time."""
@@ -78,7 +79,7 @@ class _Reporter:
             tokens = iter(self.command["credentials"])
             options["auth"] = lambda: {"Authorization": f"Bearer {next(tokens)}"}
         if "attempts" in self.command:
-            options["retry"] = tidewire.RetryPolicy(max_attempts=self.command["attempts"])
+            options["retry"] = tidewire.RetryPolicy(attempts=self.command["attempts"])
         return options
 
     def saved(self) -> dict[str, Any]:

@@ -8,8 +8,10 @@ regards the same faults as temporary faults of a proxy or the network, and retri
 
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import anyio
@@ -18,6 +20,7 @@ from pydantic import BaseModel
 from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
+    RequestError,
     TidewireError,
     TotalTimeoutError,
     TransportError,
@@ -29,16 +32,22 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
-from tidewire.http.urls import path_segment, resolve, same_origin, split_credentials
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, origin, without_credentials
+from tidewire.http.urls import is_under, path_segment, resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
-from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
-from tidewire.protocol.request_policy import RequestPolicy
+from tidewire.protocol.request_policy import (
+    FIRST_ATTEMPTS,
+    MAX_REDIRECTS,
+    GiveUp,
+    Interruption,
+    RequestFault,
+    RequestPolicy,
+)
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
-from tidewire.protocol.status_table import Action, RequestKind, retry_after
+from tidewire.protocol.status_table import Action, RequestKind, action_for, retry_after
 
 log: Final = logging.getLogger("tidewire")
 
@@ -47,12 +56,12 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Sleep function, random numbers and time limits of a client. Tests replace them."""
+    """Sleep function, clock, random numbers and time limits of a client. Tests replace them."""
 
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+    clock: Callable[[], float] = time.monotonic
     rng: random.Random = field(default_factory=random.Random)
     hello_timeout: float = HELLO_TIMEOUT
-    answer_timeout: float = ANSWER_TIMEOUT
     whole_answer_timeout: float = WHOLE_ANSWER_TIMEOUT
 
 
@@ -70,6 +79,11 @@ class _Request:
     """Whether a request to submit a job asks for the job's event stream as its response."""
     credentials: Mapping[str, str] | None = None
     """The credentials sent with the last attempt."""
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key of a submit."""
+        return None if self.headers is None else self.headers.get("Idempotency-Key")
 
 
 class ApiSession:
@@ -97,6 +111,8 @@ class ApiSession:
         self.credentials: Credentials = Credentials(auth)
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
+        self._warned_of_links = False
+        """Whether the client has logged the warning about a link outside the base path."""
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -111,6 +127,7 @@ class ApiSession:
         body: bytes | None = None,
         job_id: str | None = None,
         since: float | None = None,
+        policy: RequestPolicy | None = None,
     ) -> Response:
         """Make a request, with retries where they are safe and useful, and return the successful response.
 
@@ -124,13 +141,14 @@ class ApiSession:
             body: JSON body.
             job_id: Id of the job, for error messages.
             since: Time at which the timeout starts, on the event loop's clock. None: now.
+            policy: Counters to continue, if the request belongs to another call or to a stream. None: new counters.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
             TotalTimeoutError: The timeout of the options passed.
         """
         request = _Request(method, url, kind, headers, body, job_id)
-        return cast("Response", await self._bounded(request, options, since))
+        return cast("Response", await self._bounded(request, options, since, policy))
 
     async def submit(
         self,
@@ -163,43 +181,63 @@ class ApiSession:
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
         return await self._bounded(request, options, since)
 
+    def policy(self, options: Options) -> RequestPolicy:
+        """Create the counters of one call or one stream."""
+        return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
+
     async def _bounded(
-        self, request: "_Request", options: Options, since: float | None
+        self, request: "_Request", options: Options, since: float | None, policy: RequestPolicy | None = None
     ) -> Response | Connection:
+        policy = policy or self.policy(options)
         if options.timeout is None:
-            return await self._request(request, options)
+            return await self._request(request, options, policy)
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
-            return await self._request(request, options)
+            return await self._request(request, options, policy)
         what = f"the timeout of {options.timeout:g} s passed"
-        advice = MAY_RUN if request.kind is RequestKind.SUBMIT else None
+        advice = may_run(request.key) if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
-    async def _request(self, request: "_Request", options: Options) -> Response | Connection:
-        backoff = Backoff(options.retry, self.timing.rng)
-        policy = RequestPolicy(request.kind, backoff, is_get=request.method == "GET")
+    async def _request(
+        self, request: "_Request", options: Options, policy: RequestPolicy
+    ) -> Response | Connection:
+        is_submit = request.kind is RequestKind.SUBMIT
+        policy.begin()
         while True:
-            at_least: float | None = None
+            asked: float | None = None
+            unknown = False
             try:
                 response = await self._attempt(request, options)
             except (TransportError, NotATidewireServerError) as error:
                 fault: TidewireError = error
-                fatal = policy.fault(fault_of(error), contacted=self.contacted) is Action.FATAL
-                sent = isinstance(error, TransportError) and error.sent
-                if not fatal and request.kind is RequestKind.SUBMIT and sent:
-                    fatal = not await self._can_retry_submit(options)
-                    error.advice = _NOT_RETRIED if fatal else error.advice
-                if fatal:
+                found = fault_of(error)
+                if policy.fault(found, contacted=self.contacted, is_submit=is_submit) is Action.FATAL:
                     await self.raise_fault(error)
+                if policy.failures + 1 == FIRST_ATTEMPTS:
+                    await self.check_http(error)
+                unknown = is_submit and isinstance(error, TransportError) and error.sent
+                # A proxy may hold an event stream back until it ends. The repetition asks for the job as JSON.
+                request.stream = request.stream and found is not RequestFault.TIMEOUT
             else:
-                action = policy.action(response.status)
-                if action is Action.USE or isinstance(response, Connection):
+                if isinstance(response, Connection):
+                    return response
+                failed = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                problem = status_errors.problem_in(response) if failed else None
+                action = policy.action(
+                    response.status,
+                    request.kind,
+                    is_get=request.method == "GET",
+                    is_refusal=problem is not None,
+                )
+                if action is Action.USE:
                     return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue
                 if action is Action.REDIRECT:
                     request.url = self.redirected(response)
                     continue
+                if action is Action.FATAL and action_for(response.status, request.kind) is Action.REDIRECT:
+                    raise self.redirect_refused(response)
                 fault = self.refused(response, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
@@ -208,26 +246,56 @@ class ApiSession:
                     continue
                 # A response with a status 5xx and without problem details comes from a gateway. The server behind the
                 # gateway may have started the job. [TW-JOB-037]
-                unknown = request.kind is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
-                if unknown and not await self._can_retry_submit(options):
-                    fault.advice = _NOT_RETRIED
-                    raise fault
-                at_least = retry_after(response.headers.get("retry-after"))
-            pause = policy.wait(at_least=at_least)
-            if pause is None:
+                unknown = is_submit and action is Action.CUT and problem is None
+                if action is Action.WAIT:
+                    asked = retry_after(response.headers.get("retry-after"))
+            pause = policy.retry(Interruption.BUSY, asked=asked or 0.0)
+            if isinstance(pause, GiveUp):
+                fault.what = f"{fault.what.rstrip('.')} (gave up: {pause.why})"
+                fault.retryable = True
+                if is_submit and policy.in_doubt:
+                    fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
+            if unknown:
+                await self._check_keys(request, options, policy, fault)
+            policy.begin()
+
+    async def _check_keys(
+        self, request: "_Request", options: Options, policy: RequestPolicy, fault: TidewireError
+    ) -> None:
+        """Check that the client may repeat a submit whose response was lost.
+
+        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials. The
+        client therefore reads discovery, and repeats this read within the policy of the submit. [TW-JOB-037]
+
+        Raises:
+            TidewireError: The fault, if the server does not keep the keys, or if the client could not find out.
+        """
+        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
+            return
+        try:
+            discovery = await self.discover(options, policy=policy)
+        except (NotATidewireServerError, UnsupportedProtocolError):
+            raise
+        except TidewireError as error:
+            fault.advice = f"{may_run(request.key)} {_KEYS_UNKNOWN}"
+            fault.retryable = True
+            raise fault from error
+        if "idempotency" not in discovery.capabilities:
+            fault.advice = _NOT_RETRIED
+            raise fault
 
     async def _attempt(self, request: "_Request", options: Options) -> Response | Connection:
-        method, url, body, timing = request.method, request.url, request.body, self.timing
+        method, url, body = request.method, request.url, request.body
         headers = await self.headers(options, request.headers, body)
         request.credentials = self.credentials.current
         limits: dict[str, Any] = {
             "connect_timeout": options.connect_timeout,
             "max_state_bytes": options.max_state_bytes,
-            "answer_timeout": timing.answer_timeout,
-            "whole_timeout": timing.whole_answer_timeout,
+            "answer_timeout": options.answer_timeout,
+            "whole_timeout": max(self.timing.whole_answer_timeout, options.answer_timeout),
         }
         work: Awaitable[Response | Connection]
         if request.stream:
@@ -254,11 +322,53 @@ class ApiSession:
         target = resolve(response.url, response.headers.get("location", ""))
         if not same_origin(target, self.base) or "location" not in response.headers:
             where = Where("GET", response.url, status_code=response.status)
-            advice = "The client sends credentials to one origin only. Create a client with the new URL."
+            advice = (
+                f"The client sends credentials to one origin only. {self._new_base(response.url, target)}"
+            )
             raise ProtocolError(
                 f"the server redirects to {target!r} on another origin", where=where, advice=advice
             )
         return target
+
+    def redirect_refused(self, response: Response) -> TidewireError:
+        """Create the error for a redirect that the client does not follow.
+
+        The client follows redirects of GET requests only, and only a limited number. [TW-CLI-044]
+        """
+        where = response.where()
+        if "location" not in response.headers:
+            what = f"the server redirects with {response.status}, but does not say where to"
+            return RequestError(what, where=where)
+        target = without_credentials(resolve(response.url, response.headers["location"]))
+        if response.method == "GET":
+            return ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=where)
+        what = f"the server redirects this {response.method} request to {target}"
+        advice = f"The client follows redirects of GET requests only. {self._new_base(response.url, target)}"
+        return RequestError(what, where=where, advice=advice)
+
+    def _new_base(self, url: str, target: str) -> str:
+        """Return the advice to use the base URL to which a redirect leads."""
+        path = url.removeprefix(self.base)
+        new = target.removesuffix(path) if path and target.endswith(path) else None
+        return (
+            "Create a client with the new URL." if new is None else f"Create the client with the URL {new!r}."
+        )
+
+    def check_link(self, url: str) -> None:
+        """Log a warning if a link leads outside the base path. The client logs it once."""
+        if not is_under(url, self.base) and not self._warned_of_links:
+            self._warned_of_links = True
+            log.warning(
+                "the server sent the link %s, which is outside the base path %s. %s", url, self.base, _PREFIX
+            )
+
+    def link_advice(self, url: str | None) -> str | None:
+        """Return the advice for a request that failed because a link led outside the base path. None if the URL is not
+        outside the base path.
+        """
+        if url is None or is_under(url, self.base):
+            return None
+        return f"The server's Location or link pointed to {url}, outside the base path {self.base}. {_PREFIX}"
 
     def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
         """Resolve a link in a response, if the link leads to the server's origin.
@@ -270,6 +380,7 @@ class ApiSession:
         """
         url = resolve(base, reference)
         if same_origin(url, self.base):
+            self.check_link(url)
             return url
         log.warning("ignored a link to another origin: %s", url)
         return otherwise
@@ -300,15 +411,17 @@ class ApiSession:
         server is a Tidewire server.
         """
         problem = status_errors.problem_in(response)
+        where = response.where(job_id=job_id, last_event_id=last_event_id)
         if problem is not None:
             self.contacted = True
         elif not self.contacted and not status_errors.may_be_from_gateway(response):
             # A response without problem details, with a status that gateways do not send, comes from a server that is
             # not a Tidewire server.
             return self.not_tidewire(response)
-        return status_errors.refused(
-            response, problem, response.where(job_id=job_id, last_event_id=last_event_id)
-        )
+        error = status_errors.refused(response, problem, where)
+        if problem is None or response.status == HTTPStatus.NOT_FOUND:
+            error.advice = self.link_advice(response.url) or error.advice
+        return error
 
     def not_tidewire(self, response: Response) -> NotATidewireServerError:
         """Create the error for a response that no Tidewire server sends."""
@@ -322,20 +435,30 @@ class ApiSession:
             NotATidewireServerError: The client is at first contact, and the server does not speak HTTP.
             TidewireError: The fault, in all other cases.
         """
+        await self.check_http(error)
+        raise error
+
+    async def check_http(self, error: TransportError | NotATidewireServerError) -> None:
+        """At first contact, check whether the server that sent no usable response speaks HTTP.
+
+        Raises:
+            NotATidewireServerError: The server does not speak HTTP.
+        """
         if isinstance(error, TransportError) and error.sent and not self.contacted:
             said = await self.transport.sniff(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:
                 _, host, port = origin(self.base)
                 instead = f"it sent {said.decode('utf-8', 'replace')!r}"
                 raise not_http(f"{host}:{port}", instead, error.where) from error
-        raise error
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 
-    async def discover(self, options: Options, since: float | None = None) -> Discovery:
+    async def discover(
+        self, options: Options, since: float | None = None, policy: RequestPolicy | None = None
+    ) -> Discovery:
         """Return the discovery document. The client requests it once and caches it."""
         if self._discovery is None:
-            response = await self.request("GET", self.base + API_ROOT, options, since=since)
+            response = await self.request("GET", self.base + API_ROOT, options, since=since, policy=policy)
             discovery = self.read(Discovery, response, what="discovery")
             if discovery.protocol != PROTOCOL:
                 what = f"the server speaks {discovery.protocol!r}, but this client speaks {PROTOCOL!r}"
@@ -359,26 +482,23 @@ class ApiSession:
     def job_url(self, job_id: str) -> str:
         return f"{self.base}{API_ROOT}/jobs/{path_segment(job_id, 'the id of a job')}"
 
-    async def _can_retry_submit(self, options: Options) -> bool:
-        """Whether the client may retry a request to submit a job after the response was lost.
 
-        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials.
-        """
-        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
-            return True
-        try:
-            return "idempotency" in (await self.discover(options)).capabilities
-        except NotATidewireServerError:
-            raise
-        except TidewireError:
-            return False
-
-
-MAY_RUN: Final = "The job may or may not have started. Submit again with the same idempotency_key, or look for it in client.jobs()."
-_NOT_RETRIED = (
+_PREFIX: Final = "A proxy seems to remove a path prefix: set root_path on the server to the prefix, or keep the prefix in the proxy."
+_KEYS_UNKNOWN: Final = "The client did not retry, because it could not read whether the server keeps the keys of requests without credentials."
+_NOT_RETRIED: Final = (
     "The job may or may not have started. The client did not retry, because this server does not keep the idempotency "
     "keys of requests without credentials. Look for the job in client.jobs(), if the server can list jobs."
 )
+
+
+def may_run(key: str | None) -> str:
+    """Return the advice for a submit whose outcome is unknown.
+
+    Args:
+        key: The idempotency key of the submit; None if it is not known.
+    """
+    same = "the same idempotency_key" if key is None else f"idempotency_key={key!r}"
+    return f"The job may or may not have started. Submit again with {same}, or look for it in client.jobs()."
 
 
 def _names_credentials(headers: Mapping[str, str]) -> bool:

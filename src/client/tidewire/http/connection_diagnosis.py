@@ -23,11 +23,18 @@ UNREACHABLE: Final = (
 )
 
 
+PROXY_ADVICE: Final = (
+    "Check the argument proxy=… and the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."
+)
+
+
 def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
     """Return the kind of fault in `FAULT_TABLE` that corresponds to an error of the transport."""
     if isinstance(error, NotATidewireServerError):
         return RequestFault.NOT_TIDEWIRE
-    return RequestFault.TIMEOUT if isinstance(error, TimeoutError) else RequestFault.NO_CONNECTION
+    if isinstance(error, TimeoutError):
+        return RequestFault.TIMEOUT if error.sent else RequestFault.CONNECT_TIMEOUT
+    return RequestFault.LOST if error.sent else RequestFault.UNREACHABLE
 
 
 async def sniff(host: str, port: int) -> bytes:
@@ -55,25 +62,55 @@ def goes_through_a_proxy(host: str, port: int) -> bool:
     return not urllib.request.proxy_bypass(f"{host}:{port}")
 
 
-def unreachable(address: str, url: str, error: Exception, where: Where) -> TransportError:
+def environment_proxy(scheme: str, host: str, port: int) -> str | None:
+    """Return the URL of the proxy that the environment variables name for requests to a server; None if there is none."""
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    return None if proxy is None or urllib.request.proxy_bypass(f"{host}:{port}") else proxy
+
+
+def unreachable(
+    address: str,
+    url: str,
+    error: Exception,
+    where: Where,
+    *,
+    proxy: str | None = None,
+    by_proxy: bool = False,
+) -> TransportError:
     """Create the error for a connection that could not be opened.
 
     Args:
-        address: Host and port.
+        address: Host and port of the server.
         url: URL of the request.
         error: Exception that httpx raised.
         where: Context for the error message.
+        proxy: URL of the proxy to which the connection leads, without credentials; None if there is no proxy.
+        by_proxy: Whether the client has reached the proxy, and the proxy did not connect to the server.
     """
     text = str(error)
     causes = list(_causes(error))
-    advice = UNREACHABLE
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+    advice = UNREACHABLE if proxy is None else PROXY_ADVICE
+    refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text
+    if by_proxy:
+        what = f"the proxy {proxy} did not connect to {address}: {text}"
+    elif any(isinstance(cause, ssl.SSLError) for cause in causes):
         what = f"TLS with {address} failed: {text}"
         advice = "Check the scheme (http:// for a server without TLS) and the certificate (verify=…)."
+    elif proxy is not None:
+        unknown = any(isinstance(cause, socket.gaierror) for cause in causes)
+        why = (
+            "its host name cannot be resolved"
+            if unknown
+            else "no proxy is listening there"
+            if refused
+            else text
+        )
+        what = f"cannot connect to the proxy {proxy}: {why}"
     elif any(isinstance(cause, socket.gaierror) for cause in causes):
         what = f"the host name of {url} cannot be resolved: {text}"
         advice = "Check the spelling of the host name."
-    elif any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text:
+    elif refused:
         what = f"no server is listening at {address}"
     else:
         what = f"cannot connect to {address}: {text or type(error).__name__}"

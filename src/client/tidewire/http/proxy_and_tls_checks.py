@@ -4,8 +4,7 @@ import ssl
 from importlib.util import find_spec
 from typing import Any, Final
 
-from tidewire.http.transport import origin
-from tidewire.http.urls import without_credentials
+from tidewire.http.transport import origin, without_credentials
 
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
 _EXAMPLE: Final = "write it like http://proxy.example:3128"

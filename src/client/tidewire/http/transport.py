@@ -27,7 +27,9 @@ from tidewire.errors import (
 )
 from tidewire.http.body_decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.connection_diagnosis import (
+    PROXY_ADVICE,
     UNREACHABLE,
+    environment_proxy,
     goes_through_a_proxy,
     not_http,
     sniff,
@@ -37,15 +39,14 @@ from tidewire.http.connection_diagnosis import (
 from tidewire.http.httpx_fixes import TOO_MANY_INFORMATIONAL, Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, broken_connection
-from tidewire.options import CONNECT_TIMEOUT, overlaid
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
 
 UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
-ANSWER_TIMEOUT: Final = 30.0
-"""Timeout in seconds for reading a response that is not a stream. It starts again with each byte that arrives."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
-"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving."""
+"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving. A longer
+`answer_timeout` replaces it."""
 LEAST_BODY_BYTES: Final = 16 * 2**20
 """Smallest value of the limit for the size of a response body, in bytes. The limit is `max_state_bytes` if that is
 larger. [TW-FRM-078]"""
@@ -293,16 +294,26 @@ class Transport:
         self.loop.start_soon(self.aclose)
         warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
+    def _proxy_for(self, url: str) -> str | None:
+        """Return the URL of the proxy for a request, without credentials. None if there is no proxy."""
+        scheme, host, port = origin(url)
+        proxy = self._proxy or environment_proxy(scheme, host, port or 0)
+        return None if proxy is None else without_credentials(proxy)
+
     @contextlib.contextmanager
     def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
         where = Where(method, url)
         try:
             yield
         except httpx.ConnectTimeout as error:
-            what = f"no connection to {_address(url)} within {connect_timeout:g} s"
-            raise ConnectTimeoutError(what, where=where, advice=UNREACHABLE) from error
+            proxy = self._proxy_for(url)
+            to = _address(url) if proxy is None else f"the proxy {proxy}"
+            what = f"no connection to {to} within {connect_timeout:g} s"
+            advice = UNREACHABLE if proxy is None else PROXY_ADVICE
+            raise ConnectTimeoutError(what, where=where, advice=advice) from error
         except (httpx.ConnectError, httpx.ProxyError) as error:
-            raise unreachable(_address(url), url, error, where) from error
+            proxy, by_proxy = self._proxy_for(url), isinstance(error, httpx.ProxyError)
+            raise unreachable(_address(url), url, error, where, proxy=proxy, by_proxy=by_proxy) from error
         except httpx.ReadTimeout as error:
             raise SilenceTimeoutError("no response in time", where=where) from error
         except httpx.RemoteProtocolError as error:
@@ -409,6 +420,12 @@ def join_url(base: str, reference: str) -> str:
         return str(httpx.URL(base).join(reference))
     except httpx.InvalidURL as error:
         raise ValueError(str(error)) from None
+
+
+def without_credentials(address: str) -> str:
+    """Remove the user and password from a URL, so that the URL can appear in a message."""
+    scheme, separator, rest = address.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def mount(url: str, transport: httpx.AsyncBaseTransport) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from tidewire.errors import ProtocolError, Where
-from tidewire.http.transport import join_url, origin
+from tidewire.http.transport import join_url, origin, without_credentials
 from tidewire.protocol.resources import API_ROOT
 
 _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
@@ -68,15 +68,14 @@ def path_segment(name: str, what: str) -> str:
     return quote(name, safe="")
 
 
+def is_under(url: str, base: str) -> bool:
+    """Whether the path of a URL starts with the path of a base URL of the same origin."""
+    return unquote(urlsplit(url).path).startswith(f"{unquote(urlsplit(base).path).rstrip('/')}/")
+
+
 def last_segment(url: str) -> str:
     """Return the last segment of a URL's path, percent-decoded. In a link to a job, this segment is the job's id."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
-
-
-def without_credentials(address: str) -> str:
-    """Remove the user and password from a URL, so that the URL can appear in a message."""
-    scheme, separator, rest = address.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:

@@ -26,7 +26,6 @@ from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
 from tidewire.jobs.tokens import Vocabularies
 from tidewire.options import Options
-from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.follower import Follower
@@ -335,7 +334,7 @@ class JobStarter:
         session = self.session
         job_url = session.job_url(job_id)
         follower = Follower(
-            backoff=Backoff(self.options.retry, session.timing.rng),
+            policy=session.policy(self.options),
             job_id=job_id,
             max_state_bytes=self.options.max_state_bytes,
         )

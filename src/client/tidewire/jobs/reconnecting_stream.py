@@ -6,6 +6,7 @@ while a caller waits, so a slow caller exerts backpressure on the server. When a
 open for the next read. The caller must close the connection if there is no next read.
 """
 
+import contextlib
 import logging
 from collections import deque
 from http import HTTPStatus
@@ -42,7 +43,7 @@ from tidewire.protocol.follower_outcomes import (
     Outcome,
     Reconnect,
 )
-from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
+from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestFault, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
@@ -50,6 +51,12 @@ from tidewire.protocol.status_table import Action, RequestKind, is_event_stream,
 LEAST_EVENT_BYTES: Final = 2**20
 """Smallest value of the limit for the size of an event, in bytes. The limit is `max_state_bytes` if that is larger.
 [TW-FRM-078]"""
+
+SILENT_CONNECTIONS: Final = 2
+"""Number of connections in a row that end in silence without a logged event, after which the client reads the job instead
+of its stream. [TW-CLI-059]"""
+READS_PER_STREAM: Final = 8
+"""Number of reads of the job after which the client requests the stream again."""
 
 log: Final = logging.getLogger("tidewire")
 
@@ -82,10 +89,14 @@ class JobStream:
         self._waited_for_hello = self._silence = 0.0
         """Time in seconds that reads on this connection have waited for the `hello` event, and time that they have
         waited since the last byte."""
-        self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
+        self._policy = follower.policy
         self._stream_url: str | None = None
         """URL of the last response with an event stream. Relative links in the events are resolved against this URL."""
         self._last_fault: TidewireError | None = None
+        self._silent_connections = 0
+        """Number of connections in a row that ended in silence without a logged event."""
+        self._reads = 0
+        """Number of reads of the job since the last request for the stream."""
 
     @property
     def ended(self) -> bool:
@@ -145,6 +156,8 @@ class JobStream:
                 log.debug("%s: %s", self._label, outcome.why)
             else:
                 self._pending = outcome  # type: ignore[assignment]
+        if outcomes:
+            self._silent_connections = 0
         return outcomes
 
     async def adopt_response(self, connection: Connection) -> None:
@@ -184,6 +197,10 @@ class JobStream:
             return self.follower.oversized(why)
         connection = self._connection
         if connection is None:
+            # With on_disconnect="cancel", the server cancels a job whose stream has no reader, and reads do not count.
+            reads = READS_PER_STREAM if self._options.on_disconnect == "continue" else 1
+            if self._silent_connections >= SILENT_CONNECTIONS and self._reads < reads:
+                return await self._poll()
             return await self._open()
         return await self._read(connection)
 
@@ -200,7 +217,7 @@ class JobStream:
         except SilenceTimeoutError as error:
             if not greeted:
                 error.what = "the server sent no hello event in time"
-            return self._cut(error, spent=allowed)
+            return self._cut(error, silence=allowed if greeted else 0.0)
         except TransportError as error:
             return self._cut(error)
         finally:
@@ -219,15 +236,20 @@ class JobStream:
             self._events.extend(error.events)
             self._oversized = str(error)
         if decoder.retry_ms is not None:
-            follower.backoff.retry = decoder.retry_ms / 1000
+            self._policy.delay = decoder.retry_ms / 1000
         return None
 
-    def _cut(self, fault: TidewireError, *, spent: float = 0.0) -> Outcome:
+    def _cut(self, fault: TidewireError, *, silence: float = 0.0) -> Outcome:
         self._last_fault = fault
-        return self.follower.lost(fault.what, spent=spent)
+        if isinstance(fault, SilenceTimeoutError) and self.follower.delivered_nothing:
+            self._silent_connections += 1
+        return self.follower.lost(fault.what, silence=silence)
 
     async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
+        if reconnect.cause is Cause.POLL:
+            await self._session.timing.sleep(reconnect.wait)
+            return
         level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(
             reconnect.cause, logging.INFO
         )
@@ -256,11 +278,29 @@ class JobStream:
             event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
             await tell(self._session.hooks.on_end, event)
 
+    # ---- polling -----------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> Outcome:
+        """Read the job in place of its stream, which delivers nothing. A proxy may hold the stream back."""
+        if self._reads == 0 and self._silent_connections == SILENT_CONNECTIONS:
+            log.warning(
+                "%s: the stream delivers nothing, possibly because a proxy buffers it; reading the job repeatedly instead",
+                self._label,
+            )
+        self._reads += 1
+        outcome = self.follower.poll(await self.read_job(self._policy))
+        if self.ended or not isinstance(outcome, Applied | Ignored):
+            return outcome
+        wait = self._policy.after_read(changed=isinstance(outcome, Applied))
+        self._pending = Reconnect(wait, Cause.POLL, "the stream delivers nothing")
+        return outcome if isinstance(outcome, Applied) else self._pending
+
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
         """Request the event stream after the current cursor, and handle the response as the request policy decides."""
         follower, policy = self.follower, self._policy
+        self._reads = 0
         follower.connected()
         policy.begin()
         cursor = "" if follower.cursor is None else str(follower.cursor)
@@ -281,7 +321,9 @@ class JobStream:
                 connection = await watched(self._session.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._handle_fault(error)
-            what = policy.action(connection.status, has_cursor=bool(cursor), usable=_is_stream(connection))
+            what = policy.action(
+                connection.status, RequestKind.STREAM, has_cursor=bool(cursor), usable=_is_stream(connection)
+            )
             if what is Action.USE:
                 log.debug("%s: connected, after %s", self._label, cursor or "nothing")
                 self._connect(connection, cursor, url)
@@ -308,6 +350,7 @@ class JobStream:
         if link is not None and self._stream_url is not None:
             place = resolve(self._stream_url, link)
             if same_origin(place, self._session.base):
+                self._session.check_link(place)
                 return place
             log.info(
                 "%s: ignored the link %r in a hello event, which leads to another origin", self._label, link
@@ -318,17 +361,22 @@ class JobStream:
         self._connection = connection
         self._stream_url = url
         self._session.contacted = True
-        self._policy.connected()
         limit = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
         self._waited_for_hello = self._silence = 0.0
 
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
-        contacted = self._session.contacted
-        if self._policy.fault(fault_of(error), contacted=contacted) is Action.FATAL:
+        fault = fault_of(error)
+        if fault is RequestFault.TIMEOUT and not self._session.contacted:
+            # A silent server usually speaks another protocol. But if it responds to other requests, a proxy holds the
+            # stream back.
+            timeout = min(self._options.answer_timeout, self._session.timing.hello_timeout)
+            with contextlib.suppress(TidewireError):
+                await self._session.discover(self._options.changed(answer_timeout=timeout))
+        if self._policy.fault(fault, contacted=self._session.contacted) is Action.FATAL:
             error.placed(job_id=self.follower.job_id)
             await self._session.raise_fault(error)
-        return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
+        return self._cut(error)
 
     async def _handle_response(self, what: Action, response: Response) -> Outcome:
         """Handle a response that is not an event stream."""
@@ -338,12 +386,12 @@ class JobStream:
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
-                return self.follower.read_job(await self.read_job())
+                return self.follower.read_job(await self.read_job(self._policy))
             case Action.RESYNC:
                 return self.follower.malformed(refused.what)
             case Action.WAIT:
-                return self.follower.lost(
-                    refused.what, at_least=retry_after(response.headers.get("retry-after")) or 0.0
+                return self.follower.busy(
+                    refused.what, asked=retry_after(response.headers.get("retry-after"))
                 )
             case Action.CUT:
                 if response.status == HTTPStatus.OK and not self._session.contacted:
@@ -353,13 +401,19 @@ class JobStream:
                 return self.follower.lost(refused.what)
             case _:
                 if isinstance(refused, JobNotFoundError) and self.follower.cursor is not None:
-                    refused.advice = _FORGOTTEN
+                    refused.advice = self._session.link_advice(response.url) or _FORGOTTEN
                 raise refused
 
-    async def read_job(self) -> JobResource:
-        """Request the job, including its state, with GET."""
+    async def read_job(self, policy: RequestPolicy | None = None) -> JobResource:
+        """Request the job, including its state, with GET.
+
+        Args:
+            policy: Counters of the stream, if the stream reads the job. None: the read has its own counters.
+        """
         job_id = self.follower.job_id
-        response = await self._session.request("GET", self.job_url, self._options, job_id=job_id)
+        response = await self._session.request(
+            "GET", self.job_url, self._options, job_id=job_id, policy=policy
+        )
         job = self._session.read(JobResource, response, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
             raise ProtocolError(
@@ -393,8 +447,10 @@ class JobStream:
             case FatalKind.EXHAUSTED:
                 # Reset the retry counters, so that a caller that tries again after this error has all attempts
                 # available.
-                self.follower.backoff.progress()
-                return _exhausted(fatal.why, self._last_fault, where)
+                self._policy.progress()
+                fault = self._last_fault
+                hint = None if fault is None else self._session.link_advice(fault.where.url)
+                return _exhausted(fatal.why, fault, where, hint)
             case _:
                 return ProtocolError(fatal.why, where=where)
 
@@ -407,8 +463,8 @@ def _is_stream(connection: Connection) -> bool:
     return is_event_stream(connection.headers.get("content-type")) and coding in {"", "identity"}
 
 
-def _exhausted(why: str, fault: TidewireError | None, where: Where) -> TidewireError:
-    advice = "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
+def _exhausted(why: str, fault: TidewireError | None, where: Where, hint: str | None) -> TidewireError:
+    advice = hint or "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
     error.__cause__ = fault

@@ -1,104 +1,58 @@
-"""Exponential backoff with jitter between attempts to reconnect, and the limits of `RetryPolicy`.
+"""`RetryPolicy`, the user's limits for retries. The module `request_policy` applies them."""
 
-- The wait after the n-th consecutive failure is `retry`, doubled n - 1 times but at most `maximum`, and multiplied by a
-  random factor.
-- Only progress resets the count of failures. The client makes progress when it applies a logged event that it did not
-  have yet. The snapshot at the beginning of a connection does not count as progress.
-- A server can ask for a longer wait, with `Retry-After` or `goaway`. The client never waits less than the server asks. If
-  the wait would exceed the total time that the policy allows without progress, the client gives up at once.
-"""
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Self
 
-import random
-from dataclasses import dataclass, field
-
-DEFAULT_RETRY = 1.0
-"""Default wait before the first attempt to reconnect, in seconds. A `retry:` field from the server replaces it."""
-
-MIN_WAIT = 0.1
-"""Shortest wait, in seconds, if a server asks for a wait. If the server asks for less, the client waits this long."""
+FORMER_NAMES: Final = MappingProxyType(
+    {
+        "max_attempts": "attempts",
+        "submit_attempts": "attempts",
+        "max_seconds": "patience",
+        "initial": "min_delay",
+        "maximum": "max_delay",
+    }
+)
+"""Former names of the fields of `RetryPolicy`, with the field to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits on the number and the duration of retries after failed requests and broken streams."""
+    """Limits for the retries of streams, reads, submits and cancels. The client gives up when it reaches `patience` or
+    `attempts`, whichever is first.
+    """
 
-    max_attempts: int = 10
-    """Number of consecutive failures without progress after which the client gives up on a job's stream."""
-    max_seconds: float = 600.0
-    """Time without progress after which the client gives up on a job's stream, in seconds. Only the client's waits between
-    attempts and the silence of lost connections count. The client also gives up if a server asks for a longer wait."""
-    submit_attempts: int = 4
-    """Maximum number of attempts for a request that does not open a stream, such as a request to submit, read or cancel a
-    job."""
-    initial: float = DEFAULT_RETRY
-    """Wait before the first retry, in seconds, unless the server specifies a wait."""
-    maximum: float = 30.0
-    """Longest wait between attempts, in seconds, before the random factor is applied."""
+    patience: float = 300.0
+    """Number of seconds without progress after which the client gives up. It counts from the last progress or, before
+    any progress, from the call. Waits count, also those that a server asks for. The time during which a stream is live
+    does not count. If a server asks for a wait that is longer than the rest, the client gives up at once."""
+    min_delay: float = 0.001
+    """Shortest first wait, in seconds. A server may specify the first wait of its stream; without that it is 1 second."""
+    max_delay: float = 30.0
+    """Longest wait, in seconds, before the random factor is applied. A server may ask for a longer wait."""
+    attempts: int | None = None
+    """Number of failures in a row after which the client gives up; None for no limit. A wait that a server asks for is
+    not a failure."""
     jitter: float = 0.5
     """Range of the random factor with which each wait is multiplied: from 1 - jitter to 1 + jitter."""
 
+    def __new__(cls, *_: Any, **fields: Any) -> Self:
+        for name in FORMER_NAMES.keys() & fields.keys():
+            raise TypeError(f"RetryPolicy has no field {name}: use {FORMER_NAMES[name]}")
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        for name in ("max_attempts", "submit_attempts", "max_seconds", "initial", "maximum", "jitter"):
-            value, kind = getattr(self, name), int if name.endswith("attempts") else int | float
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise TypeError(
-                    f"{name} must be {'an integer' if kind is int else 'a number'}, not {value!r}"
-                )
-        if self.max_attempts < 1 or self.submit_attempts < 1:
-            raise ValueError("max_attempts and submit_attempts must be at least 1")
-        if not self.max_seconds > 0:
-            raise ValueError("max_seconds must be greater than 0")
-        if not 0 < self.initial <= self.maximum:
-            raise ValueError("initial must be greater than 0 and at most maximum (both in seconds)")
+        if self.attempts is not None and type(self.attempts) is not int:
+            raise TypeError(f"attempts must be an integer or None, not {self.attempts!r}")
+        if self.attempts is not None and self.attempts < 1:
+            raise ValueError(f"attempts must be at least 1, not {self.attempts}")
+        for name in ("patience", "min_delay", "max_delay", "jitter"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise TypeError(f"{name} must be a number, not {value!r}")
+        if not self.patience > 0:
+            raise ValueError(f"patience must be more than 0 seconds, not {self.patience!r}")
+        if not 0 < self.min_delay <= self.max_delay:
+            raise ValueError("min_delay must be greater than 0 and at most max_delay (both in seconds)")
         if not 0 <= self.jitter < 1:
             raise ValueError("jitter must be at least 0 and less than 1")
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Counts the failures of one job's stream, and computes the waits between attempts.
-
-    A `Backoff` has no clock. The caller reports failures and progress, and waits for the number of seconds that `failed`
-    returns.
-    """
-
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
-    rng: random.Random = field(default_factory=random.Random)
-    retry: float | None = None
-    """Wait before the first retry, in seconds, from the stream's latest `retry:` field. None if the stream had none yet."""
-    failures: int = 0
-    spent: float = 0.0
-    """Time that the client has spent on waits and on silent connections since the last progress, in seconds."""
-
-    def progress(self) -> None:
-        """Reset the count of failures, because the client has applied a new event."""
-        self.failures = 0
-        self.spent = 0.0
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the client has reached the policy's limit on consecutive failures or on seconds without progress."""
-        return self.failures >= self.policy.max_attempts or self.spent >= self.policy.max_seconds
-
-    def allows(self, seconds: float | None) -> bool:
-        """Whether the wait that the server has requested stays within the policy's limit on seconds without progress."""
-        return seconds is None or self.spent + seconds <= self.policy.max_seconds
-
-    def failed(self, *, at_least: float | None = None) -> float:
-        """Count one failure, and return the number of seconds to wait before the next attempt.
-
-        Args:
-            at_least: Minimum wait in seconds, as requested by the server. The result is never less.
-        """
-        base = max(self.policy.initial if self.retry is None else self.retry, 0.001)
-        wait = min(self.policy.maximum, base * 2.0 ** min(self.failures, 30))
-        self.failures += 1
-        wait *= self.rng.uniform(1 - self.policy.jitter, 1 + self.policy.jitter)
-        if at_least is not None:
-            wait = max(wait, self.invited(at_least))
-        self.spent += wait
-        return wait
-
-    def invited(self, seconds: float) -> float:
-        """Return the wait that the server has requested with `goaway` or `Retry-After`, lengthened by a random factor."""
-        return max(seconds, MIN_WAIT) * self.rng.uniform(1, 1 + self.policy.jitter)

@@ -29,11 +29,13 @@ diff or `done`. This table shows the outcome of each event:
   an unknown event without a new id                         | Ignored
   the connection ends, is reset or is silent, or `hello`    | Reconnect(CUT) with the cursor, even if the server closed
     does not arrive: the caller calls `lost`                |   the connection properly
+  the stream delivers nothing: the caller reads the job     | Applied if its state is newer, otherwise Ignored
+    and calls `poll`                                        |
   the response is 204: the caller reads the job and         | Applied with `done` if the job has ended, otherwise
     calls `read_job`                                        |   Reconnect(CUT) without a cursor
 
-The outcome is also Fatal after too many failures in a row without progress. The client makes progress when a logged
-event moves the cursor forward, except if the event is the snapshot at the beginning of a connection.
+The outcome is also Fatal if the retry policy allows no further attempt. The client makes progress when a logged event
+moves the cursor forward, except if the event is the snapshot at the beginning of a connection.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +47,6 @@ from typing import Any
 from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import messages, strict_json
-from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.cursor import MAX_SEQ, Cursor, CursorError
 from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
@@ -66,6 +67,7 @@ from tidewire.protocol.follower_outcomes import (
 )
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.request_policy import GiveUp, Interruption, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state_validity import changes_value, check_shape
@@ -131,7 +133,8 @@ class Follower:
     outcomes.
     """
 
-    backoff: Backoff = field(default_factory=Backoff)
+    policy: RequestPolicy = field(default_factory=RequestPolicy)
+    """Counters of the failures and waits of this stream, with the limits of the user's retry policy."""
     job_id: str | None = None
     cursor: Cursor | None = None
     """Id of the last event that was applied to `document`. None if the next request for the stream must have no cursor,
@@ -180,6 +183,11 @@ class Follower:
         """Whether the event `hello` has already arrived on the current connection."""
         return self._connection.hello
 
+    @property
+    def delivered_nothing(self) -> bool:
+        """Whether the current connection has not delivered a logged event yet."""
+        return self._connection.opening
+
     # ---- events and losses -----------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> Outcome:
@@ -187,7 +195,7 @@ class Follower:
         here = self._connection
         if event[0] == "message" and event[1][:1] == '"' and here.hello and (grown := self._grown(event)):
             return grown
-        fresh_id = event.id != here.last_id
+        fresh_id = event.has_id and event.id != here.last_id
         here.last_id = event.id
         try:
             if event.type == "snapshot":
@@ -206,17 +214,23 @@ class Follower:
             return self._resync(f"unknown logged event {event.type!r}", kind=FatalKind.UNSUPPORTED)
         return Ignored(f"unknown event {event.type!r}")
 
-    def lost(self, why: str, *, at_least: float | None = None, spent: float = 0.0) -> Outcome:
+    def lost(self, why: str, *, silence: float = 0.0) -> Outcome:
         """Report that the connection ended without `done` or `goaway`, or could not be opened.
 
         Args:
             why: Description of the failure for logs and errors.
-            at_least: Minimum wait in seconds that the server asked for with `Retry-After`.
-            spent: Time in seconds that the client needed to detect the failure, such as the time that it waited for
-                bytes.
+            silence: Time in seconds during which the live stream sent nothing.
         """
-        self.backoff.spent += spent
-        return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
+        return self._reconnect(Cause.CUT, why, silence=silence)
+
+    def busy(self, why: str, *, asked: float | None) -> Outcome:
+        """Report a response that asks the client to wait.
+
+        Args:
+            why: Description of the response for logs and errors.
+            asked: Time in seconds that the server asked for with `Retry-After`. None if it named no time.
+        """
+        return self._reconnect(Cause.BUSY, why, Interruption.BUSY, asked=asked or 0.0)
 
     def malformed(self, why: str) -> Outcome:
         """Report that the server rejected the cursor with the status 400. The client then requests a snapshot."""
@@ -236,6 +250,20 @@ class Follower:
             self.cursor = None
             return self._reconnect(Cause.CUT, "204 for a job that still runs")
         return self.adopt(job)
+
+    def poll(self, job: JobResource) -> Outcome:
+        """Report a job that the caller has requested with GET in place of its stream, which delivers nothing.
+
+        A state that is not newer than the state of this follower is ignored.
+        """
+        self.connected()
+        try:
+            is_new = self.cursor is None or Cursor.parse(job.cursor) > self.cursor
+        except CursorError as error:
+            return self._resync(f"the job that was read: {error}")
+        return (
+            self.adopt(job) if is_new or job.done is not None else Ignored(f"no event after {self._place()}")
+        )
 
     def adopt(self, job: JobResource) -> Outcome:
         """Replace the state of this follower by the state of a job that the caller has requested with GET, in the same
@@ -260,6 +288,9 @@ class Follower:
     def _logged_id(self, event: Event) -> Cursor:
         if not self._connection.hello:
             raise _Broken(f"received {event.type} {event.id} before hello, so its job is unknown")
+        # The id may be that of a block without data. [TW-CLI-060]
+        if not event.has_id:
+            raise _Broken(f"{event.type} has no id field in its own block")
         try:
             return Cursor.parse(event.id)
         except CursorError as error:
@@ -329,7 +360,7 @@ class Follower:
             return None
         epoch, seq = mine
         size = len(data) if data.isascii() else cost(data)
-        if id_ != f"{epoch}-{seq + 1}" or seq >= MAX_SEQ or size > self._room:
+        if id_ != f"{epoch}-{seq + 1}" or seq >= MAX_SEQ or size > self._room or not event.has_id:
             return None
         try:
             text, end = scanstring(data, 1)
@@ -379,12 +410,10 @@ class Follower:
                 return self._ping(message)
             case Goaway():
                 wait = message.retry_ms / 1000
-                if self._connection.progress and self.backoff.allows(wait):
-                    return Reconnect(self.backoff.invited(wait), Cause.GOAWAY, f"goaway: {message.reason}")
-                return self._reconnect(Cause.GOAWAY, f"goaway: {message.reason}", at_least=wait)
+                planned = Interruption.GOAWAY if self._connection.progress else Interruption.EARLY_GOAWAY
+                return self._reconnect(Cause.GOAWAY, f"goaway: {message.reason}", planned, asked=wait)
             case Problem(retryable=True):
-                wait = (message.retry_after_ms or 0) / 1000
-                return self._reconnect(Cause.BUSY, f"problem: {message.code}", at_least=wait)
+                return self.busy(f"problem: {message.code}", asked=(message.retry_after_ms or 0) / 1000)
             case Problem():
                 return Fatal(FatalKind.PROBLEM, message.detail or message.title, message)
             case messages.Queue() | messages.Progress():
@@ -405,6 +434,7 @@ class Follower:
         self.events_url = hello.events
         self.heartbeat = hello.heartbeat_ms / 1000
         self._connection.hello = True
+        self.policy.live()
         return Ignored("hello")
 
     def _ping(self, ping: Ping) -> Outcome:
@@ -455,7 +485,7 @@ class Follower:
         here = self._connection
         if not (here.opening and snapshot is not None) and (self.cursor is None or cursor > self.cursor):
             here.progress = True
-            self.backoff.progress()
+            self.policy.progress()
         here.opening = False
         here.pings_above = 0
         self._healing += 1
@@ -503,16 +533,19 @@ class Follower:
             return Fatal(kind, f"{why} (after {MAX_RESYNCS} resyncs)")
         return self._reconnect(Cause.RESYNC, why)
 
-    def _reconnect(self, cause: Cause, why: str, *, at_least: float | None = None) -> Outcome:
-        if self.backoff.exhausted:
-            return Fatal(FatalKind.EXHAUSTED, f"{why} ({self.backoff.failures} attempts without progress)")
-        if not self.backoff.allows(at_least):
-            most = self.backoff.policy.max_seconds
-            asked = (
-                f"the server asked to wait {at_least:g} s, but the retry policy allows {most:g} s in total"
-            )
-            return Fatal(FatalKind.EXHAUSTED, f"{why} ({asked})")
-        return Reconnect(self.backoff.failed(at_least=at_least), cause, why)
+    def _reconnect(
+        self,
+        cause: Cause,
+        why: str,
+        interruption: Interruption = Interruption.FAILURE,
+        *,
+        asked: float = 0.0,
+        silence: float = 0.0,
+    ) -> Outcome:
+        wait = self.policy.retry(interruption, asked=asked, silence=silence)
+        if isinstance(wait, GiveUp):
+            return Fatal(FatalKind.EXHAUSTED, f"{why} ({wait.why})")
+        return Reconnect(wait, cause, why)
 
     def _place(self) -> str:
         return "nothing" if self.cursor is None else str(self.cursor)

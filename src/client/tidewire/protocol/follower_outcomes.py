@@ -22,6 +22,8 @@ class Cause(Enum):
     RESYNC = "resync"
     GOAWAY = "goaway"
     BUSY = "busy"
+    POLL = "poll"
+    """The stream delivers nothing, and the client reads the job repeatedly."""
 
 
 class FatalKind(Enum):

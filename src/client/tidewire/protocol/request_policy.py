@@ -1,32 +1,32 @@
-"""Policy for retries and redirects, which decides the action after each response or fault. The decision depends on
-earlier attempts.
+"""Policy for retries and redirects: the action after each response or fault, and the wait before each retry.
 
-Every request and every event stream has its own `RequestPolicy`. The class does no I/O and has no clock. The caller
-reports a status or fault, performs the returned action, and sleeps for the time that `wait` returns. The module
-`status_table` contains the actions for statuses, and `FAULT_TABLE` contains the actions for faults. The policy limits
-how often an action is repeated, as this table shows:
+Every call and every event stream has one `RequestPolicy`. It owns the counters of the call, and applies the limits of the
+user's `RetryPolicy` to streams, reads, submits and cancels alike. The class does no I/O and never sleeps. The caller
+passes a clock, reports each status, fault and interruption, performs the returned action, and sleeps for the returned
+time. The module `status_table` contains the actions for statuses, `FAULT_TABLE` the actions for faults, and `RETRY_TABLE`
+the consequences of interruptions. The policy limits how often an action is repeated, as this table shows:
 
-  action       | request      | repeated                                         | then
-  -------------+--------------+--------------------------------------------------+------------------------------------
-  REFRESH      | any          | once for each request                            | FATAL
-  REDIRECT     | GET          | `MAX_REDIRECTS` times for each request           | FATAL
-  REDIRECT     | other        | never                                            | FATAL
-  CUT (status) | stream       | `MAX_SERVER_FAULTS` times without a connection   | FATAL
-  CUT (fault)  | any, at      | `FIRST_ATTEMPTS` attempts in all, `FIRST_WAIT`   | FATAL
-               | first contact| apart, doubled each time                         |
-  CUT, WAIT    | submit, read | `RetryPolicy.submit_attempts` attempts in all    | `wait` returns None: raise the last
-               |              |                                                  | fault
+  action        | request      | repeated                                        | then
+  --------------+--------------+-------------------------------------------------+--------------------------------------
+  REFRESH       | any          | once for each request                           | FATAL
+  REDIRECT      | GET          | `MAX_REDIRECTS` times for each request          | FATAL
+  REDIRECT      | other        | never                                           | FATAL
+  FIRST_CONTACT | any          | `FIRST_ATTEMPTS` attempts in all, `FIRST_WAIT`  | FATAL
+                |              | apart, doubled each time                        |
+  CUT, WAIT     | any          | until `RetryPolicy.patience` or                 | `retry` returns a `GiveUp`
+                |              | `RetryPolicy.attempts` is reached               |
 
-First contact lasts until a response proves that the server is a Tidewire server. The retries of an event stream after
-first contact also depend on the progress of the job; see `Follower.lost`.
+First contact lasts until a response proves that the server is a Tidewire server.
 """
 
+import random
+from collections.abc import Callable
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidewire.protocol.backoff import Backoff
-from tidewire.protocol.status_table import MAX_SERVER_FAULTS, Action, RequestKind, action_for
+from tidewire.protocol.backoff import RetryPolicy
+from tidewire.protocol.status_table import Action, RequestKind, action_for
 
 MAX_REDIRECTS: Final = 5
 """Maximum number of redirects that one request follows."""
@@ -36,120 +36,272 @@ is a Tidewire server."""
 FIRST_WAIT: Final = 0.25
 """Time between the first and the second attempt at first contact, in seconds. It doubles before each further
 attempt."""
+DEFAULT_DELAY: Final = 1.0
+"""First wait, in seconds, unless the stream has a `retry:` field. The user's bounds apply to it."""
+MIN_REQUESTED_WAIT: Final = 0.1
+"""Shortest wait, in seconds, if a server asks for a wait. If the server asks for less, the client waits this long."""
 
 
 class RequestFault(Enum):
     """Reason why a request has no usable response."""
 
-    NO_CONNECTION = "no_connection"
-    """The connection could not be opened, or broke before the response was complete."""
+    UNREACHABLE = "unreachable"
+    """The connection could not be opened."""
+    CONNECT_TIMEOUT = "connect_timeout"
+    """Opening the connection took too long."""
+    LOST = "lost"
+    """The connection broke before the response was complete."""
     TIMEOUT = "timeout"
-    """The connection or the response took too long."""
+    """The response took too long."""
     NOT_TIDEWIRE = "not_tidewire"
     """The response does not come from a Tidewire server."""
 
 
 class FaultRow(NamedTuple):
-    """The actions for one kind of fault, at first contact and after first contact."""
+    """The actions for one kind of fault: at first contact, at first contact if a submit may have been received, and after
+    first contact.
+    """
 
     first_contact: Action
+    in_doubt: Action
     later: Action
 
 
 FAULT_TABLE: Final = MappingProxyType(
     {
-        RequestFault.NO_CONNECTION: FaultRow(Action.CUT, Action.CUT),
+        # If a submit may have been received, a server was there a moment ago, and may be restarting.
+        RequestFault.UNREACHABLE: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
+        RequestFault.CONNECT_TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
+        RequestFault.LOST: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
         # At first contact, a server that accepts connections but sends nothing usually speaks another protocol.
-        RequestFault.TIMEOUT: FaultRow(Action.FATAL, Action.CUT),
+        RequestFault.TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
         # After first contact, a response that no Tidewire server sends comes from a proxy in front of the server.
-        RequestFault.NOT_TIDEWIRE: FaultRow(Action.FATAL, Action.CUT),
+        RequestFault.NOT_TIDEWIRE: FaultRow(Action.FATAL, Action.FATAL, Action.CUT),
     }
 )
 
 
+class Interruption(Enum):
+    """Reason why a call has to wait before its next attempt."""
+
+    FAILURE = "failure"
+    """The connection was lost, or the response is a 5xx, has a wrong media type, or is a 429 or 503 without
+    `Retry-After`."""
+    BUSY = "busy"
+    """The response is a 409, 429 or 503 with `Retry-After`, or a `problem` in the stream has `retry_after_ms`."""
+    GOAWAY = "goaway"
+    """The server closed a connection that had made progress as planned, with `goaway`."""
+    EARLY_GOAWAY = "early_goaway"
+    """The server closed a connection without progress as planned, with `goaway`."""
+
+
+class RetryRow(NamedTuple):
+    """What one kind of interruption counts as, and the wait that follows it."""
+
+    is_failure: bool
+    """Whether it counts as a failure. The wait after a failure is at least that of the backoff."""
+    is_requested: bool
+    """Whether the wait is at least the time that the server asked for, multiplied by a random factor of at least 1."""
+
+
+RETRY_TABLE: Final = MappingProxyType(
+    {
+        Interruption.FAILURE: RetryRow(is_failure=True, is_requested=False),
+        Interruption.BUSY: RetryRow(is_failure=False, is_requested=True),
+        Interruption.GOAWAY: RetryRow(is_failure=False, is_requested=True),
+        Interruption.EARLY_GOAWAY: RetryRow(is_failure=True, is_requested=True),
+    }
+)
+
+
+class GiveUp(NamedTuple):
+    """The retry policy allows no further attempt."""
+
+    why: str
+    """The limit that was reached, for error messages."""
+
+
 class RequestPolicy:
-    """Decides the client's action after each response or fault of one request or one event stream.
+    """Decides the client's action after each response, fault or interruption of one call or one event stream.
 
     Attributes:
+        delay: Wait after the first failure, in seconds. The `retry:` field of a stream sets it.
+        failures: Number of failures in a row, without progress in between.
+        spent: Time in seconds that counts toward the patience of the retry policy.
         redirects: Number of redirects that the server has sent in response to the current request.
+        in_doubt: Whether a submit may have been received, although it has no usable response.
     """
 
-    def __init__(self, kind: RequestKind, backoff: Backoff, *, is_get: bool = True) -> None:
+    def __init__(
+        self,
+        limits: RetryPolicy | None = None,
+        *,
+        clock: Callable[[], float] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Create the counters of one call or stream.
+
+        Args:
+            limits: The user's limits. None: the default limits.
+            clock: Returns a time in seconds. None: only waits and silences count toward the patience.
+            rng: Random numbers for the jitter.
+        """
+        self.delay: float = DEFAULT_DELAY
+        self.failures: int = 0
+        self.spent: float = 0.0
         self.redirects: int = 0
-        self._kind = kind
-        self._backoff = backoff
-        self._is_get = is_get
+        self.in_doubt: bool = False
+        self._limits: RetryPolicy = limits or RetryPolicy()
+        self._clock = clock or (lambda: 0.0)
+        self._rng = rng or random.Random()
         self._refreshed = False
-        self._server_faults = 0
-        self._first_contact = False
-        """Whether the last attempt failed at first contact."""
+        self._unchanged_reads = 0
+        self._at_first_contact = False
+        """Whether the next wait is one of the short waits of first contact."""
+        self._began: float | None = None
+        """Time at which the current request began. None if no request is open, or if its stream is live."""
+
+    # ---- counters ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Reset the counts for one request, before a new request for the same stream."""
+        """Start a new request: its time counts toward the patience, and it may refresh and redirect again."""
         self._refreshed = False
         self.redirects = 0
+        self._began = self._clock()
 
-    def connected(self) -> None:
-        """Reset the count of unusable responses, after a stream was opened."""
-        self._server_faults = 0
+    def live(self) -> None:
+        """Report that the stream is live. Its running time does not count toward the patience."""
+        self.spent += self._elapsed()
 
-    def action(self, status: int, *, has_cursor: bool = False, usable: bool = True) -> Action:
+    def progress(self) -> None:
+        """Reset the failures and the spent time, because the client has applied a new event."""
+        self.failures = 0
+        self.spent = 0.0
+
+    def _elapsed(self) -> float:
+        began, self._began = self._began, None
+        return 0.0 if began is None else self._clock() - began
+
+    # ---- decisions ---------------------------------------------------------------------------------------------
+
+    def action(
+        self,
+        status: int,
+        kind: RequestKind,
+        *,
+        is_get: bool = True,
+        has_cursor: bool = False,
+        usable: bool = True,
+        is_refusal: bool = False,
+    ) -> Action:
         """Decide the action after a response.
 
         Args:
             status: HTTP status of the response.
+            kind: Kind of the request.
+            is_get: Whether the request is a GET.
             has_cursor: Whether the request for a stream had a cursor.
             usable: Whether the body of a successful response has the requested content type. If not, the action is CUT.
+            is_refusal: Whether the response is a problem. It then comes from the server, which has refused the request.
         """
-        self._first_contact = False
-        found = action_for(status, self._kind, has_cursor=has_cursor)
+        self._at_first_contact = False
+        found = action_for(status, kind, has_cursor=has_cursor)
         match found:
             case Action.REFRESH:
                 refreshed, self._refreshed = self._refreshed, True
                 return Action.FATAL if refreshed else found
             case Action.REDIRECT:
                 self.redirects += 1
-                return found if self._is_get and self.redirects <= MAX_REDIRECTS else Action.FATAL
-            case Action.CUT | Action.USE if found is Action.CUT or not usable:
-                if self._kind is RequestKind.STREAM:
-                    self._server_faults += 1
-                    if self._server_faults > MAX_SERVER_FAULTS:
-                        return Action.FATAL
+                return found if is_get and self.redirects <= MAX_REDIRECTS else Action.FATAL
+            case Action.USE if not usable:
                 return Action.CUT
+            case Action.CUT if kind is RequestKind.SUBMIT and not is_refusal:
+                self.in_doubt = True
+                return found
             case _:
                 return found
 
-    def fault(self, fault: RequestFault, *, contacted: bool) -> Action:
+    def fault(self, fault: RequestFault, *, contacted: bool, is_submit: bool = False) -> Action:
         """Decide the action after a fault. The action is CUT or FATAL.
 
         Args:
             fault: The fault.
             contacted: Whether an earlier response proved that the server is a Tidewire server.
+            is_submit: Whether the request submits a job.
         """
-        self._first_contact = not contacted
-        if contacted:
-            return FAULT_TABLE[fault].later
-        last = self._backoff.failures + 1 >= FIRST_ATTEMPTS
-        return Action.FATAL if last else FAULT_TABLE[fault].first_contact
+        if is_submit and fault in {RequestFault.LOST, RequestFault.TIMEOUT}:
+            self.in_doubt = True
+        row = FAULT_TABLE[fault]
+        found = row.later if contacted else row.in_doubt if self.in_doubt else row.first_contact
+        self._at_first_contact = found is Action.FIRST_CONTACT
+        if found is not Action.FIRST_CONTACT:
+            return found
+        return Action.FATAL if self.failures + 1 >= FIRST_ATTEMPTS else Action.CUT
 
-    def first_wait(self) -> float:
-        """Count a failed attempt at first contact, and return the time to wait before the next attempt, in seconds."""
-        pause = FIRST_WAIT * 2.0**self._backoff.failures
-        self._backoff.failures += 1
-        return pause
-
-    def wait(self, *, at_least: float | None = None) -> float | None:
-        """Count a failed attempt of a request that does not open a stream, and return the time to wait before the next
-        attempt.
+    def retry(
+        self,
+        interruption: Interruption = Interruption.FAILURE,
+        *,
+        asked: float = 0.0,
+        silence: float = 0.0,
+    ) -> float | GiveUp:
+        """Count an interruption, and return the time to wait before the next attempt, in seconds.
 
         Args:
-            at_least: Minimum wait in seconds that the server asked for, for example with Retry-After.
-
-        Returns:
-            Seconds to wait, or None if the policy allows no further attempt.
+            interruption: The interruption. BUSY without a time counts as FAILURE.
+            asked: Time in seconds that the server asked the client to wait.
+            silence: Time in seconds during which a live stream sent nothing.
         """
-        backoff = self._backoff
-        last = backoff.failures + 1 >= backoff.policy.submit_attempts or backoff.exhausted
-        if last or not backoff.allows(at_least):
-            return None
-        return self.first_wait() if self._first_contact else backoff.failed(at_least=at_least)
+        limits = self._limits
+        if interruption is Interruption.BUSY and not asked:
+            interruption = Interruption.FAILURE
+        row = RETRY_TABLE[interruption]
+        self.spent += self._elapsed() + silence
+        left = limits.patience - self.spent
+        if row.is_failure:
+            self.failures += 1
+            if limits.attempts is not None and self.failures >= limits.attempts:
+                return GiveUp(f"{_failures(self.failures)} without progress, and attempts={limits.attempts}")
+        if left <= 0:
+            return GiveUp(f"{_failures(self.failures)} without progress, and patience={limits.patience:g} s")
+        if row.is_requested and asked > left:
+            return GiveUp(
+                f"the server asked to wait {asked:g} s, but {left:.4g} s are left of patience={limits.patience:g} s"
+            )
+        wait = self._backoff() if row.is_failure else 0.0
+        if row.is_requested:
+            wait = max(wait, max(asked, MIN_REQUESTED_WAIT) * self._rng.uniform(1, 1 + limits.jitter))
+        if wait >= left:
+            # The last attempt is made at the end of the patience.
+            self.spent = limits.patience
+            return left
+        self.spent += wait
+        return wait
+
+    def after_read(self, *, changed: bool) -> float:
+        """Count a successful read of a job whose stream delivers nothing, and return the time to wait before the next
+        read, in seconds.
+
+        The server answers, so neither the failures before this read nor the wait after it use up the patience.
+
+        Args:
+            changed: Whether the read returned a new state.
+        """
+        limits = self._limits
+        self.progress()
+        self._unchanged_reads = 0 if changed else self._unchanged_reads + 1
+        wait = min(
+            limits.max_delay, max(limits.min_delay, DEFAULT_DELAY) * 2.0 ** min(self._unchanged_reads, 40)
+        )
+        return wait * self._rng.uniform(1 - limits.jitter, 1 + limits.jitter)
+
+    def _backoff(self) -> float:
+        limits, doublings = self._limits, 2.0 ** min(self.failures - 1, 40)
+        if self._at_first_contact:
+            return FIRST_WAIT * doublings
+        wait = min(limits.max_delay, max(limits.min_delay, self.delay) * doublings)
+        return wait * self._rng.uniform(1 - limits.jitter, 1 + limits.jitter)
+
+
+def _failures(count: int) -> str:
+    return "1 failure" if count == 1 else f"{count} failures in a row"

@@ -15,7 +15,8 @@ event stream" (https://html.spec.whatwg.org/multipage/server-sent-events.html):
 
 The standard leaves some cases open. This decoder handles them as follows:
 
-- An event without an `id` field has the last event ID. This may be the ID with which the `Decoder` was created.
+- An event without an `id` field has the last event ID. This may be the ID with which the `Decoder` was created, or that
+  of a block without data. The attribute `has_id` of such an event is false.
 - A `retry` field with an empty value is ignored. A value above `MAX_RETRY_MS` is reduced to `MAX_RETRY_MS`.
 - The memory for an unfinished event is limited. If an event exceeds the limit, the decoder raises `EventTooLargeError`.
 """
@@ -55,9 +56,26 @@ class Event(NamedTuple):
     data: str
     id: str
 
+    @property
+    def has_id(self) -> bool:
+        """Whether the event's own block has an `id` field. If not, `id` is that of an earlier block."""
+        return True
 
-# This is equivalent to `Event._make`, but does not call a Python function for each event.
+
+class EventWithoutId(Event):
+    """A decoded event whose own block has no `id` field. It equals an `Event` with the same attributes."""
+
+    __slots__ = ()
+
+    @property
+    def has_id(self) -> bool:
+        """Whether the event's own block has an `id` field, which is not the case."""
+        return False
+
+
+# These are equivalent to `Event._make`, but do not call a Python function for each event.
 _event_from: Callable[[Iterable[str]], Event] = partial(tuple.__new__, Event)
+_event_without_id_from: Callable[[Iterable[str]], Event] = partial(tuple.__new__, EventWithoutId)
 
 
 class EventTooLargeError(ValueError):
@@ -214,17 +232,23 @@ class Decoder:
             return
         if len(fields) == 5:  # a single event
             _, id_, type_, data, _ = fields
+            make = _event_without_id_from
             if id_ is not None:
-                self.last_event_id = id_
-            events.append(_event_from((type_ or "message", data, self.last_event_id)))
+                make, self.last_event_id = _event_from, id_
+            events.append(make((type_ or "message", data, self.last_event_id)))
             return
         ids, types, datas = fields[1::4], fields[2::4], fields[3::4]
-        if not all(ids):
-            last = self.last_event_id
-            ids = [last if id_ is None else (last := id_) for id_ in ids]
-        self.last_event_id = ids[-1]
         named = [type_ or "message" for type_ in types] if any(types) else repeat("message")
-        events += map(_event_from, zip(named, datas, ids, strict=False))
+        if all(ids):
+            self.last_event_id = ids[-1]
+            events += map(_event_from, zip(named, datas, ids, strict=False))
+            return
+        makers = [_event_without_id_from if id_ is None else _event_from for id_ in ids]
+        last = self.last_event_id
+        ids = [last if id_ is None else (last := id_) for id_ in ids]
+        self.last_event_id = ids[-1]
+        rows = zip(named, datas, ids, strict=False)
+        events += [make(row) for make, row in zip(makers, rows, strict=True)]
 
     def _take_lines(self, block: bytes, events: list[Event]) -> None:
         """Decode complete lines of any kind. The first line in `block` continues the unfinished line in `_line`."""
@@ -248,7 +272,8 @@ class Decoder:
                     self.last_event_id = id_.decode("utf-8", "replace")
                 if data is not None:
                     name = type_.decode("utf-8", "replace") or "message"
-                    events.append(_event_from((name, data.decode("utf-8", "replace"), self.last_event_id)))
+                    make = _event_without_id_from if id_ is None else _event_from
+                    events.append(make((name, data.decode("utf-8", "replace"), self.last_event_id)))
                 data, type_, id_, size = None, b"", None, 0
                 continue
             if size + len(line) > self._limit:

@@ -19,20 +19,21 @@ class Action(Enum):
     """Use the body of the response, because the request succeeded."""
     READ_JOB = "read_job"
     """The stream has no more events after this cursor. Request the job with GET. If the job has ended, deliver its
-    final state. Otherwise drop the cursor and continue as after a broken connection."""
+    final state. Otherwise drop the cursor and continue as after a lost connection."""
     RESYNC = "resync"
-    """The server rejected the cursor. Drop the cursor, wait as after a broken connection, and request the stream
+    """The server rejected the cursor. Drop the cursor, wait as after a lost connection, and request the stream
     without a cursor."""
     REFRESH = "refresh"
     """Refresh the credentials and retry. This is done once for each request; the next time the action is FATAL."""
     WAIT = "wait"
-    """The server is overloaded. Wait for the time in Retry-After and retry. Without that header, wait for the time that
-    the backoff with jitter determines."""
+    """The server is overloaded. Wait for the time in Retry-After and retry; such a wait does not count as a failure.
+    Without that header, wait and retry as after a failure."""
     REDIRECT = "redirect"
     """Send the GET request to the new location, if the location has the same origin. Otherwise the action is FATAL."""
     CUT = "cut"
-    """The failure may be temporary, as for a broken connection. Wait and retry. For a stream, up to `MAX_SERVER_FAULTS`
-    such responses in a row are retried."""
+    """The failure may be temporary, as for a lost connection. Wait and retry within the retry policy."""
+    FIRST_CONTACT = "first_contact"
+    """No server may be there at all. Retry quickly, three attempts in all, and then the action is FATAL."""
     FATAL = "fatal"
     """Raise the error that the response describes."""
 
@@ -55,10 +56,6 @@ class Row(NamedTuple):
     request: Action | None
     submit: Action | None
 
-
-MAX_SERVER_FAULTS = 10
-"""Maximum number of unusable responses in a row after which a request for a stream is retried. A response is unusable
-if it has a status 5xx or the wrong content type or content coding."""
 
 _USE, _WAIT, _REFRESH, _REDIRECT = Action.USE, Action.WAIT, Action.REFRESH, Action.REDIRECT
 

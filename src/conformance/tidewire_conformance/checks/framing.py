@@ -55,9 +55,13 @@ async def streams_have_no_content_coding(s: Session) -> None:
              answer.body[:40].hex(" "), at=answer)  # fmt: skip
 
 
-@check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", whole_run=True)
+@check(
+    "TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", "TW-FRM-080", whole_run=True
+)  # fmt: skip
 async def streams_follow_the_grammar(s: Session) -> None:
-    """Streams are UTF-8, with one line of JSON in each event, an empty line after each event, and no empty `id` field."""
+    """Streams are UTF-8, with one line of JSON in each event, an empty line after each event, no empty `id` field, and no
+    `id` field without data.
+    """
     for each in s.streams():
         _judge_text(s, each)
         for block in each.blocks:
@@ -82,7 +86,10 @@ def _judge_text(s: Session, each: RecordedExchange) -> None:
 
 def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
     fields = [name for name, _ in block.fields]
-    if fields and set(fields) != {"retry"}:
+    if not block.is_event:
+        s.expect("TW-FRM-080", "id" not in fields, "no id field without data", repr(block.raw[:80]), at=each,
+                 block=block)  # fmt: skip
+    if not set(fields) <= {"retry", "id"}:
         s.expect(
             "TW-FRM-011", fields.count("data") == 1, "exactly one data field", fields, at=each, block=block
         )

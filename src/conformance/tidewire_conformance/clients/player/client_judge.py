@@ -245,7 +245,7 @@ def _counts(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]
             expected = " and ".join(f"at {word} {number}" for word, number in bounds.items())
             yield Finding("count", about, f"number of {name} requests: {expected}", str(got))
     if any(action["do"] == "discover" for action in scenario.actions) and not conversation.of_kind(
-        "discovery"
+        "discoveries"
     ):
         yield Finding("count", rules, "a discovery request", "none")
     cross_origin = [request for request in conversation.requests if request.foreign]

@@ -17,7 +17,7 @@ DEFAULT_PATIENCE = 10.0
 
 Members = Mapping[str, Any]
 
-REQUEST_KINDS = ("streams", "submits", "jobs", "cancels")
+REQUEST_KINDS = ("streams", "submits", "jobs", "cancels", "discoveries")
 """Kinds of requests that a scenario can answer. Each kind has a separate script of responses."""
 
 

@@ -169,7 +169,7 @@ class ScenarioServer:
         if request.exchange is not None:
             return request.exchange
         match request.kind:
-            case "discovery":
+            case "discoveries":
                 return {"json": discovery_body(self._scenario.discovery)}
             case "endpoint":
                 return {"json": ENDPOINT}
@@ -434,7 +434,7 @@ def _kind(request: RecordedRequest) -> str:
     if request.method != "GET":
         return "unknown"
     if path == "/v1":
-        return "discovery"
+        return "discoveries"
     if path.startswith("/v1/endpoints/"):
         return "endpoint"
     return "jobs" if _JOB.fullmatch(path) else "streams"

@@ -1,0 +1,42 @@
+"""`RetryPolicy`: its checks and the former names of its fields."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from tidewire import RetryPolicy
+from tidewire.protocol.backoff import FORMER_NAMES
+
+
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"patience": 0},
+        {"attempts": 0},
+        {"min_delay": 0},
+        {"min_delay": 2, "max_delay": 1},
+        {"jitter": 1},
+        {"jitter": -0.1},
+    ],
+)
+def test_invalid_policy_is_refused(invalid):
+    with pytest.raises(ValueError, match="must be"):
+        RetryPolicy(**invalid)
+
+
+@pytest.mark.parametrize("name", FORMER_NAMES)
+def test_former_field_names_raise_and_name_the_new_one(name):
+    with pytest.raises(TypeError, match=f"no field {name}: use {FORMER_NAMES[name]}"):
+        RetryPolicy(**{name: 5})
+
+
+def test_unknown_field_names_raise():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'patient'"):
+        RetryPolicy(patient=5)
+
+
+def test_policy_can_be_copied_and_pickled():
+    policy = RetryPolicy(5.0, attempts=3)
+    assert pickle.loads(pickle.dumps(policy)) == copy.copy(policy) == replace(policy, patience=5.0) == policy
