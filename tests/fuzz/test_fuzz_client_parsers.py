@@ -25,7 +25,6 @@ from tidewire.errors import TidewireError
 from tidewire.http import status_errors
 from tidewire.http.response import Response
 from tidewire.protocol import messages, strict_json
-from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import IntegrityError
 from tidewire.protocol.document.document import Document
@@ -188,7 +187,7 @@ FIRST = Event(
 def test_any_event_has_an_outcome(fuzz):
     @fuzz(st.booleans(), st.lists(events, max_size=6))
     def check(started, received):
-        follower = Follower(backoff=Backoff(RetryPolicy()), job_id="j1", max_state_bytes=1000)
+        follower = Follower(job_id="j1", max_state_bytes=1000)
         follower.connected()
         for event in [GREETING, FIRST] * started + received:
             assert follower.receive(event) is not None

@@ -234,7 +234,7 @@ async def test_a_cancelled_async_iterable_is_not_treated_as_exhausted(server):
             tasks.start_soon(anext, values)
             await entered.wait()
             tasks.cancel_scope.cancel()
-        with pytest.raises(ConcurrentReadError, match="ended early"):
+        with pytest.raises(ConcurrentReadError, match="no more inputs"):
             await anext(values)
         assert server.submits == []
 
