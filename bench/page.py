@@ -29,7 +29,7 @@ def main() -> None:
             "number, and the function yields the whole history. The second workload is a JSON value that contains a deeply nested\n"
             "text. `GET` means that the client reads the stream from the log after the end of the job. The script is\n"
             "`python bench/wire.py`.\n\n"
-            "Targets for N = 20,000:\n\n"
+            "The following targets apply for N = 20,000:\n\n"
             "- one event per step: at most 4.6 × the size of the text, and at most 1/13 of the bytes that gradio sends\n"
             "- several steps merged into one event, which is the default: at most 1.1 × the size of the text",
             tables.wire,
@@ -65,11 +65,11 @@ def main() -> None:
             "second table shows the CPU time per event if the server sends each event by itself. In the third table, the server\n"
             "and client of each project process the workload of Gradio's pull request 7102. The script is `python\n"
             "bench/streams.py --full`.\n\n"
-            "Targets:\n\n"
+            "The following targets apply:\n\n"
             "- first table: with 100 streams, 99 % of the tokens arrive within 20 ms, and the server uses less than half a core;\n"
             "  with 600 streams, 99 % arrive within 25 ms\n"
-            "- second table: 0.45 × the CPU time of sse-starlette. This target is missed, because uvicorn alone (`raw ASGI`)\n"
-            "  already takes about this time.\n"
+            "- second table: at most 0.45 × the CPU time of sse-starlette. This is missed, because uvicorn alone (`raw\n"
+            "  ASGI`) already takes about as much.\n"
             "- third table: 1/40 of gradio's time, and at most 3 ms until the first event\n\n"
             "The server applies and logs each event before it sends the event, so that a lost connection loses no event. With 600\n"
             "streams of separate events, the server uses most of a core, so the first target is met only if the machine is\n"
@@ -100,7 +100,7 @@ def main() -> None:
             "Cost of the client",
             "A server that does nothing else sends one event per chunk as fast as the client reads. The peers read the same\n"
             "events, except openai, which reads the same tokens in its own format. The script is `python bench/client.py`.\n\n"
-            "Targets:\n\n"
+            "The following targets apply:\n\n"
             "- a stream: at most 0.9 × the CPU time of httpx-sse with `json.loads`, for `AsyncClient` and for `Client`\n"
             "- a short job, from its submission to its value: at most 2 × the CPU time that httpx takes to read the same bytes\n"
             "- the first value: at most 2 ms later than a raw reader, in wall time\n"
@@ -150,7 +150,7 @@ def main() -> None:
             "Starting a process",
             "The table shows the CPU time from the start of an interpreter to the first response of a local server. The script is\n"
             "`python bench/start.py`.\n\n"
-            "Targets:\n\n"
+            "The following targets apply:\n\n"
             "- the first response: at most 1.4 × the CPU time of httpx, which sends the same request\n"
             "- the command `tidewire --version`: at most 0.3 s\n"
             "- no call blocks the event loop for more than 50 ms, where an import statement does not count as a call\n\n"

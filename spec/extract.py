@@ -60,7 +60,8 @@ UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
 WATCHED_HEADING = "Requirements with another kind of test"
 
-# Letters before or after a key word make it a part of another word. An underscore is only markdown emphasis.
+# Letters before or after a key word make it a part of another word. An underscore does not, because it is markdown
+# emphasis.
 _KEYWORD = re.compile(
     r"(?<![A-Za-z])(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)"
     r"(?![A-Za-z])"

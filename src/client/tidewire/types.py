@@ -40,7 +40,7 @@ UNSET: Final[Literal[Unset.UNSET]] = Unset.UNSET
 
 
 class TextDelta(NamedTuple):
-    """Change of a text: first, the last `deleted` code points were removed, and then `text` was appended."""
+    """Change of a text. The change removed `deleted` code points from the end of the text, and then appended `text`."""
 
     deleted: int
     text: str

@@ -28,7 +28,10 @@ def _batch(s: Session, *values: Any, **more: Any) -> SampleRequest:
 
 
 def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
-    """Build an input for the test endpoint `tidewire.script` that appends a text and then runs the further steps."""
+    """Build an input for the test endpoint `tidewire.script`.
+
+    Its script appends a text and then executes the steps in `more`.
+    """
     return {"script": [{"append": text}, *more]}
 
 

@@ -158,7 +158,10 @@ async def events_match_their_schemas(s: Session) -> None:
 
 @check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", whole_run=True)
 async def streams_begin_with_hello(s: Session) -> None:
-    """Each stream begins with a `retry` field and a `hello` event that has the right job, a link and a valid `head`."""
+    """Each stream begins with a `retry` field and a `hello` event.
+
+    The event names the job of the stream, links to the stream, and has a valid `head`.
+    """
     received_ids = _ReceivedIds()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
     for each in s.streams():

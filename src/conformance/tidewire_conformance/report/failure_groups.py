@@ -113,8 +113,9 @@ def sections(report: Report) -> Iterator[Section]:
 
 
 def _show(symptom: Symptom, failure: Failure) -> None:
-    """Select a failure to be printed in full, unless a failure of another check, or one with the same expected result,
-    is already selected.
+    """Select a failure to be printed in full.
+
+    Skip it if a failure of another check is selected already, or a failure with the same expected result.
     """
     shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]

@@ -75,7 +75,9 @@ class BatchRow:
     value: BaseModel
     writer: ItemWriter
     place: dict[str, int]
-    """Size of the batch, row number and waiting time, for the member `batch` of the item's state."""
+    """Value of the member `batch` in the item's state: the size of the batch, the number of the row, and the waiting
+    time.
+    """
     first: bool = True
     """Whether the function has not produced a value for this row yet."""
     over: bool = False

@@ -6,8 +6,9 @@ The rules come from section 5.5 of the specification:
   merged with a diff after it.
 - The merged diff has the id of the last event that it replaces. The member `on` of the merged diff is the sequence
   number of the event before the first replaced event.
-- If one of the replaced events contains a check of a text, the merged diff contains a check of the same text in the
-  resulting state. The new check is computed from the original check and the text that was appended afterwards. If the
+- If one of the replaced events contains the length and the CRC-32 of a text, the merged diff contains both for the same
+  text in the resulting state. They are computed from the original values and the text that was appended afterwards. If
+  the
   new check cannot be computed, the next event starts a new merged diff.
 - The merged diff is never larger than `max_event_bytes`, and never larger than the events that it replaces.
 

@@ -117,7 +117,7 @@ class EventStream:
             service: Job service, which counts the readers of each job and closes the streams at shutdown.
             record: Record of the job.
             log: Log of the job.
-            plan: First event of the stream.
+            plan: Where the stream starts: its first event, and the position after which it continues.
             release_slot: Function that releases the principal's stream slot. It is called once, when the stream ends.
             events_url: URI reference of the stream, which is sent in the `hello` event.
             headers: Additional response headers.

@@ -60,7 +60,7 @@ class UvicornConnection:
     def coalesce_writes(self) -> Iterator[None]:
         """Send everything that is written during a `with` block in one write, which does not wait for a slow client.
 
-        uvloop passes each write to the kernel at once. For a short response, that is the largest part of its CPU time.
+        uvloop makes a system call for each write. In a short response, these calls take most of the CPU time.
         """
         if self._transport is None:
             yield

@@ -207,7 +207,8 @@ def check_place(path: Path) -> None:
         return
     found = path.stat()
     if found.st_nlink > 1:
-        # SQLite and the lock identify a file by its name, so a server that used another name would not notice this one.
+        # SQLite and the lock identify a file by its name. Two servers that use different names of one file would not
+        # notice each other.
         raise StoreError(
             f"log {path}: this file has {found.st_nlink} names (hard links), which is not safe; remove the other names"
         )
