@@ -130,7 +130,18 @@ class Server:
 
         The function may be synchronous or asynchronous, and may be a generator that yields complete values. Synchronous
         functions run in worker threads. The function may also have a parameter that is annotated `Stream[T]` and write
-        to it. All other parameters are members of the input. If there is only one and it is annotated with a pydantic
+        to it.
+
+        Each plain yielded value replaces the value before. A generator that yields the pieces of a text, as in `yield
+        token`, therefore ends with the last piece as its result. To add a piece, use `yield Append(token)`, or yield
+        the whole text so far:
+
+            @server.endpoint
+            def chat(prompt: str) -> Iterator[Append[str]]:
+                for token in generate(prompt):
+                    yield Append(token)
+
+        All other parameters are members of the input. If there is only one and it is annotated with a pydantic
         model, this model is the input itself. The value's schema is inferred from the return type, the yielded type, or
         `T`. The docstring becomes the endpoint's description.
 

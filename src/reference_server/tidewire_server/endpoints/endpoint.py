@@ -174,6 +174,8 @@ class Endpoint:
         """Batching options, or None if each call of the function handles one input."""
         self.outputs: int | None = None
         self.takes_late_joiners = False
+        self.warned_about_pieces = False
+        """Whether the log already has the warning that the generator yields pieces instead of whole texts."""
         self._only_appends = False
         if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
@@ -231,10 +233,11 @@ class Endpoint:
                     f"endpoint {self.name!r}: an example is not a valid input: {error}"
                 ) from None
         self.padding = self._read_padding()
+        self._declared = dict(options.capabilities or {})
         self._capabilities = {
             "streams": self.streams,
             "rollback": self._may_retract(),
-            **(options.capabilities or {}),
+            **self._declared,
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
 
@@ -304,6 +307,11 @@ class Endpoint:
     def rollback(self) -> bool:
         """Whether the endpoint may retract text that it has already written."""
         return bool(self._capabilities["rollback"])
+
+    @property
+    def retracts_deliberately(self) -> bool:
+        """Whether the author of the endpoint passed the capability `rollback` as true."""
+        return bool(self._declared.get("rollback"))
 
     @property
     def notices_cancel(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidewire_server.log_writer.log_writer import LogWriter
 
 NO_ROLLBACK: Final = (
-    "this endpoint declares that it never retracts text; "
+    "this endpoint declares that it never retracts text; to add to a text, yield Append(piece) or the whole text so far; "
     "to allow retractions, pass capabilities={'rollback': True} to @server.endpoint"
 )
 
@@ -180,6 +180,12 @@ class ItemWriter:
     def note(self, text: str, level: str = "info") -> None:
         """See `Stream.note`."""
         self._write(self.log_writer.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
+
+    def note_once(self, text: str, level: str) -> None:
+        """Add a note to the job's state, unless the job already has this note."""
+        with self._lock:
+            if all(note.get("text") != text for note in self.log_writer.value("/notes")):
+                self.note(text, level)
 
     def usage(self, numbers: dict[str, float]) -> None:
         """See `Stream.usage`."""
