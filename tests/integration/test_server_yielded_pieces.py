@@ -9,7 +9,7 @@ from tidewire import Client
 from tidewire_server import Append, Last, Server
 from tidewire_server.errors import InvalidValueError
 
-TOKENS = [word + " " for word in "echo of hi and more words".split()]
+TOKENS = [word + " " for word in ["echo", "of", "hi", "and", "more", "words"]]
 
 server = Server(default_concurrency_limit=None)
 

@@ -169,8 +169,9 @@ class Server:
                 `member` and `code`, with the name of the invalid member and an error code.
             capabilities: Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or
                 `{"rollback": False}`. They take precedence over the capabilities that the server detects. The server
-                assumes `rollback`, which allows the function to remove text again, for generators and for functions
-                with a stream whose code mentions `truncate`.
+                declares `rollback` for every generator and every function with a stream. With `{"rollback": False}`,
+                you promise that the function never removes or replaces text, and the server fails a job whose
+                function does so.
             examples: Valid inputs, shown in discovery.
             links: Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a
                 JSON value, or a function that returns bytes or a JSON value.

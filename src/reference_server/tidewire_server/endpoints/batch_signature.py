@@ -15,7 +15,7 @@ import collections.abc
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from tidewire_server.endpoints.signature_schemas import (
     InputShape,
@@ -24,7 +24,7 @@ from tidewire_server.endpoints.signature_schemas import (
     make_shapes,
     read_signature,
 )
-from tidewire_server.endpoints.yieldables import Append, Last, is_control_type, value_type
+from tidewire_server.endpoints.yieldables import value_type
 
 _LISTS: Final = (
     list,
@@ -55,8 +55,6 @@ class BatchShapes:
     """Number of lists in the tuple that the function returns. None if the function returns a single list of values."""
     takes_late_joiners: bool
     """Whether the function is a generator that accepts further inputs through `send` while it runs."""
-    only_appends: bool
-    """Whether the function is a generator that never yields whole values, only `Append` and `Last`."""
 
 
 def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
@@ -83,14 +81,14 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
             )
         members[parameter] = (_element(annotation, f"{here}: the parameter {parameter!r}"), ...)
     generates = is_generator(function)
-    outputs, late_joiners, appends = None, False, False
+    outputs, late_joiners = None, False
     if generates:
         step, late_joiners = _yielded(read.returned, here)
-        annotation, appends = value_type(step), _appends(step)
+        annotation = value_type(step)
     else:
         annotation, outputs = _returned(read.returned, here)
     input_, value = make_shapes(name, replace(read, members=members), annotation, grows=generates)
-    return BatchShapes(input_, value, outputs, late_joiners, appends)
+    return BatchShapes(input_, value, outputs, late_joiners)
 
 
 def _element(annotation: Any, what: str) -> Any:
@@ -135,17 +133,6 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
             f"not {_name_of(rows)}"
         )
     return get_args(rows)[1], late_joiners
-
-
-def _appends(annotation: Any) -> bool:
-    """Whether the function, according to its annotation, yields only `Append` and `Last[Append]` and never a whole
-    value.
-    """
-    if get_origin(annotation) in {Union, types.UnionType}:
-        return all(_appends(each) or is_control_type(each) for each in get_args(annotation))
-    if get_origin(annotation) is Last:
-        return _appends(get_args(annotation)[0])
-    return annotation in {Append, Last} or get_origin(annotation) is Append
 
 
 def _name_of(annotation: Any) -> str:

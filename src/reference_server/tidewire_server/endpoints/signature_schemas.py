@@ -327,20 +327,6 @@ def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 
-def names_in(function: Callable[..., Any]) -> set[str]:
-    """Return the names of the attributes and globals that the code of a function uses, including the code of nested
-    functions.
-    """
-    pending = [getattr(_annotated(function), "__code__", None)]
-    names: set[str] = set()
-    while pending:
-        code = pending.pop()
-        if isinstance(code, types.CodeType):
-            names.update(code.co_names)
-            pending.extend(code.co_consts)
-    return names
-
-
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that has the annotations. If the object is not a function, this is its `__call__` method."""
     if isinstance(function, types.FunctionType | types.MethodType):

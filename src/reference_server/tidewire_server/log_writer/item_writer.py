@@ -158,7 +158,7 @@ class ItemWriter:
             n = length if n_first is None else n_first
             if type(n) is not int or not 0 <= n <= length:
                 raise ValueError(f"{n!r} code points of {length} cannot be stable")
-            if n <= self._stable.get(pointer, 0):
+            if n <= self._stable.get(pointer, -1):
                 self._check_open()
                 return
             promises = f"/items/{self._index}/stable"
