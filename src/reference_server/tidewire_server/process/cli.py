@@ -104,6 +104,7 @@ def _serve(
         _fail(str(error), code=2)
     _set_up_logging(configuration.launch.log_level)
     launch = configuration.launch
+    _refuse_ignored_settings(configuration)
     if show_config and launch.target is None:
         _show(configuration, Settings(**configuration.settings))
         return
@@ -136,6 +137,18 @@ def _serve(
     except (StoreError, PortFileError) as error:
         _fail(str(error))
     _exit_despite_threads()
+
+
+def _refuse_ignored_settings(configuration: "Configuration") -> None:
+    """Exit if both a target and a setting of the default server are set, because the target would ignore the setting."""
+    launch = configuration.launch
+    for name in ("model", "device"):
+        if launch.target is not None and name in launch.model_fields_set:
+            _fail(
+                f"{configuration.origin(name)}: {name} has no effect on the target {launch.target}; omit the target, or "
+                f"call add_generate(server, {name}=…) in its code",
+                code=2,
+            )
 
 
 def _show(configuration: "Configuration", settings: Settings) -> None:
