@@ -42,7 +42,7 @@ class FinalTextReader:
         latest: Function that returns the last known position of the job, or None.
         for_tokens: Whether the iterator over tokens uses this object. It holds back an update until text after this
             update is stable, because a rollback may still retract the tokens that arrived with the last stable code
-            point. A job without text is no error.
+            point. A job without text is then not an error.
 
     Attributes:
         final: The last update that was released completely.
