@@ -107,6 +107,12 @@ def appended_to_a_number() -> Iterator[int]:
 
 
 @server.endpoint
+def appended_nothing() -> Iterator[str]:
+    yield "a"
+    yield Append(None)  # type: ignore[misc]
+
+
+@server.endpoint
 def last_in_a_plain_generator() -> Iterator[str]:
     yield Last("x")  # type: ignore[misc]
 
@@ -181,6 +187,7 @@ def test_texts_that_extend_the_text_before_are_not_reported(client, name, caplog
     ("name", "error", "message"),
     [
         ("appended_to_a_number", ValueError, "only to a text or an array"),
+        ("appended_nothing", ValueError, "only a string or a list of elements can be appended, not None"),
         ("last_in_a_plain_generator", InvalidValueError, "`Last` ends one row of a batched generator"),
         ("returns_an_append", InvalidValueError, "returned an `Append`"),
     ],

@@ -113,8 +113,12 @@ class ItemWriter:
             if not self.log_writer.append_text(path, x):
                 self._write(self.log_writer.append, [(path, x)])
         else:
+            addition = plain(x)
+            # The log writer skips empty additions, and would skip 0, None and false as well.
+            if not isinstance(addition, str | list) and not addition:
+                raise ValueError(f"only a string or a list of elements can be appended, not {x!r}")
             self._stop_comparing()
-            self._write(self.log_writer.append, [(self._path(at), plain(x))])
+            self._write(self.log_writer.append, [(self._path(at), addition)])
 
     def truncate(self, n_last: int, at: str | None = None) -> None:
         """See `Stream.truncate`."""
@@ -184,7 +188,8 @@ class ItemWriter:
     def note_once(self, text: str, level: str) -> None:
         """Add a note to the job's state, unless the job already has this note."""
         with self._lock:
-            if all(note.get("text") != text for note in self.log_writer.value("/notes")):
+            notes: Any = self.log_writer.value("/notes")
+            if all(note["text"] != text for note in notes):
                 self.note(text, level)
 
     def usage(self, numbers: dict[str, float]) -> None:
