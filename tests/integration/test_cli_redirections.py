@@ -62,7 +62,11 @@ def run_in_terminal(redirection, folder, *arguments):
         "tidewire",
         *arguments,
         env=environment,
-        imports=("tidewire.commands.cli", "tidewire_conformance.cli"),
+        imports=(
+            "tidewire.commands.cli",
+            "tidewire_conformance.cli",
+            "tidewire_server.process.configuration",
+        ),
         streams=(stdout, stderr),
     )
     reader = threading.Thread(target=_read_terminal, args=(main, terminal))
@@ -127,7 +131,16 @@ def test_output_of_a_command_arrives_at_the_redirection(
 
 
 @pytest.mark.parametrize("redirection", REDIRECTIONS)
-def test_the_list_of_checks_arrives_at_the_redirection(redirection, tmp_path):
-    output = run_in_terminal(redirection, tmp_path, "conformance", "--list")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(("conformance", "--list"), "TW-JOB-040"), (("serve", "--show-config"), "max_queue_size")],
+    ids=["conformance", "serve"],
+)
+def test_output_of_a_command_without_a_server_arrives_at_the_redirection(
+    arguments, expected, redirection, tmp_path
+):
+    output = run_in_terminal(redirection, tmp_path, *arguments)
     assert output.code == 0
-    assert "TW-JOB-040" in output.stdout
+    assert expected in output.stdout
+    if redirection != "2>/dev/null":
+        assert expected not in output.terminal

@@ -77,6 +77,12 @@ async def pieces_on_the_loop() -> AsyncIterator[str]:
         yield token
 
 
+@server.endpoint(batch=True)
+def batched_pieces(words: list[str]) -> Iterator[dict[int, str]]:
+    for token in TOKENS:
+        yield dict.fromkeys(range(len(words)), token)
+
+
 @server.endpoint
 def whole_texts() -> Iterator[str]:
     text = ""
@@ -181,6 +187,13 @@ def test_texts_that_extend_the_text_before_are_not_reported(client, name, caplog
     job.wait()
     assert job.read().state["notes"] == []
     assert caplog.records == []
+
+
+def test_pieces_of_a_batched_generator_are_reported_once_for_a_job(client):
+    job = client.submit_batch("batched_pieces", [{"words": "a"}, {"words": "b"}])
+    assert job.results() == [TOKENS[-1], TOKENS[-1]]
+    (note,) = job.read().state["notes"]
+    assert "'batched_pieces'" in note["text"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, JsonValue
 
+from tidewire_server.endpoints.invocation import YieldedSteps
 from tidewire_server.endpoints.yieldables import Unset
 from tidewire_server.log_writer.item_writer import ItemWriter
 
@@ -76,7 +77,7 @@ class BatchRow:
     writer: ItemWriter
     place: dict[str, int]
     """Size of the batch, row number and waiting time, for the member `batch` of the item's state."""
-    first: bool = True
-    """Whether the function has not produced a value for this row yet."""
+    steps: YieldedSteps
+    """Applies what a generator yields for this row."""
     over: bool = False
     """Whether the row has ended or was cancelled. If so, further results for the row are dropped."""

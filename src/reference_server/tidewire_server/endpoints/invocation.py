@@ -127,7 +127,7 @@ async def _drain(
     """
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
-    steps = _Steps(endpoint, writer)
+    steps = YieldedSteps(endpoint, writer)
     async with _closing(values):
         async for value in values:
             steps.take(value)
@@ -150,7 +150,7 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     called = endpoint.function(**arguments)
     if not endpoint.is_generator or not isinstance(called, Iterator):
         return called
-    steps = _Steps(endpoint, writer)
+    steps = YieldedSteps(endpoint, writer)
     with _closing(called):
         try:
             for value in called:
@@ -165,8 +165,8 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     return steps.end()
 
 
-class _Steps:
-    """Applies the objects that one call of a generator yields, and detects a generator that yields pieces of a text
+class YieldedSteps:
+    """Applies the objects that a generator yields for one item, and detects a generator that yields pieces of a text
     instead of whole texts.
     """
 
@@ -229,7 +229,7 @@ def _warn_about_pieces(endpoint: Endpoint, writer: ItemWriter) -> None:
     if not endpoint.warned_about_pieces:
         endpoint.warned_about_pieces = True
         _log.warning("%s", text)
-    with contextlib.suppress(StreamClosedError):
+    with contextlib.suppress(StreamClosedError, StateTooLargeError):
         writer.note_once(text, "warning")
 
 
