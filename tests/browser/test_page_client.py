@@ -5,11 +5,7 @@ One browser runs all cases concurrently; each test checks the result that the pa
 
 import contextlib
 import json
-import os
 import queue
-import shutil
-import signal
-import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,30 +13,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.chromium import CHROMIUM, chromium
 from support.foreign_programs import INTEROP, address, cut_inside_events
 from support.sample_server import WORDS, sentence, served
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 PAGE = Path(__file__).with_name("page.html")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.timeout(120),
 ]
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--no-proxy-server",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PATIENCE = 60
 """Seconds for all cases together."""
 CUTS = 5
@@ -88,20 +72,6 @@ def site():
         finally:
             server.shutdown()
             thread.join()
-
-
-@contextlib.contextmanager
-def chromium(url, folder):
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}", url]
-    home = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
-    with subprocess.Popen(
-        command, env=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def start(url, endpoint, headers=None, **members):

@@ -131,7 +131,7 @@ def test_tokens_raise_if_a_restart_retracts_delivered_tokens():
         server.endpoint("generate").generates(TOKENS).restarts_after(2)
         tokens = client.submit("generate", logprobs=True).tokens()
         assert [next(tokens).text, next(tokens).text] == ["Hel", "lo"]
-        with pytest.raises(VoidTextError, match="restarted and retracted"):
+        with pytest.raises(VoidTextError, match="retracted tokens|code points of text"):
             next(tokens)
 
 

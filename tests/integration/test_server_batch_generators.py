@@ -32,7 +32,7 @@ def test_rows_of_a_batched_generator_grow_and_end_independently():
             assert len(left) > 1 or released.wait(10)
 
     with serving(server) as peer:
-        assert peer.http.get("/v1/endpoints/spell").json()["capabilities"]["rollback"] is False
+        assert peer.http.get("/v1/endpoints/spell").json()["capabilities"]["rollback"] is True
         job = peer.start("spell", inputs=[{"words": "a"}, {"words": "ab!"}, {"words": "abcdef"}])
         eventually(lambda: item(peer.job(job), 1)["status"] == "failed")
         assert [each["status"] for each in peer.job(job)["state"]["items"]] == [

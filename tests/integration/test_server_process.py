@@ -329,6 +329,11 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
         (["mine.py:server", "--log", "mysql://x"], "is not a valid log"),
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
+        (
+            ["mine.py:server", "--model", "folder"],
+            "--model: model has no effect on the target mine.py:server; omit the target, or call add_generate",
+        ),
+        (["mine.py:server", "--device", "cpu", "--show-config"], "--device: device has no effect on"),
     ],
 )
 def test_wrong_arguments_print_one_line_and_exit_with_2(folder, arguments, output):

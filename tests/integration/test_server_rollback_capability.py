@@ -1,4 +1,4 @@
-"""The `rollback` capability of an endpoint: declared or inferred from its function, and enforced at run time."""
+"""The `rollback` capability of an endpoint: true for all that stream, and enforced where the author declares false."""
 
 from collections.abc import Iterator
 
@@ -31,6 +31,18 @@ def truncates_in_a_helper(stream: Stream[str]) -> None:
 
 
 @server.endpoint
+def replaces(stream: Stream[str]) -> None:
+    stream.set("", "abc")
+    stream.set("", "x")
+
+
+@server.endpoint(capabilities={"rollback": False})
+def truncates_in_spite_of_its_promise(stream: Stream[str]) -> None:
+    stream.append("abc")
+    helper(stream)
+
+
+@server.endpoint(capabilities={"rollback": False})
 def sets_shorter_text(stream: Stream[str]) -> None:
     stream.set("", "ab")
     stream.set("", "abc")
@@ -63,9 +75,10 @@ def returns(text: str = "a") -> str:
 @pytest.mark.parametrize(
     ("name", "rollback"),
     [
-        ("appends", False),
+        ("appends", True),
         ("truncates", True),
-        ("truncates_in_a_helper", False),
+        ("truncates_in_a_helper", True),
+        ("truncates_in_spite_of_its_promise", False),
         ("sets_shorter_text", False),
         ("yields", True),
         ("yields_shorter_text", False),
@@ -73,19 +86,29 @@ def returns(text: str = "a") -> str:
         ("returns", False),
     ],
 )
-def test_rollback_is_declared_or_inferred_from_the_function(name, rollback):
+def test_every_function_that_streams_may_roll_back_unless_it_promises_otherwise(name, rollback):
     assert server.endpoints[name].capabilities(1).rollback is rollback
 
 
-@pytest.mark.parametrize("name", ["appends", "truncates", "yields", "declared", "returns"])
-def test_functions_within_their_rollback_capability_succeed(name):
-    assert (
-        server.call(name)
-        == {"appends": "a", "truncates": "ab", "yields": "1", "declared": "ab", "returns": "a"}[name]
-    )
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("appends", "a"),
+        ("truncates", "ab"),
+        ("truncates_in_a_helper", "ab"),
+        ("replaces", "x"),
+        ("yields", "1"),
+        ("declared", "ab"),
+        ("returns", "a"),
+    ],
+)
+def test_functions_within_their_rollback_capability_succeed(name, value):
+    assert server.call(name) == value
 
 
-@pytest.mark.parametrize("name", ["truncates_in_a_helper", "sets_shorter_text", "yields_shorter_text"])
-def test_a_rollback_without_the_capability_raises_with_the_remedy(name):
+@pytest.mark.parametrize(
+    "name", ["truncates_in_spite_of_its_promise", "sets_shorter_text", "yields_shorter_text"]
+)
+def test_a_rollback_in_spite_of_the_promise_raises_with_the_remedy(name):
     with pytest.raises(ValueError, match=r"capabilities=\{'rollback': True\}"):
         server.call(name)

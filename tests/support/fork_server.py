@@ -37,6 +37,7 @@ class Forked:
         cwd: str | os.PathLike[str] = ".",
         env: Mapping[str, str] | None = None,
         imports: tuple[str, ...] = (),
+        streams: tuple[int, int] | None = None,
     ) -> None:
         """Start the command.
 
@@ -46,9 +47,15 @@ class Forked:
             cwd: Working folder of the command, which is also added to `sys.path`.
             env: The complete environment; default is the environment of this process.
             imports: Modules imported before the fork. Each distinct tuple has its own fork server.
+            streams: Descriptors of the command's stdout and stderr, which this object then closes. Default: two pipes
+                that end in `self.stdout` and `self.stderr`.
         """
         self._fork = _fork_server(imports)
         reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
+        if streams is not None:
+            for each in writes:
+                os.close(each)
+            writes = streams
         command = {
             "module": module,
             "arguments": arguments,

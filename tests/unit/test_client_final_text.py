@@ -1,6 +1,5 @@
-"""Buffer of text that a rollback may still retract: bounded size, and each event covered exactly once."""
+"""Buffer of text that is not stable yet: bounded size, and each event covered exactly once."""
 
-import asyncio
 from random import Random
 
 import pytest
@@ -16,12 +15,7 @@ MANY = 4 * MAX_HELD
 
 @pytest.fixture
 def final():
-    async def rollback():
-        return True
-
-    final = FinalTextReader(rollback, delivered=0, column=lambda: TEXT, job_id="j1")
-    asyncio.run(final.prepare())
-    return final
+    return FinalTextReader(delivered=0, column=lambda: TEXT, job_id="j1")
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@
     ├── JobCancelledError               the job was cancelled (unrelated to asyncio's CancelledError)
     ├── ItemFailedError                 one input of a batch failed or was cancelled; `index` is its position
     ├── InvalidValueError               a value does not match the type passed as `returns`
-    ├── VoidTextError                   the server retracted text that the client had yielded as final
+    ├── VoidTextError                   the server retracted text that `iter_text` had already yielded
+    ├── NoTextError                     `iter_text` was called for a job whose value contains no text
     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
@@ -243,10 +244,19 @@ class InvalidValueError(TidewireError, ValueError):
 
 
 class VoidTextError(TidewireError):
-    """The server retracted text that `iter_text` had already yielded as final."""
+    """The server retracted text or tokens that `iter_text` or `tokens` had already yielded."""
 
     default_advice = (
         "Start over with client.job(id).iter_text(), or use iter_text_deltas(), which reports retracted text."
+    )
+
+
+class NoTextError(TidewireError):
+    """The value of the job contains no text that the server streams, so `iter_text` has nothing to yield."""
+
+    default_advice = (
+        "Read the value instead: `for update in job: update.value`, or job.result(). If the text is a member of the value, "
+        "the server can stream it: @server.endpoint(columns=['/text'])."
     )
 
 

@@ -131,7 +131,18 @@ class Server:
 
         The function may be synchronous or asynchronous, and may be a generator that yields complete values. Synchronous
         functions run in worker threads. The function may also have a parameter that is annotated `Stream[T]` and write
-        to it. All other parameters are members of the input. If there is only one and it is annotated with a pydantic
+        to it.
+
+        Each plain yielded value replaces the value before. A generator that yields the pieces of a text, as in `yield
+        token`, therefore ends with the last piece as its result. To add a piece, use `yield Append(token)`, or yield
+        the whole text so far:
+
+            @server.endpoint
+            def chat(prompt: str) -> Iterator[Append[str]]:
+                for token in generate(prompt):
+                    yield Append(token)
+
+        All other parameters are members of the input. If there is only one and it is annotated with a pydantic
         model, this model is the input itself. The value's schema is inferred from the return type, the yielded type, or
         `T`. The docstring becomes the endpoint's description.
 
@@ -159,8 +170,9 @@ class Server:
                 `member` and `code`, with the name of the invalid member and an error code.
             capabilities: Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or
                 `{"rollback": False}`. They take precedence over the capabilities that the server detects. The server
-                assumes `rollback`, which allows the function to remove text again, for generators and for functions
-                with a stream whose code mentions `truncate`.
+                declares `rollback` for every generator and every function with a stream. With `{"rollback": False}`,
+                you promise that the function never removes or replaces text, and the server fails a job whose
+                function does so.
             examples: Valid inputs, shown in discovery.
             links: Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a
                 JSON value, or a function that returns bytes or a JSON value.

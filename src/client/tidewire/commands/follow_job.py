@@ -7,7 +7,7 @@ import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.commands import display, tables
-from tidewire.errors import ItemFailedError, TidewireError, TotalTimeoutError
+from tidewire.errors import ItemFailedError, NoTextError, TidewireError, TotalTimeoutError, VoidTextError
 from tidewire.sync import Client
 
 INTERRUPTED: Final = 130
@@ -25,7 +25,7 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
         elif screen.live:
             _follow_live(client, job, screen)
         else:
-            _follow_into_pipe(job, screen)
+            _follow_into_pipe(client, job, screen)
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
@@ -78,11 +78,20 @@ def _follow_live(client: Client, job: Job[Any], screen: display.Screen) -> None:
         screen.out.print(tables.tokens(client.job(job.id).tokens()))
 
 
-def _follow_into_pipe(job: Job[Any], screen: display.Screen) -> None:
+def _follow_into_pipe(client: Client, job: Job[Any], screen: display.Screen) -> None:
     texts = False
-    for text in job.iter_text():
-        texts = True
-        screen.write(text)
+    try:
+        for text in job.iter_text():
+            texts = True
+            screen.write(text)
+    except NoTextError:
+        pass
+    except VoidTextError as error:
+        screen.end_line()
+        error.advice = (
+            f"The text above is not the result. To get the result, run: {_attach(client, job)} --json"
+        )
+        raise
     if not texts:
         screen.value(job.result())
 

@@ -1,9 +1,9 @@
-"""Holds back streamed text until the text is final, that is until the server can no longer retract it.
+"""Yields streamed text as it arrives, and holds text back only where the server announces which text is stable.
 
-If the endpoint cannot roll back text, all text is final at once. Otherwise the member `stable` of an item says how many
-code points at the beginning of the text the server will not retract. The remaining text is final when the job
-has ended. A restart of the job begins a new epoch, in which even stable text may be retracted. An iterator cannot
-withdraw text that it has already yielded, so it raises VoidTextError in this case.
+If an item has the member `stable`, it says how many code points at the beginning of the text the server will not
+retract. The remaining text is held back until it is stable or the job has ended. If an item does not have this
+member, its text is yielded as it arrives. In both cases the server can retract text that was already yielded: by a
+rollback, or because the job restarts. An iterator cannot withdraw text, so it raises VoidTextError.
 
 The text of an update is released as a whole. The yielded text therefore always equals the job's text after some event,
 and a checkpoint can contain the id of this event. When more than `MAX_HELD` updates are held back, adjacent updates are
@@ -11,11 +11,13 @@ merged to limit the memory.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from tidewire.errors import VoidTextError, Where
-from tidewire.types import ItemChange
+from tidewire.errors import NoTextError, VoidTextError, Where
+from tidewire.protocol.document.apply_ops import TEXTS
+from tidewire.protocol.document.json_pointer import parse
+from tidewire.types import ItemChange, Position
 
 _VALUE = "/items/0/value"
 
@@ -30,16 +32,17 @@ class _Held(NamedTuple):
 
 
 class FinalTextReader:
-    """Projection for `iter_text`. Converts a job's updates to pieces of text, and holds back the end of the text while
-    the server may still retract it.
+    """Projection for `iter_text`. Converts a job's updates to pieces of text, and holds back the part of the text that
+    is not stable, if the item has the member `stable`.
 
     Args:
-        rollback: Coroutine function that returns whether the endpoint has the rollback capability.
         delivered: Length of the text that was already delivered to the caller, in code points.
         column: Function that returns the JSON Pointer of the job's text, or None while the job has no text.
         job_id: Id of the job, for error messages.
-        wait_for_next: Whether to hold back an update until text after this update is stable. The iterator over tokens
-            needs this, because a rollback may still retract the tokens that arrived with the last stable code point.
+        latest: Function that returns the last known position of the job, or None.
+        for_tokens: Whether the iterator over tokens uses this object. It holds back an update until text after this
+            update is stable, because a rollback may still retract the tokens that arrived with the last stable code
+            point. A job without text is then not an error.
 
     Attributes:
         final: The last update that was released completely.
@@ -49,19 +52,22 @@ class FinalTextReader:
 
     def __init__(
         self,
-        rollback: Callable[[], Awaitable[bool]],
         *,
         delivered: int,
         column: Callable[[], str | None],
         job_id: str | None,
-        wait_for_next: bool = False,
+        latest: Callable[[], Position | None] = lambda: None,
+        for_tokens: bool = False,
     ) -> None:
-        self._fetch_rollback = rollback
-        self._rollback = True
         self._delivered = delivered
         self._column = column
         self._job_id = job_id
-        self._wait_for_next = wait_for_next
+        self._latest = latest
+        self._for_tokens = for_tokens
+        self._checked: tuple[str, ...] | None = None
+        """The columns of the last event in which `_check_text` looked for a text."""
+        self._last: ItemChange[Any] | None = None
+        """The last update."""
         self._length = delivered
         self._held: deque[_Held] = deque()
         self.final: ItemChange[Any] | None = None
@@ -72,9 +78,14 @@ class FinalTextReader:
         return released
 
     async def prepare(self) -> None:
-        self._rollback = await self._fetch_rollback()
+        position = self._latest()
+        if position is not None:
+            self._check_text(position)
 
     def project(self, update: ItemChange[Any]) -> Iterable[str]:
+        self._last = update
+        if update.position.columns != self._checked:
+            self._check_text(update.position)
         kept = self._length - update.deleted
         if kept < self._delivered:
             self._held.append(_Held(self._length, update))
@@ -83,15 +94,12 @@ class FinalTextReader:
         self._held.append(_Held(self._length, self._merge_deletion(update, kept)))
         if len(self._held) > MAX_HELD:
             self._compact()
-        return self._release(
-            max(self._delivered, self._stable(update) - self._wait_for_next)
-            if self._rollback
-            else self._length
-        )
+        stable = self._stable(update)
+        return self._release(self._length if stable is None else stable - self._for_tokens)
 
     def retraction_error(self, what: str, update: ItemChange[Any]) -> VoidTextError:
         """Create the error for the case that a job has retracted text or tokens that were already delivered."""
-        text = f"the job restarted and retracted {what} that were already delivered as final"
+        text = f"the server retracted {what} that this iterator had already yielded"
         return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
     def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
@@ -129,8 +137,24 @@ class FinalTextReader:
         self._held = gathered
         self._held.append(_merge(run))
 
+    def _check_text(self, position: Position) -> None:
+        """Raise an error if no column of the value is a text or can become one."""
+        self._checked = position.columns
+        if not (self._for_tokens or any(_texts(position, or_null=True))):
+            raise self._no_text()
+
+    def _no_text(self) -> NoTextError:
+        return NoTextError(
+            "the server streams no text in the value of this job", where=Where(job_id=self._job_id)
+        )
+
     def finish(self) -> Iterable[str]:
-        return self._release(self._length)
+        texts = self._release(self._length)
+        last = self._last
+        succeeded = last is not None and last.member("status") == "succeeded"
+        if last is not None and succeeded and not self._for_tokens and not any(_texts(last.position)):
+            raise self._no_text()
+        return texts
 
     def undelivered(self) -> Iterable[ItemChange[Any]]:
         return [held.update for held in self._held]
@@ -145,13 +169,24 @@ class FinalTextReader:
         text = "".join(texts)
         return (text,) if text else ()
 
-    def _stable(self, update: ItemChange[Any]) -> int:
-        column = self._column()
+    def _stable(self, update: ItemChange[Any]) -> int | None:
+        """Return the length of the stable prefix, or None if the item has no member `stable`."""
         promised = update.member("stable")
-        if column is None or not isinstance(promised, dict):
+        if not isinstance(promised, dict):
+            return None
+        column = self._column()
+        if column is None:
             return 0
         length = promised.get(column.removeprefix(_VALUE), 0)
         return length if isinstance(length, int) else 0
+
+
+def _texts(position: Position, *, or_null: bool = False) -> Iterable[bool]:
+    """For each column in the item's value, return whether it is a text, or also whether it is null or missing."""
+    for column in position.columns:
+        if column == _VALUE or column.startswith(f"{_VALUE}/"):
+            node = position.view.node(parse(column))
+            yield type(node) in TEXTS or (or_null and node is None)
 
 
 def _merge(run: Sequence[_Held]) -> _Held:

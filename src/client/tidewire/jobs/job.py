@@ -46,16 +46,18 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         return self._reader.updates()
 
     def iter_text(self) -> UpdateIterator[str]:
-        """Iterate over the job's text in pieces that will not change, so that each piece can be printed or appended to
-        a file.
+        """Iterate over the job's text in pieces, as they arrive, so that each piece can be printed or appended to a
+        file.
 
-        The text is the first string in the job's value that the server streams. If the endpoint cannot roll back text,
-        each piece is yielded at once. Otherwise text is held back until the server marks it as stable, and the
-        remainder is yielded at the job's end. A checkpoint contains the position up to which the text was yielded. For
-        a job without text, the iterator yields nothing, so iterate over the job itself instead.
+        The text is the first string in the job's value that the server streams. Text is held back only if the server
+        announces which part of the text is stable, for example in a beam search. Then the stable part is yielded, and
+        the remainder at the job's end. A checkpoint contains the position up to which the text was yielded.
 
         Raises:
-            VoidTextError: Raised during iteration if the job restarted and retracted text that was already yielded.
+            VoidTextError: Raised during iteration if text that was already yielded is retracted, by a rollback or
+                because the job restarted. `iter_text_deltas` reports retracted text instead.
+            NoTextError: Raised at the first step if the job's value contains no text that the server streams. Iterate
+                over the job itself instead.
             JobFailedError: Raised after the last piece if the job failed.
             JobCancelledError: Raised after the last piece if the job was cancelled.
 
@@ -78,14 +80,14 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         """Iterate over the generated tokens, with the requested log-probabilities, ranks and candidates. Each token is
         yielded once.
 
-        The job must have been submitted with an option that requests tokens, for example `logprobs=True`. If the
-        endpoint cannot roll back text, a token is yielded at once. Otherwise it is yielded when text after the token is
-        stable. The client takes the text of a token from the member `token_text` of the job's value. If there is no
+        The job must have been submitted with an option that requests tokens, for example `logprobs=True`. A token is
+        yielded as it arrives. If the server announces which part of the text is stable, a token is yielded when text
+        after the token is stable. The client takes the text of a token from the member `token_text` of the job's value. If there is no
         such member, it takes the text from the endpoint's vocabulary, which it requests once and caches. A checkpoint
         contains the position up to which tokens were yielded.
 
         Raises:
-            VoidTextError: Raised during iteration if the job restarted and retracted tokens that were already yielded.
+            VoidTextError: Raised during iteration if tokens that were already yielded are retracted.
             TidewireError: Raised during iteration if the job's value has no tokens, because they were not requested
                 when the job was submitted.
 

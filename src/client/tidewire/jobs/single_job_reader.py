@@ -51,16 +51,16 @@ class SingleJobReader(JobReader, Generic[T]):
     def iter_text(self) -> UpdateIterator[str]:
         return UpdateIterator(self, self._final_text())
 
-    def _final_text(self, *, wait_for_next: bool = False) -> FinalTextReader:
+    def _final_text(self, *, for_tokens: bool = False) -> FinalTextReader:
         delivered = self.delivered
         column = None if delivered is None else self._texts.column(0, delivered)
         text = "" if delivered is None or column is None else delivered.text(column)
         return FinalTextReader(
-            self._has_rollback,
             delivered=len(text or ""),
             column=lambda: self._texts.known(0),
             job_id=self.id,
-            wait_for_next=wait_for_next,
+            latest=lambda: self._latest,
+            for_tokens=for_tokens,
         )
 
     def iter_text_deltas(self) -> UpdateIterator[TextDelta]:
@@ -69,7 +69,7 @@ class SingleJobReader(JobReader, Generic[T]):
     def tokens(self) -> UpdateIterator[Token]:
         delivered = self.delivered
         count = 0 if delivered is None else delivered.view.length("/items/0/value/token_ids")
-        text = self._final_text(wait_for_next=True)
+        text = self._final_text(for_tokens=True)
         return UpdateIterator(
             self, TokenRows(text, delivered=count, vocabulary=self._vocabulary, where=self.where)
         )
@@ -126,9 +126,6 @@ class SingleJobReader(JobReader, Generic[T]):
             visible=applied.visible or last,
         )
         return (change,)
-
-    async def _has_rollback(self) -> bool:
-        return (await self._description()).capabilities.rollback
 
     async def _description(self) -> EndpointDescription:
         if self._endpoint is None:

@@ -1,7 +1,7 @@
 """Tokens of a generation with their log-probabilities, which are read from the lists of tokens in a job's value.
 
-Each token is yielded once, when the server can no longer retract it. If the endpoint cannot roll back text, a token is
-yielded at once. Otherwise it is yielded when text after the token is stable or the job has ended.
+Each token is yielded once, as it arrives. If the item has the member `stable`, a token is yielded when text after the
+token is stable or the job has ended.
 
 The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. It is meant
 for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from tidewire.errors import ProtocolError, TidewireError, Where
 from tidewire.http.api_session import ApiSession
@@ -26,6 +26,7 @@ from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
+_IDS = f"{_VALUE}/token_ids"
 ASK = "Request them when you submit the job: logprobs=True, or top_logprobs=n for the n most probable tokens."
 
 
@@ -95,8 +96,7 @@ class Vocabulary(BaseModel):
 
 
 class TokenRows:
-    """Projection for `tokens`. Converts a job's updates to tokens, and yields a token when the server can no longer
-    retract it.
+    """Projection for `tokens`. Converts a job's updates to tokens.
 
     Args:
         text: Projection of the job's text, which decides which updates are final.
@@ -118,6 +118,8 @@ class TokenRows:
     ) -> None:
         self._text = text
         self._delivered = delivered
+        self._last_id: list[JsonValue] | None = None
+        """Id of the last delivered token, as a list of one element; None if this iterator delivered no token."""
         self._fetch_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
         self._where = where
@@ -132,7 +134,9 @@ class TokenRows:
     def project(self, update: ItemChange[Any]) -> Iterable[Token]:
         self._text.project(update)
         view = update.position.view
-        if view.length(f"{_VALUE}/token_ids") < self._delivered:
+        if view.length(_IDS) < self._delivered or (
+            self._last_id is not None and view.elements(_IDS, self._delivered - 1)[:1] != self._last_id
+        ):
             raise self._text.retraction_error("tokens", update)
         if update.text and not _has_tokens(view):
             raise self._no_tokens()
@@ -157,7 +161,9 @@ class TokenRows:
         if final is None:
             return ()
         start, view = self._delivered, final.position.view
-        self._delivered = max(start, view.length(f"{_VALUE}/token_ids"))
+        self._delivered = max(start, view.length(_IDS))
+        if self._delivered > start:
+            self._last_id = view.elements(_IDS, self._delivered - 1)
         try:
             return tuple(self._tokens(view, start)) if self._delivered > start else ()
         except (TypeError, ValueError) as error:

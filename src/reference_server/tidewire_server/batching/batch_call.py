@@ -35,7 +35,13 @@ from tidewire_server.batching.batch_row_types import BatchRow, Outcome, QueuedIt
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import as_value, exit_replacement, in_thread, keep_what_was_yielded
+from tidewire_server.endpoints.invocation import (
+    YieldedSteps,
+    as_value,
+    exit_replacement,
+    in_thread,
+    keep_what_was_yielded,
+)
 from tidewire_server.errors import InvalidValueError
 
 _log = logging.getLogger(__name__)
@@ -144,7 +150,9 @@ class BatchCall:
                 number += 1
             job, index = arrival.job, arrival.index
             place = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
-            row = BatchRow(job, index, arrival.cost, job.input(index), job.writer(index), place)
+            writer = job.writer(index)
+            steps = YieldedSteps(self._endpoint, writer)
+            row = BatchRow(job, index, arrival.cost, job.input(index), writer, place, steps)
             assigned[number] = self._rows[number] = row
             self._contexts[number] = RowContext(row.writer)
         return assigned

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, JsonValue
 
+from tidewire_server.endpoints.invocation import YieldedSteps
 from tidewire_server.endpoints.yieldables import Unset
 from tidewire_server.log_writer.item_writer import ItemWriter
 
@@ -78,7 +79,7 @@ class BatchRow:
     """Value of the member `batch` in the item's state: the size of the batch, the number of the row, and the waiting
     time.
     """
-    first: bool = True
-    """Whether the function has not produced a value for this row yet."""
+    steps: YieldedSteps
+    """Applies what a generator yields for this row."""
     over: bool = False
     """Whether the row has ended or was cancelled. If so, further results for the row are dropped."""

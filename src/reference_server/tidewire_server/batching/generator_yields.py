@@ -8,8 +8,8 @@ from typing import Any
 
 from tidewire_server.batching.batch_row_types import BatchRow, Outcome
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import exit_replacement, take_whole
-from tidewire_server.endpoints.yieldables import UNSET, Append, Last
+from tidewire_server.endpoints.invocation import exit_replacement
+from tidewire_server.endpoints.yieldables import UNSET, Last
 from tidewire_server.errors import InvalidValueError, StreamClosedError
 
 
@@ -42,7 +42,7 @@ def take(
         if row.over:
             continue
         try:
-            ends = _step(row, step, endpoint)
+            ends = _step(row, step)
         except StreamClosedError:
             row.over = True
         except Exception as error:  # noqa: BLE001 - fails only this row
@@ -55,24 +55,21 @@ def take(
     return ended
 
 
-def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
+def _step(row: BatchRow, step: Any) -> bool:
     """Update the value of one row with the object that was yielded for the row. Return whether the row ends."""
     if isinstance(step, BaseException):
         raise step if isinstance(step, Exception) else exit_replacement(step)
     if isinstance(step, Last):
         if step.value is not UNSET:
-            _step(row, step.value, endpoint)
+            _step(row, step.value)
         return True
-    if isinstance(step, Append):
-        row.writer.append(step.x, step.at)
-    else:
-        take_whole(step, endpoint, row.writer, first=row.first)
-    row.first = False
+    row.steps.take(step)
     return False
 
 
 def final(row: BatchRow, endpoint: Endpoint) -> Outcome:
     """Validate the final value of a row, and return the row's outcome."""
+    row.steps.end()
     try:
         endpoint.value.check(row.writer.value)
     except InvalidValueError as error:

@@ -15,7 +15,7 @@ import collections.abc
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from tidewire_server.endpoints.signature_schemas import (
     InputShape,
@@ -24,7 +24,7 @@ from tidewire_server.endpoints.signature_schemas import (
     make_shapes,
     read_signature,
 )
-from tidewire_server.endpoints.yieldables import Append, Last
+from tidewire_server.endpoints.yieldables import value_type
 
 _LISTS: Final = (
     list,
@@ -55,8 +55,6 @@ class BatchShapes:
     """Number of lists in the tuple that the function returns. None if the function returns a single list of values."""
     takes_late_joiners: bool
     """Whether the function is a generator that accepts further inputs through `send` while it runs."""
-    only_appends: bool
-    """Whether the function is a generator that never yields whole values, only `Append` and `Last`."""
 
 
 def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
@@ -83,14 +81,14 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
             )
         members[parameter] = (_element(annotation, f"{here}: the parameter {parameter!r}"), ...)
     generates = is_generator(function)
-    outputs, late_joiners, appends = None, False, False
+    outputs, late_joiners = None, False
     if generates:
         step, late_joiners = _yielded(read.returned, here)
-        annotation, appends = _value_type(step), _appends(step)
+        annotation = value_type(step)
     else:
         annotation, outputs = _returned(read.returned, here)
     input_, value = make_shapes(name, replace(read, members=members), annotation, grows=generates)
-    return BatchShapes(input_, value, outputs, late_joiners, appends)
+    return BatchShapes(input_, value, outputs, late_joiners)
 
 
 def _element(annotation: Any, what: str) -> Any:
@@ -109,7 +107,7 @@ def _element(annotation: Any, what: str) -> Any:
 def _returned(annotation: Any, here: str) -> tuple[Any, int | None]:
     arguments = get_args(annotation)
     if get_origin(annotation) is tuple and ... not in arguments:
-        outputs = [_value_type(_element(each, f"{here}: each output")) for each in arguments]
+        outputs = [value_type(_element(each, f"{here}: each output")) for each in arguments]
         return (outputs[0] if len(outputs) == 1 else tuple[tuple(outputs)]), len(outputs)  # type: ignore[misc]
     if (
         isinstance(annotation, type)
@@ -117,7 +115,7 @@ def _returned(annotation: Any, here: str) -> tuple[Any, int | None]:
         and not issubclass(annotation, str | bytes | dict)
     ):
         return Any, None  # list, numpy.ndarray, torch.Tensor
-    return _value_type(_element(annotation, f"{here}: the result")), None
+    return value_type(_element(annotation, f"{here}: the result")), None
 
 
 def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
@@ -135,42 +133,6 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
             f"not {_name_of(rows)}"
         )
     return get_args(rows)[1], late_joiners
-
-
-def _value_type(annotation: Any) -> Any:
-    """Return the type of one value. This is the annotation without exception classes, `Append` and `Last`."""
-    if get_origin(annotation) in {Append, Last}:
-        return _value_type(get_args(annotation)[0])
-    if annotation in {Append, Last}:
-        return Any
-    if get_origin(annotation) not in {Union, types.UnionType}:
-        return annotation
-    values = [each for each in get_args(annotation) if not _is_control_type(each)]
-    if not values:
-        return Any
-    return Union[tuple(map(_value_type, values))]  # noqa: UP007 - the members are only known at run time
-
-
-def _appends(annotation: Any) -> bool:
-    """Whether the function, according to its annotation, yields only `Append` and `Last[Append]` and never a whole
-    value.
-    """
-    if get_origin(annotation) in {Union, types.UnionType}:
-        return all(_appends(each) or _is_control_type(each) for each in get_args(annotation))
-    if get_origin(annotation) is Last:
-        return _appends(get_args(annotation)[0])
-    return annotation in {Append, Last} or get_origin(annotation) is Append
-
-
-def _is_control_type(annotation: Any) -> bool:
-    """Whether a type in an annotation describes an action (`Append`, `Last`) or an error, and not for the type of a
-    value.
-
-    This is the case for exception classes, and for `Append` and `Last` without a type argument.
-    """
-    return annotation in {Append, Last} or (
-        isinstance(annotation, type) and issubclass(annotation, BaseException)
-    )
 
 
 def _name_of(annotation: Any) -> str:

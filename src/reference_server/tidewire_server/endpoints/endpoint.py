@@ -21,7 +21,6 @@ from tidewire_server.endpoints.signature_schemas import (
     ValueShape,
     is_async,
     is_generator,
-    names_in,
     shapes_of,
     unwrap_partial,
 )
@@ -82,8 +81,9 @@ class Options:
     with the name of the invalid member and an error code."""
     capabilities: Mapping[str, Any] | None = None
     """Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or `{"rollback": False}`. They
-    take precedence over the capabilities that the server detects. The server assumes `rollback`, which allows the
-    function to remove text again, for generators and for functions with a stream whose code mentions `truncate`."""
+    take precedence over the capabilities that the server detects. The server declares `rollback` for every generator and
+    every function with a stream. With `{"rollback": False}`, you promise that the function never removes or replaces
+    text, and the server fails a job whose function does so."""
     examples: Iterable[JsonValue] = ()
     """Valid inputs, shown in discovery."""
     links: Mapping[str, Resource] | None = None
@@ -174,14 +174,14 @@ class Endpoint:
         """Batching options, or None if each call of the function handles one input."""
         self.outputs: int | None = None
         self.takes_late_joiners = False
-        self._only_appends = False
+        self.warned_about_pieces = False
+        """Whether the log already has the warning that the generator yields pieces instead of whole texts."""
         if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
             shapes = batch_shapes_of(function, self.name)
             self.input, self.value = shapes.input, shapes.value
             self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
-            self._only_appends = shapes.only_appends
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None
@@ -231,10 +231,11 @@ class Endpoint:
                     f"endpoint {self.name!r}: an example is not a valid input: {error}"
                 ) from None
         self.padding = self._read_padding()
+        self._declared = dict(options.capabilities or {})
         self._capabilities = {
             "streams": self.streams,
-            "rollback": self._may_retract(),
-            **(options.capabilities or {}),
+            "rollback": self.streams,
+            **self._declared,
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
 
@@ -306,21 +307,15 @@ class Endpoint:
         return bool(self._capabilities["rollback"])
 
     @property
+    def retracts_deliberately(self) -> bool:
+        """Whether the author of the endpoint passed the capability `rollback` as true."""
+        return bool(self._declared.get("rollback"))
+
+    @property
     def notices_cancel(self) -> bool:
         """Whether the function can notice a cancellation. If not, the server does not wait for the function to stop."""
         shape = self.input
         return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
-
-    def _may_retract(self) -> bool:
-        """Return whether the function may retract text. This is the default of the capability `rollback`.
-
-        A generator that yields whole values may replace earlier text. A function that writes to a `Stream` only
-        appends, unless its code mentions `truncate`. If the function of an endpoint without `rollback` retracts text,
-        the server raises an error in the function.
-        """
-        if self._only_appends:
-            return False
-        return self.is_generator or (self.input.stream is not None and "truncate" in names_in(self.function))
 
     # ---- the first state of an item ----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import aclosing, closing
@@ -23,7 +24,7 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.yieldables import UNSET, Unset
+from tidewire_server.endpoints.yieldables import UNSET, Append, Last, Unset
 from tidewire_server.errors import (
     InvalidValueError,
     LogUnavailableError,
@@ -45,6 +46,15 @@ _LARGE_TEXT: Final = 4096
 """If the texts that a generator yields are longer than this number of code points, the server validates only the first
 and the last text.
 """
+
+_FEW_PAIRS, _MANY_PAIRS = 2, 16
+"""Numbers of pairs of successive texts after which the server decides whether a generator yields pieces instead of whole
+texts: at the end of a generator that yielded at least the first number, and while it runs, at the second number."""
+
+_RARE: Final = 0.25
+"""Maximum share of pairs whose second text begins with the first, in a generator that yields pieces."""
+
+_log = logging.getLogger(__name__)
 
 
 async def run(
@@ -123,17 +133,16 @@ async def _drain(
     """
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
-    first = True
+    steps = YieldedSteps(endpoint, writer)
     async with _closing(values):
         async for value in values:
-            take_whole(value, endpoint, writer, first=first)
-            first = False
+            steps.take(value)
             if journal.backlog > _MAX_BACKLOG:
                 await journal.commit()
             if loop.time() >= turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = loop.time() + _TURN
-    return _NOTHING if first else None
+    return steps.end()
 
 
 def _closing(values: Any) -> Any:
@@ -147,20 +156,87 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     called = endpoint.function(**arguments)
     if not endpoint.is_generator or not isinstance(called, Iterator):
         return called
-    first = True
+    steps = YieldedSteps(endpoint, writer)
     with _closing(called):
         try:
             for value in called:
                 # Write the value even if the item was cancelled. The function may have changed an object after it had
                 # yielded this object, and the item's value may already contain a part of the change.
-                take_whole(value, endpoint, writer, first=first)
-                first = False
+                steps.take(value)
                 if writer.cancelled:
                     break
         except BaseException:
             keep_what_was_yielded(writer)
             raise
-    return _NOTHING if first else None
+    return steps.end()
+
+
+class YieldedSteps:
+    """Applies the objects that a generator yields for one item, and detects a generator that yields pieces of a text
+    instead of whole texts.
+    """
+
+    def __init__(self, endpoint: Endpoint, writer: ItemWriter) -> None:
+        self._endpoint = endpoint
+        self._writer = writer
+        self._first = True
+        self._watches = not endpoint.retracts_deliberately
+        self._text: str | None = None
+        """The text that was yielded last; None if the last yielded object was not a text."""
+        self._pairs = self._extending = 0
+        """Number of pairs of successive texts, and number of those whose second text begins with the first."""
+
+    def take(self, value: Any) -> None:
+        """Apply one yielded object: append an `Append`, or set the item's value to any other object.
+
+        Raises:
+            InvalidValueError: See `take_whole`.
+            StateTooLargeError: See `take_whole`.
+            StreamClosedError: See `take_whole`.
+            ValueError: An `Append` does not match the value at its path.
+        """
+        if type(value) is Append:
+            self._writer.append(value.x, value.at)
+            self._text = None
+        else:
+            take_whole(value, self._endpoint, self._writer, first=self._first)
+            if self._watches:
+                self._watch(value)
+        self._first = False
+
+    def end(self) -> Any:
+        """Warn if a short generator yielded pieces. Return `_NOTHING` if it yielded nothing, otherwise None."""
+        if self._watches:
+            self._decide(_FEW_PAIRS)
+        return _NOTHING if self._first else None
+
+    def _watch(self, value: Any) -> None:
+        before, self._text = self._text, value if isinstance(value, str) else None
+        if before and self._text is not None and self._text != before:
+            self._pairs += 1
+            self._extending += self._text.startswith(before)
+            self._decide(_MANY_PAIRS)
+
+    def _decide(self, pairs: int) -> None:
+        if self._pairs < pairs:
+            return
+        self._watches = False
+        if self._extending <= _RARE * self._pairs:
+            _warn_about_pieces(self._endpoint, self._writer)
+
+
+def _warn_about_pieces(endpoint: Endpoint, writer: ItemWriter) -> None:
+    """Warn once in the log for each endpoint, and once in the notes of each job."""
+    text = (
+        f"endpoint {endpoint.name!r} yields texts that do not begin with the text before: each yielded text replaces the "
+        "whole text, so the result is only the last one. To add a piece, use `yield Append(piece)`, or yield the whole "
+        "text so far. If replacing is intended, pass capabilities={'rollback': True} to @server.endpoint"
+    )
+    if not endpoint.warned_about_pieces:
+        endpoint.warned_about_pieces = True
+        _log.warning("%s", text)
+    with contextlib.suppress(StreamClosedError, StateTooLargeError):
+        writer.note_once(text, "warning")
 
 
 def keep_what_was_yielded(writer: ItemWriter) -> None:
@@ -183,6 +259,8 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
     """
     # Validate large values only at the first and the last yield. Validating a growing value at each of n yields would
     # take time proportional to n².
+    if type(value) is Last:
+        raise InvalidValueError(_ONLY_IN_BATCHES)
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))
@@ -195,12 +273,21 @@ def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
     Raises:
         InvalidValueError: The value cannot be converted to JSON, or does not match the schema.
     """
+    if type(returned) is Append:
+        raise InvalidValueError("the function returned an `Append`; only a generator can yield it")
+    if type(returned) is Last:
+        raise InvalidValueError(_ONLY_IN_BATCHES)
     try:
         found: JsonValue = endpoint.value.to_json(returned)
     except RecursionError:
         raise InvalidValueError("the value contains itself, or is nested too deep") from None
     endpoint.value.check(found)
     return found
+
+
+_ONLY_IN_BATCHES: Final = (
+    "`Last` ends one row of a batched generator; in any other function, yield or return the value itself"
+)
 
 
 def exit_replacement(error: BaseException) -> RuntimeError:

@@ -31,6 +31,7 @@ from tidewire.protocol.document.json_pointer import build
 from tidewire.protocol.jsonable import rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
+from tidewire_server.endpoints.yieldables import contains_append, value_type
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.stream import Stream
@@ -269,8 +270,12 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
         TypeError: A parameter cannot be a member of the input, or an annotation has no JSON Schema.
     """
     read = read_signature(function, name)
-    annotation = read.streamed if read.stream is not None else _value_annotation(function, read.returned)
-    return make_shapes(name, read, annotation, grows=read.stream is not None)
+    if read.stream is not None:
+        return make_shapes(name, read, read.streamed, grows=True)
+    annotation = _value_annotation(function, read.returned)
+    if not is_generator(function):
+        return make_shapes(name, read, annotation, grows=False)
+    return make_shapes(name, read, value_type(annotation), grows=contains_append(annotation))
 
 
 def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
@@ -320,20 +325,6 @@ def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     docstring.
     """
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
-
-
-def names_in(function: Callable[..., Any]) -> set[str]:
-    """Return the names of the attributes and globals that the code of a function uses, including the code of nested
-    functions.
-    """
-    pending = [getattr(_annotated(function), "__code__", None)]
-    names: set[str] = set()
-    while pending:
-        code = pending.pop()
-        if isinstance(code, types.CodeType):
-            names.update(code.co_names)
-            pending.extend(code.co_consts)
-    return names
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,8 +1,9 @@
-"""Objects that a batched generator can yield for a row instead of a whole value: `Append` and `Last`."""
+"""Objects that a generator can yield instead of a whole value: `Append` and, for a row of a batch, `Last`."""
 
+import types
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
@@ -18,11 +19,14 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[T]):
-    """Append to a row's value: a string to a text, or elements to an array. The cost does not depend on the current
-    length of the value.
+    """Append to the value: a string to a text, or elements to an array. The cost does not depend on the current length of
+    the value.
+
+    A generator that yields a plain string replaces the whole text with this string. With `Append`, it adds a piece.
 
     Example:
-        yield {0: Append(" world"), 3: Append("!")}
+        yield Append(" world")
+        yield {0: Append(" world"), 3: Append("!")}  # in a batched generator, for two rows
     """
 
     x: T
@@ -41,3 +45,34 @@ class Last(Generic[T]):
     """
 
     value: T | Append[T] | Unset = UNSET
+
+
+def value_type(annotation: Any) -> Any:
+    """Return the type of one value. This is the annotation without exception classes, `Append` and `Last`."""
+    if get_origin(annotation) in {Append, Last}:
+        return value_type(get_args(annotation)[0])
+    if annotation in (Append, Last):
+        return Any
+    if get_origin(annotation) not in {Union, types.UnionType}:
+        return annotation
+    values = [each for each in get_args(annotation) if not is_control_type(each)]
+    if not values:
+        return Any
+    return Union[tuple(map(value_type, values))]  # noqa: UP007 - the members are only known at run time
+
+
+def is_control_type(annotation: Any) -> bool:
+    """Whether the annotation controls a row or reports an error, instead of being the type of a value.
+
+    This is the case for exception classes, and for `Append` and `Last` without a type argument.
+    """
+    return annotation in (Append, Last) or (
+        isinstance(annotation, type) and issubclass(annotation, BaseException)
+    )
+
+
+def contains_append(annotation: Any) -> bool:
+    """Whether the annotation of the yielded objects contains `Append`."""
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return any(map(contains_append, get_args(annotation)))
+    return annotation is Append or get_origin(annotation) is Append

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidewire_server.log_writer.log_writer import LogWriter
 
 NO_ROLLBACK: Final = (
-    "this endpoint declares that it never retracts text; "
+    "this endpoint declares that it never retracts text; to add to a text, yield Append(piece) or the whole text so far; "
     "to allow retractions, pass capabilities={'rollback': True} to @server.endpoint"
 )
 
@@ -119,8 +119,12 @@ class ItemWriter:
             if not self.log_writer.append_text(path, x):
                 self._write(self.log_writer.append, [(path, x)])
         else:
+            addition = plain(x)
+            # The log writer skips empty additions, and would skip 0, None and false as well.
+            if not isinstance(addition, str | list) and not addition:
+                raise ValueError(f"only a string or a list of elements can be appended, not {x!r}")
             self._stop_comparing()
-            self._write(self.log_writer.append, [(self._path(at), plain(x))])
+            self._write(self.log_writer.append, [(self._path(at), addition)])
 
     def truncate(self, n_last: int, at: str | None = None) -> None:
         """See `Stream.truncate`."""
@@ -164,7 +168,7 @@ class ItemWriter:
             n = length if n_first is None else n_first
             if type(n) is not int or not 0 <= n <= length:
                 raise ValueError(f"{n!r} code points of {length} cannot be stable")
-            if n <= self._stable.get(pointer, 0):
+            if n <= self._stable.get(pointer, -1):
                 self._check_open()
                 return
             promises = f"/items/{self._index}/stable"
@@ -186,6 +190,13 @@ class ItemWriter:
     def note(self, text: str, level: str = "info") -> None:
         """See `Stream.note`."""
         self._write(self.log_writer.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
+
+    def note_once(self, text: str, level: str) -> None:
+        """Add a note to the job's state, unless the job already has this note."""
+        with self._lock:
+            notes: Any = self.log_writer.value("/notes")
+            if all(note["text"] != text for note in notes):
+                self.note(text, level)
 
     def usage(self, numbers: dict[str, float]) -> None:
         """See `Stream.usage`."""

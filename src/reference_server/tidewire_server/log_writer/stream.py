@@ -57,7 +57,7 @@ class Stream(Generic[T]):
 
         Raises:
             ValueError: The text or array is shorter than `n_last`, or the value at this path is neither a text nor an
-                array, or the value is a text and the endpoint does not declare the capability `rollback`.
+                array, or the value is a text and the endpoint has the capability `{"rollback": False}`.
             StreamClosedError: The item has ended.
         """
         self._writer.truncate(n_last, at)
@@ -87,7 +87,7 @@ class Stream(Generic[T]):
 
         Raises:
             ValueError: The containing object or array does not exist, or the value is not JSON, or the change would
-                retract text and the endpoint does not declare the capability `rollback`.
+                retract text and the endpoint has the capability `{"rollback": False}`.
             StreamClosedError: The item has ended.
         """
         self._writer.set(pointer, value)
@@ -95,8 +95,9 @@ class Stream(Generic[T]):
     def stable(self, n_first: int | None = None, *, at: str | None = None) -> None:
         """Declare that the beginning of a text is stable, so that the function can no longer retract it.
 
-        Clients deliver a stable prefix as final at once, even if the endpoint declares the capability `rollback`. A
-        stable prefix never becomes shorter: a call with a smaller number has no effect, and a `truncate`, a `set` or a
+        From the first call on, `iter_text` of the client yields only the stable prefix while the job runs. Without a
+        call, it yields text as it arrives. Therefore call `stable(0)` before the first text, if text may be retracted.
+        A stable prefix never becomes shorter: a call with a smaller number has no effect, and a `truncate`, a `set` or a
         yielded value that would change the prefix raises an error.
 
         Args:

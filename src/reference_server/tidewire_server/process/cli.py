@@ -108,6 +108,7 @@ def _serve(
     set_up_logging()
     logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
     launch = configuration.launch
+    _refuse_ignored_settings(configuration)
     if show_config and launch.target is None:
         _show(configuration, Settings(**configuration.settings))
         return
@@ -142,6 +143,18 @@ def _serve(
     except (StoreError, PortFileError) as error:
         _fail(str(error))
     _exit_despite_threads()
+
+
+def _refuse_ignored_settings(configuration: "Configuration") -> None:
+    """Exit if both a target and a setting of the default server are set, because the target would ignore the setting."""
+    launch = configuration.launch
+    for name in ("model", "device"):
+        if launch.target is not None and name in launch.model_fields_set:
+            _fail(
+                f"{configuration.origin(name)}: {name} has no effect on the target {launch.target}; omit the target, or "
+                f"call add_generate(server, {name}=…) in its code",
+                code=2,
+            )
 
 
 def _show(configuration: "Configuration", settings: Settings) -> None:

@@ -1,0 +1,139 @@
+"""Inputs that would be converted without an error, but not as intended, raise TypeError before a request is sent."""
+
+import io
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field, PlainSerializer, field_serializer
+
+from tidewire import AsyncClient, Client
+from tidewire.errors import TidewireError
+from tidewire.submit_members import jsonable
+from tidewire.testing import FakeServer
+
+CLOSED_PORT_URL = "http://127.0.0.1:1"
+
+
+@dataclass
+class Record:
+    image: Any
+
+
+class Model(BaseModel):
+    image: Any
+    tags: set[str] = set()
+
+
+class Converted(BaseModel):
+    excluded: Any = Field(None, exclude=True)
+    annotated: Annotated[Any, PlainSerializer(lambda file: file.read())]
+
+
+class Serialized(BaseModel):
+    image: Any
+
+    @field_serializer("image")
+    def _read(self, file: Any) -> str:
+        return str(file.read())
+
+
+@pytest.fixture
+def file() -> Iterator[Any]:
+    with Path(__file__).open() as file:
+        yield file
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"image": "FILE"}, r"^input\.image: an open file; pass its bytes as base64"),
+        ({"images": ["a", "FILE"]}, r"^input\.images\[1\]: an open file"),
+        ({"image": io.BytesIO(b"x")}, r"^input\.image: an open file"),
+        ({"page": {"image": io.StringIO("x")}}, r"^input\.page\.image: an open file"),
+        ({"page": Record("FILE")}, r"^input\.page\.image: an open file"),
+        ({"page": [Model(image=io.BytesIO())]}, r"^input\.page\[0\]\.image: an open file"),
+        ({"stops": {"a", "b"}}, r"^input\.stops: a set.*pass a list"),
+        ({"stops": (1, frozenset({1}))}, r"^input\.stops\[1\]: a set"),
+        ({"stops": deque([{1}])}, r"^input\.stops\[0\]: a set"),
+        ({"z": 1j}, r"^input\.z: a complex number; pass \[z\.real, z\.imag\]"),
+        ({"table": {(1, 2): 3}}, r"^input\.table: an object with a tuple as a key; pass strings"),
+    ],
+)
+def test_the_error_names_the_member_and_the_remedy(members, message, file):
+    def opened(value):
+        if isinstance(value, list):
+            return [opened(each) for each in value]
+        if isinstance(value, Record):
+            return Record(file)
+        return file if value == "FILE" else value
+
+    with Client(CLOSED_PORT_URL) as client, pytest.raises(TypeError, match=message):
+        client.submit("caption", **{name: opened(value) for name, value in members.items()})
+
+
+@pytest.mark.parametrize("mode", ["w+b", "w+"])
+def test_temporary_files_are_open_files(mode):
+    with tempfile.NamedTemporaryFile(mode) as file, tempfile.SpooledTemporaryFile(mode=mode) as spooled:
+        for each in (file, spooled, sys.stdin):
+            with pytest.raises(TypeError, match="^input: an open file"):
+                jsonable(each, "/input")
+
+
+def test_an_input_of_a_batch_or_map_is_named_by_its_number_and_nothing_is_sent(file):
+    with FakeServer() as server, Client(server.url) as client:
+        server.endpoint("caption").returns("x")
+        with pytest.raises(TypeError, match=r"^input: an open file"):
+            client.run("caption", file)
+        with pytest.raises(TypeError, match=r"^inputs\[1\]\.image: an open file"):
+            client.submit_batch("caption", [{"image": "a"}, {"image": file}])
+        with pytest.raises(TypeError, match=r"^shared\.image: an open file"):
+            client.submit_batch("caption", [{}], shared={"image": file})
+        with pytest.raises(TypeError, match=r"^inputs\[1\]\.tags: a set"):
+            list(client.map("caption", [{}, {"tags": {1}}], return_exceptions=True))
+        assert server.submits == []
+    assert file.tell() == 0
+
+
+def test_the_async_client_raises_as_well(file):
+    async def main():
+        async with AsyncClient(CLOSED_PORT_URL) as client:
+            with pytest.raises(TypeError, match=r"^input\.image: an open file"):
+                await client.submit("caption", image=file)
+
+    anyio.run(main)
+
+
+def test_values_whose_conversion_is_intended_are_accepted(file):
+    found = jsonable(
+        {
+            "model": Model(image="x", tags={"a"}),
+            "converted": Converted(excluded=file, annotated=io.StringIO("text")),
+            "serialized": Serialized(image=io.StringIO("text")),
+            "tuple": (1, "a"),
+            "keys": {1: "one"},
+            "generated": (number for number in range(3)),
+        },
+        "/input",
+    )
+    assert found == {
+        "model": {"image": "x", "tags": ["a"]},
+        "converted": {"annotated": "text"},
+        "serialized": {"image": "text"},
+        "tuple": [1, "a"],
+        "keys": {"1": "one"},
+        "generated": [0, 1, 2],
+    }
+
+
+def test_an_input_that_contains_itself_is_refused():
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(TidewireError, match="cannot be serialized"):
+        jsonable(loop, "/input")

@@ -1,0 +1,210 @@
+"""Generators that produce a text piece by piece: `Append` in plain generators, and the warning for plain strings."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tidewire import Client
+from tidewire_server import Append, Last, Server
+from tidewire_server.errors import InvalidValueError
+
+TOKENS = [word + " " for word in ["echo", "of", "hi", "and", "more", "words"]]
+
+server = Server(default_concurrency_limit=None)
+
+
+@server.endpoint
+def appended() -> Iterator[Append[str]]:
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint
+async def appended_on_the_loop() -> AsyncIterator[Append[str]]:
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint
+def annotated_with_the_value() -> Iterator[str]:
+    for token in TOKENS:
+        yield Append(token)  # type: ignore[misc]
+
+
+@server.endpoint
+def unannotated():
+    yield ""
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint(capabilities={"rollback": False})
+def appended_without_rollback() -> Iterator[Append[str]]:
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint
+def appended_after_whole_texts() -> Iterator[str | Append[str]]:
+    yield "draft"
+    yield TOKENS[0]
+    for token in TOKENS[1:]:
+        yield Append(token)
+
+
+@server.endpoint
+def elements() -> Iterator[Append[list[int]]]:
+    for number in range(5):
+        yield Append([number])
+
+
+@server.endpoint
+def appended_at_a_member() -> Iterator[dict[str, str] | Append[str]]:
+    yield {"role": "assistant", "content": ""}
+    for token in TOKENS:
+        yield Append(token, at="/content")
+
+
+@server.endpoint
+def pieces() -> Iterator[str]:
+    yield from TOKENS
+
+
+@server.endpoint
+async def pieces_on_the_loop() -> AsyncIterator[str]:
+    for token in 20 * TOKENS:
+        yield token
+
+
+@server.endpoint(batch=True)
+def batched_pieces(words: list[str]) -> Iterator[dict[int, str]]:
+    for token in TOKENS:
+        yield dict.fromkeys(range(len(words)), token)
+
+
+@server.endpoint
+def whole_texts() -> Iterator[str]:
+    text = ""
+    for token in TOKENS:
+        text += token
+        yield text
+
+
+@server.endpoint
+def whole_texts_with_one_correction() -> Iterator[str]:
+    yield from ("a", "ab", "abc", "abd", "abde", "abdef")
+
+
+@server.endpoint(capabilities={"rollback": True})
+def replaced_deliberately() -> Iterator[str]:
+    yield from TOKENS
+
+
+@server.endpoint
+def status_then_result() -> Iterator[str]:
+    yield from ("loading", "the whole result")
+
+
+@server.endpoint
+def appended_to_a_number() -> Iterator[int]:
+    yield 1
+    yield Append("x")  # type: ignore[misc]
+
+
+@server.endpoint
+def appended_nothing() -> Iterator[str]:
+    yield "a"
+    yield Append(None)  # type: ignore[misc]
+
+
+@server.endpoint
+def last_in_a_plain_generator() -> Iterator[str]:
+    yield Last("x")  # type: ignore[misc]
+
+
+@server.endpoint
+def returns_an_append() -> str:
+    return Append("x")  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with server.running() as url, Client(url) as client:
+        yield client
+
+
+APPENDING = (
+    appended,
+    appended_on_the_loop,
+    annotated_with_the_value,
+    unannotated,
+    appended_without_rollback,
+    appended_after_whole_texts,
+)
+
+
+@pytest.mark.parametrize("function", APPENDING, ids=lambda function: function.__name__)
+def test_an_append_in_a_plain_generator_adds_to_the_text(client, function):
+    job = client.submit(function.__name__)
+    assert job.result() == "".join(TOKENS)
+    assert job.read().state["notes"] == []
+
+
+def test_an_append_adds_elements_to_an_array_or_text_to_a_member():
+    assert server.call("elements") == [0, 1, 2, 3, 4]
+    assert server.call("appended_at_a_member") == {"role": "assistant", "content": "".join(TOKENS)}
+
+
+def test_an_annotation_with_append_describes_the_value():
+    assert server.endpoints["appended"].value.schema == {"type": "string"}
+    assert server.endpoints["elements"].value.schema == {"type": "array", "items": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("name", ["pieces", "pieces_on_the_loop"])
+def test_pieces_as_whole_values_are_reported_once_in_the_log_and_in_the_notes_of_the_job(
+    client, name, caplog
+):
+    server.endpoints[name].warned_about_pieces = False
+    with caplog.at_level(logging.WARNING, "tidewire_server"):
+        jobs = [client.submit(name), client.submit(name), client.submit_batch(name, [{}, {}])]
+        for job in jobs:
+            job.wait()
+            (note,) = job.read().state["notes"]
+            assert note["level"] == "warning"
+            assert "yield Append(piece)" in note["text"]
+            assert repr(name) in note["text"]
+    assert jobs[0].result() == TOKENS[-1]
+    assert [record.getMessage() for record in caplog.records] == [note["text"]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["whole_texts", "whole_texts_with_one_correction", "replaced_deliberately", "status_then_result"],
+)
+def test_texts_that_extend_the_text_before_are_not_reported(client, name, caplog):
+    job = client.submit(name)
+    job.wait()
+    assert job.read().state["notes"] == []
+    assert caplog.records == []
+
+
+def test_pieces_of_a_batched_generator_are_reported_once_for_a_job(client):
+    job = client.submit_batch("batched_pieces", [{"words": "a"}, {"words": "b"}])
+    assert job.results() == [TOKENS[-1], TOKENS[-1]]
+    (note,) = job.read().state["notes"]
+    assert "'batched_pieces'" in note["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("appended_to_a_number", ValueError, "only to a text or an array"),
+        ("appended_nothing", ValueError, "only a string or a list of elements can be appended, not None"),
+        ("last_in_a_plain_generator", InvalidValueError, "`Last` ends one row of a batched generator"),
+        ("returns_an_append", InvalidValueError, "returned an `Append`"),
+    ],
+)
+def test_an_append_or_last_in_the_wrong_place_fails_with_the_reason(name, error, message):
+    with pytest.raises(error, match=message):
+        server.call(name)
