@@ -1,6 +1,7 @@
 """Streams of the server under uvicorn with TLS: both event loops, both HTTP parsers."""
 
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -37,7 +38,11 @@ def served(authority: trustme.CA, folder: Path, **options: Any) -> Iterator[str]
     pem = folder / "certificate.pem"
     authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
     command = [sys.executable, "-m", "support.tls_server", json.dumps({"ssl_certfile": str(pem), **options})]
-    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True) as process:
+    log = folder / "log.txt"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
         try:
             assert process.stdout is not None
             port = process.stdout.readline().strip()
@@ -45,6 +50,7 @@ def served(authority: trustme.CA, folder: Path, **options: Any) -> Iterator[str]
             yield f"https://localhost:{port}"
         finally:
             process.kill()
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -71,3 +77,18 @@ async def test_streams_arrive_on_their_first_connection(
                 started = http_client.post("/v1/endpoints/talk/jobs", json={"input": {"words": 500}})
                 assert started.status_code == 201
                 assert http_client.get(started.json()["links"]["events"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("loop", "http"), [("asyncio", "h11"), pytest.param("uvloop", "httptools", marks=pytest.mark.slow)]
+)
+def test_the_suite_passes(authority: trustme.CA, tmp_path: Path, loop: str, http: str) -> None:
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    with served(authority, tmp_path, loop=loop, http=http) as url:
+        command = [sys.executable, "-m", "tidewire_conformance", url, "--endpoint", "talk"]
+        environment = os.environ | {"SSL_CERT_FILE": str(tmp_path / "authority.pem")}
+        run = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+    assert run.returncode == 0, run.stdout
+    assert " pass " in run.stdout

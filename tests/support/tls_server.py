@@ -6,6 +6,7 @@ import sys
 import uvicorn
 
 from support.sample_server import sample_server
+from tidewire_server.script_endpoint import add_script
 
 
 class _PrintsItsPort(uvicorn.Server):
@@ -15,5 +16,6 @@ class _PrintsItsPort(uvicorn.Server):
 
 
 if __name__ == "__main__":
-    app = sample_server(shutdown_timeout=0.1, cancel_timeout=0.1).app
-    _PrintsItsPort(uvicorn.Config(app, port=0, log_level="warning", **json.loads(sys.argv[1]))).run()
+    server = sample_server(shutdown_timeout=0.1, cancel_timeout=0.1, heartbeat=1, retry=0.1)
+    add_script(server)
+    _PrintsItsPort(uvicorn.Config(server.app, port=0, log_level="warning", **json.loads(sys.argv[1]))).run()

@@ -257,10 +257,10 @@ def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: boo
         StateTooLargeError: The job's state would exceed its limit.
         StreamClosedError: The item has ended.
     """
-    # Validate large values only at the first and the last yield. Validating a growing value at each of n yields would
-    # take time proportional to n².
     if type(value) is Last:
         raise InvalidValueError(_ONLY_IN_BATCHES)
+    # Validate large values only at the first and the last yield. Validating a growing value at each of n yields would
+    # take time proportional to n².
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))

@@ -79,15 +79,14 @@ class UvicornConnection:
 
         After this call, `send` waits until the kernel has accepted all earlier writes.
         """
-        if self._transport is None:
+        if (
+            self._transport is None or self._transport.is_closing()
+        ):  # asyncio's closed TLS transports have no limits
             return
-        if self._transport.get_extra_info("ssl_object") is None:
-            self._transport.set_write_buffer_limits(high=0)
-        else:
-            # The TLS transports of asyncio and uvloop compare `size >= high`. With `high=0` an empty buffer would pause the
-            # writer, and nothing would resume it.
-            self._transport.set_write_buffer_limits(high=1, low=0)
-        sock = None if self._bounded else self._transport.get_extra_info("socket")
+        # The TLS transports of asyncio and uvloop compare `size >= high`. With `high=0` an empty buffer would pause the
+        # writer, and nothing would resume it.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        sock = None if self._bounded else _socket_of(self._transport)
         if sock is not None:
             with contextlib.suppress(OSError):  # the socket is already closed
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -217,11 +216,19 @@ def drop(transport: Any) -> None:
     """Abort a connection and discard its buffers, including the kernel's buffer, whose content would otherwise be
     retransmitted.
     """
-    sock = transport.get_extra_info("socket")
+    sock = _socket_of(transport)
     if sock is not None:
         with contextlib.suppress(OSError):  # the socket is already closed
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
+
+
+def _socket_of(transport: Any) -> Any:
+    """Return the socket of a transport, or None if the transport is closed."""
+    try:
+        return transport.get_extra_info("socket")
+    except AttributeError:  # A closed TLS transport of asyncio has no connection to ask.
+        return None
 
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
@@ -242,7 +249,7 @@ if sys.platform == "linux":
 
     def _unacknowledged_in_kernel(transport: Any) -> int:
         """Return the number of bytes in the socket's send queue that the peer has not acknowledged."""
-        sock = transport.get_extra_info("socket")
+        sock = _socket_of(transport)
         try:
             queued: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
         except (AttributeError, OSError):  # The transport has no socket, or the socket is closed.
