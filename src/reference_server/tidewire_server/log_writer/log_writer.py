@@ -714,6 +714,10 @@ class LogWriter:
         task.
         """
         self.waits_until = None
+        if (
+            not self._signalled
+        ):  # `end` has already written the changes, as it does for a function that returns at once
+            return 0, 0
         if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
                 self._task = self._loop.create_task(self._commit_or_stop())
