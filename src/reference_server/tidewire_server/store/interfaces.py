@@ -258,8 +258,7 @@ class Tombstone:
     principal: str
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Idempotency key, scoped to a principal and an endpoint."""
 
     principal: str

@@ -64,9 +64,10 @@ class MemoryLog(Subscribers):
 
     def __init__(self, first: Block, max_bytes: int) -> None:
         super().__init__()
-        self._frames = FrameBuffer(first.first.seq - 1)
-        self._starts = next_starts((), first, first.first)
-        self._base = Cursor(first.last.epoch, first.first.seq - 1)
+        start = first.first
+        self._frames = FrameBuffer(start.seq - 1)
+        self._starts: tuple[Cursor, ...] = (start,)
+        self._base = Cursor(start.epoch, start.seq - 1)
         self._head: Cursor = self._base
         self._state = first.state
         self._ended = False
