@@ -69,6 +69,8 @@ def take_below(unchecked: Unchecked, place: str) -> list[str]:
 
 
 def _drop(paths: dict[str, int] | dict[str, None], place: str) -> list[str]:
+    if not paths:
+        return []
     dropped = [path for path in paths if _within(path, place)]
     for path in dropped:
         del paths[path]

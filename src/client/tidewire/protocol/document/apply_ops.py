@@ -303,21 +303,23 @@ class DiffApplier:
 
         The key need not exist in the dict, and the index need not be in the range of the list.
         """
-        top = self._top
-        if id(top) not in self._own:
+        own, top = self._own, self._top
+        if id(top) not in own:
             self._top = top = top[:]
-            self._own[id(top)] = top
+            own[id(top)] = top
         container: Any = top
         key: Any = 0
+        last = len(tokens) - 1
         for depth, token in enumerate(tokens):
-            container = self._open(container, key)
+            node = container[key]
+            container = node if id(node) in own else self._open(container, key)
             if type(container) is dict:
                 key = token
-                if token not in container and depth < len(tokens) - 1:
+                if depth < last and token not in container:
                     raise DiffError(f"there is no member {token[:40]!r}")
             else:
                 key = array_index(token)
-                if key >= len(container) and depth < len(tokens) - 1:
+                if depth < last and key >= len(container):
                     raise DiffError(f"index {key} is out of range in an array of {len(container)}")
         return container, key
 
