@@ -53,7 +53,7 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
                 due[path] = None
         elif letter == "t" and is_text(document, path):
             due[path] = None
-        elif letter in {"s", "d"}:
+        elif letter in {"s", "d"} and (unchecked or due):
             _drop(unchecked, path)
             _drop(due, path)
         if letter in {"i", "d"}:
@@ -69,8 +69,6 @@ def take_below(unchecked: Unchecked, place: str) -> list[str]:
 
 
 def _drop(paths: dict[str, int] | dict[str, None], place: str) -> list[str]:
-    if not paths:
-        return []
     dropped = [path for path in paths if _within(path, place)]
     for path in dropped:
         del paths[path]

@@ -178,10 +178,10 @@ class DiffApplier:
             self._row(op)
             return
         tokens = parse(op[1])
-        if letter == "a":
-            self._append(tokens, op[2])
-        elif letter == "s":
+        if letter == "s":
             self._set(tokens, op[2])
+        elif letter == "a":
+            self._append(tokens, op[2])
         elif letter == "t":
             self._truncate(tokens, op[2])
         elif letter == "i":
@@ -296,7 +296,7 @@ class DiffApplier:
         return container[key]
 
     def _admit(self, value: Any, depth: int) -> JsonValue:
-        return admit(value, max(0, MAX_STATE_DEPTH - depth))
+        return admit(value, MAX_STATE_DEPTH - depth)
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         """Return a writable copy of the dict or list that contains the target of a path, and the key or index of the target.
