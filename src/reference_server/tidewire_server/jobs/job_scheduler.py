@@ -245,12 +245,14 @@ class JobScheduler:
             and self._startable(each) > 0
             and (not self._skipped(each) or self._first_waiting(each))
         ]
+        if not startable:
+            return None
         ready = [
             each
             for each in startable
             if each.batch_queue is None or each.batch_queue.due() <= self._loop.time()
         ]
-        if startable and not ready:
+        if not ready:
             self._wake_when_due(group, startable)
         if len(group.endpoint_queues) == 1 or len(ready) < 2:
             return ready[0] if ready else None
