@@ -148,7 +148,8 @@ class EventStream:
         self._ephemeral_version = 0
         self._loop = asyncio.get_running_loop()
         self._ping_due = False
-        self._heartbeat_timer: asyncio.TimerHandle
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        """Timer of the next ping. It starts when the stream's task waits for the first time."""
         self._sender: BackpressuredSender
         self._connection: UvicornConnection
 
@@ -182,7 +183,6 @@ class EventStream:
         self._sender = sender = BackpressuredSender(
             send_head, send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
         )
-        self._check_heartbeat()
         unwatch = self._log.watch(self._on_log_change)
         self._service.streams.add(self)
         try:
@@ -195,7 +195,8 @@ class EventStream:
             pass
         finally:
             unwatch()
-            self._heartbeat_timer.cancel()
+            if self._heartbeat_timer is not None:
+                self._heartbeat_timer.cancel()
             self._service.streams.discard(self)
             sender.close()
 
@@ -299,7 +300,7 @@ class EventStream:
         """
         self._idle_at = cursor
         try:
-            await self._wake.wait()
+            await self._wait_until_woken()
         finally:
             cursor, self._idle_at = self._idle_at, None
         await self._after_wake()
@@ -460,8 +461,13 @@ class EventStream:
 
     async def _wait(self) -> None:
         """Wait until the task is woken. Send a ping if nothing was sent for a heartbeat interval."""
-        await self._wake.wait()
+        await self._wait_until_woken()
         await self._after_wake()
+
+    async def _wait_until_woken(self) -> None:
+        if self._heartbeat_timer is None:
+            self._check_heartbeat()
+        await self._wake.wait()
 
     async def _after_wake(self) -> None:
         if self._sender.gone:

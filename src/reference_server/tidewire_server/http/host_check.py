@@ -46,18 +46,21 @@ class HostCheck:
             scope, b"host"
         )  # None in HTTP/1.0, which no browser uses. `TidewireApp` requires one in HTTP/1.1.
         for host in hosts:
-            name = _name_in(host)
-            if name not in self._hosts and not _is_address(name):
+            name, is_address = _read_host(host)
+            if not is_address and name not in self._hosts:
                 raise ProblemError(
                     foreign_host(
                         f"Host {host[:_MAX_SHOWN]!r} is neither localhost, an IP address, nor in the setting "
                         "allowed_hosts (--allowed-host)"
                     )
                 )
+        origins = _values(scope, b"origin")
+        if not origins:
+            return
         own = {
             f"{scheme}://{host.lower()}" for host in hosts for scheme in ("http", "https")
         }  # a proxy may add TLS
-        for origin in _values(scope, b"origin"):
+        for origin in origins:
             if origin not in own and not self._origins & {origin, "*"}:
                 raise ProblemError(
                     foreign_origin(
@@ -82,13 +85,17 @@ def _values(scope: Scope, header: bytes) -> list[str]:
     return [value.decode("latin-1").strip(" \t") for name, value in scope["headers"] if name == header]
 
 
-def _name_in(host: str) -> str:
-    """Return the name or address in a Host header, in lowercase, without port, brackets and trailing dot.
+# Clients send the same few hosts again and again. `max_head_bytes` limits the size of a cached value.
+@functools.lru_cache(maxsize=64)
+def _read_host(host: str) -> tuple[str, bool]:
+    """Return the name or address in a Host header, in lowercase, without port, brackets and trailing dot, and whether it is
+    an IP address.
 
-    Return an empty string if the header is malformed.
+    The name is an empty string if the header is malformed.
     """
     found = _HOST.fullmatch(host)
-    return _normalized(found[1] or found[2] or "") if found else ""
+    name = _normalized(found[1] or found[2] or "") if found else ""
+    return name, _is_address(name)
 
 
 def _normalized(name: str) -> str:

@@ -1,5 +1,6 @@
 """Parse and validate parameters in the query string and the headers of requests, and in the body of cancel requests."""
 
+import re
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from tidewire_server.errors import refuse
 from tidewire_server.http.requests_and_responses import header_lines
 
 MAX_KEY: Final = 255
+_VISIBLE: Final = re.compile(r"[!-~]*")
 """Maximum length of an Idempotency-Key, in characters."""
 
 
@@ -91,7 +93,7 @@ def idempotency_key(request: Request) -> str | None:
     if not keys:
         return None
     key = ", ".join(keys)
-    if not 1 <= len(key) <= MAX_KEY or not all("!" <= character <= "~" for character in key):
+    if not 1 <= len(key) <= MAX_KEY or _VISIBLE.fullmatch(key) is None:
         raise refuse("bad_parameter", f"an Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters")
     return key
 

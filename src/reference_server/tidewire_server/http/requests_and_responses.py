@@ -64,8 +64,10 @@ def header_lines(request: Request, name: bytes) -> list[str]:
 
 def header(request: Request, name: bytes) -> str:
     """Return the value of the first header line with this lowercase name, or an empty string."""
-    lines = header_lines(request, name)
-    return lines[0] if lines else ""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
 
 
 def root_of(request: Request) -> str:

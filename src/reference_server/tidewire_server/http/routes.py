@@ -83,6 +83,25 @@ class _LinkName(StringConvertor):
 register_url_convertor("tidewire_link", _LinkName())
 
 
+class _RouteApp:
+    """ASGI application of one route. If the route had a function instead, Starlette would wrap each call of the function in a
+    second exception handler.
+    """
+
+    def __init__(
+        self, handler: requests_and_responses.Handler, authenticate: Callable[[Request], None] | None
+    ) -> None:
+        self._handler = handler
+        self._authenticate = authenticate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        if self._authenticate is not None:
+            self._authenticate(request)
+        response = await self._handler(request)
+        await response(scope, receive, send)
+
+
 class TidewireApp:
     """ASGI application of one server."""
 
@@ -496,12 +515,7 @@ class TidewireApp:
     def _route(
         self, method: str, path: str, handler: requests_and_responses.Handler, *, public: bool = False
     ) -> Route:
-        async def authenticated(request: Request) -> ASGIApp:
-            if not public:
-                self._authenticate(request)
-            return await handler(request)
-
-        return Route(path, authenticated, methods=[method])
+        return Route(path, _RouteApp(handler, None if public else self._authenticate), methods=[method])
 
     def _authenticate(self, request: Request) -> None:
         if self._tokens:
@@ -540,7 +554,7 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
 def _has_one_host(scope: Scope) -> bool:
     """Return whether a request has one Host header, or uses a version of HTTP in which that is not required."""
     version: str = scope["http_version"]
-    return version != "1.1" or sum(name == b"host" for name, _ in scope["headers"]) == 1
+    return version != "1.1" or [name for name, _ in scope["headers"]].count(b"host") == 1
 
 
 def _remove_duplicate_prefix(scope: Scope) -> None:

@@ -9,7 +9,6 @@ has a concurrency_group     | the limit that one or more endpoints of the group 
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -73,7 +72,7 @@ class EndpointQueue:
     timer: asyncio.TimerHandle | None = None
     reserved: int = 0
     """Number of queue positions that are reserved for jobs that are still being submitted."""
-    reserved_by: Counter[str] = field(default_factory=Counter)
+    reserved_by: dict[str, int] = field(default_factory=dict)
     """The same number for each principal."""
 
     @property

@@ -124,7 +124,7 @@ class JobScheduler:
         endpoint_queue = self._endpoint_queues[endpoint]
         reserved_by = endpoint_queue.reserved_by
         waiting = self._queue.size(endpoint) + endpoint_queue.reserved
-        own = self._queue.size(endpoint, principal) + reserved_by[principal]
+        own = self._queue.size(endpoint, principal) + reserved_by.get(principal, 0)
         startable = max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
         detail = None
         if waiting + items > startable + endpoint_queue.max_queue_size:
@@ -141,13 +141,13 @@ class JobScheduler:
             eta = self._eta(endpoint_queue, 1)
             raise refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))
         endpoint_queue.reserved += items
-        reserved_by[principal] += items
+        reserved_by[principal] = reserved_by.get(principal, 0) + items
 
         def release() -> None:
             endpoint_queue.reserved -= items
-            reserved_by[principal] -= items
-            if not reserved_by[principal]:
-                del reserved_by[principal]
+            left = reserved_by.pop(principal) - items
+            if left:
+                reserved_by[principal] = left
 
         return release
 
@@ -160,12 +160,13 @@ class JobScheduler:
             self._add_to_batches(endpoint_queue.batch_queue, entries)
         await self._start_waiting(endpoint_queue.group)
         endpoint_queue.positions.moved(len(entries))
-        waiting, found = self._queue.size(name), self._find(entries[0])
+        waiting = self._queue.size(name)
         # A job that only waits until its batch is complete will run next, so it has no queue position.
-        blocked = waiting >= len(entries) and self._startable(endpoint_queue) <= 0
-        if blocked and found is not None and found.waits(entries[0].index):
-            position = endpoint_queue.positions.entered(job, len(entries), waiting)
-            self._publish_position(endpoint_queue, job, position)
+        if waiting >= len(entries) and self._startable(endpoint_queue) <= 0:
+            found = self._find(entries[0])
+            if found is not None and found.waits(entries[0].index):
+                position = endpoint_queue.positions.entered(job, len(entries), waiting)
+                self._publish_position(endpoint_queue, job, position)
         self._announce_soon(endpoint_queue)
 
     async def discard(self, entry: QueueEntry) -> None:
@@ -195,9 +196,8 @@ class JobScheduler:
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
-        if (
-            group.running >= group.limit
-        ):  # Return before the following work if nothing can start. On a busy server, this is the most frequent case.
+        # Return before the following work if nothing can start. On a busy server, this is the most frequent case.
+        if group.running >= group.limit or not self._is_waiting(group):
             return
         async with self._start_lock:
             while (endpoint_queue := self._next(group)) is not None:
@@ -229,6 +229,13 @@ class JobScheduler:
                 endpoint_queue.positions.moved(len(taken))
                 self._start_task(work)
 
+    def _is_waiting(self, group: ConcurrencyGroup) -> bool:
+        """Return whether any item of a group is waiting."""
+        for each in group.endpoint_queues:  # noqa: SIM110 - `any` with a generator takes twice as long
+            if self._queue.size(each.endpoint.name):
+                return True
+        return False
+
     def _next(self, group: ConcurrencyGroup) -> EndpointQueue | None:
         """Return the endpoint of a group whose function is called next, or None if no call can start now."""
         startable = [
@@ -236,14 +243,16 @@ class JobScheduler:
             for each in group.endpoint_queues
             if self._queue.size(each.endpoint.name)
             and self._startable(each) > 0
-            and self._first_waiting(each)
+            and (not self._skipped(each) or self._first_waiting(each))
         ]
+        if not startable:
+            return None
         ready = [
             each
             for each in startable
             if each.batch_queue is None or each.batch_queue.due() <= self._loop.time()
         ]
-        if startable and not ready:
+        if not ready:
             self._wake_when_due(group, startable)
         if len(group.endpoint_queues) == 1 or len(ready) < 2:
             return ready[0] if ready else None

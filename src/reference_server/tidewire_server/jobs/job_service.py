@@ -176,12 +176,18 @@ class JobService:
         submission = read_submit(
             body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
         )
-        with self.inputs.reserve(principal, submission.size) as keep:
+        size, live = submission.size, False
+        self.inputs.reserve(principal, size)
+        try:
             values = await admit_inputs(endpoint, submission)
             await self._refuse_too_many_jobs(principal)  # other jobs may have been submitted in the meantime
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
-            if record.id in self._live:
-                keep(record.id)
+            live = record.id in self._live
+            if live:
+                self.inputs.keep(record.id, principal, size)
+        finally:
+            if not live:
+                self.inputs.cancel(principal, size)
         return record
 
     async def _refuse_too_many_jobs(self, principal: str) -> None:

@@ -155,14 +155,15 @@ def done_of(
     checks: list[JsonValue],
 ) -> Done:
     """Create the data of the `done` event."""
-    members = {
+    members: dict[str, Any] = {
         "status": status,
         "usage": usage,
-        "error": error,
         "check": checks,
         "digest": digest,
         "expires_at": timestamp(expires_at),
     }
+    if error is not None:
+        members["error"] = error
     return Done.model_validate(members)
 
 

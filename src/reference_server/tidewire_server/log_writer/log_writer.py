@@ -52,7 +52,6 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire.protocol.messages import SnapshotReason
-from tidewire.protocol.sse import encode
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
@@ -154,8 +153,8 @@ def epoch_block(
 
 def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
     """Encode a snapshot as a server-sent event. The caller must have validated the state with a `Document`."""
-    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason}).decode()
-    return encode(data, id=str(cursor), event="snapshot")
+    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason})
+    return b"id:%d-%d\nevent:snapshot\ndata:%b\n\n" % (*cursor, data)
 
 
 def snapshot_parts(cursor: Cursor, columns: Sequence[str], reason: SnapshotReason) -> tuple[bytes, bytes]:
@@ -714,6 +713,10 @@ class LogWriter:
         task.
         """
         self.waits_until = None
+        if (
+            not self._signalled
+        ):  # `end` has already written the changes, as it does for a function that returns at once
+            return 0, 0
         if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
                 self._task = self._loop.create_task(self._commit_or_stop())

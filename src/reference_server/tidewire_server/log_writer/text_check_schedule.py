@@ -53,7 +53,7 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
                 due[path] = None
         elif letter == "t" and is_text(document, path):
             due[path] = None
-        elif letter in {"s", "d"}:
+        elif letter in {"s", "d"} and (unchecked or due):
             _drop(unchecked, path)
             _drop(due, path)
         if letter in {"i", "d"}:

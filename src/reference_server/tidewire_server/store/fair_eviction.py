@@ -33,8 +33,8 @@ class FairEviction(Generic[E]):
 
     def discard(self, principal: str, entry: E) -> None:
         """Remove an entry that the store has deleted. If the entry is unknown, do nothing."""
-        entries = self._entries.get(principal, OrderedDict())
-        if entry in entries:
+        entries = self._entries.get(principal)
+        if entries is not None and entry in entries:
             del entries[entry]
             self._resized(principal, len(entries) + 1)
 
@@ -51,8 +51,9 @@ class FairEviction(Generic[E]):
             raise LookupError("there is no entry to delete")
         largest = self._principals[self._most]
         principal = adding if adding in largest else next(iter(largest))
-        entry = next(iter(self._entries[principal]))
-        self.discard(principal, entry)
+        entries = self._entries[principal]
+        entry, _ = entries.popitem(last=False)
+        self._resized(principal, len(entries) + 1)
         return entry
 
     def _resized(self, principal: str, before: int) -> None:

@@ -40,6 +40,10 @@ class StoreError(Exception):
     """Whether the error is already in the server's log, so that requests that fail with it need not log it again."""
 
 
+_new: Final = tuple.__new__
+"""Creates named tuples faster than their constructors, which are Python code."""
+
+
 class StateAt(NamedTuple):
     """State of a job after one event has been applied, together with the id of that event."""
 
@@ -63,13 +67,13 @@ class Block(NamedTuple):
     def last(self) -> Cursor:
         """Id of the last event in the block."""
         epoch, seq = self.state.cursor
-        return Cursor(epoch, seq + self.done)
+        return _new(Cursor, (epoch, seq + self.done))
 
     @property
     def first(self) -> Cursor:
         """Id of the first event in the block."""
-        epoch, seq = self.last
-        return Cursor(epoch, seq - len(self.frames) + 1)
+        epoch, seq = self.state.cursor
+        return _new(Cursor, (epoch, seq + self.done - len(self.frames) + 1))
 
 
 MAX_EPOCHS: Final = 100
@@ -98,7 +102,7 @@ class Extent(NamedTuple):
         event.
         """
         if len(self.starts) == 1:  # Return early, because almost every log has a single epoch.
-            return Cursor(self.starts[0].epoch, seq)
+            return _new(Cursor, (self.starts[0].epoch, seq))
         found = bisect_right(self.starts, seq, key=attrgetter("seq"))
         return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
 
@@ -258,8 +262,7 @@ class Tombstone:
     principal: str
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Idempotency key, scoped to a principal and an endpoint."""
 
     principal: str

@@ -60,7 +60,8 @@ class MemoryQueue:
     def size(self, endpoint: str, principal: str | None = None) -> int:
         if principal is None:
             return self._sizes.get(endpoint, 0)
-        return len(self._queues.get(endpoint, OrderedDict()).get(principal, ()))
+        queues = self._queues.get(endpoint)
+        return 0 if queues is None else len(queues.get(principal, ()))
 
     def waiting(self, endpoint: str, *, skip: Collection[str] = ()) -> Iterator[QueueEntry]:
         return self._in_turn(endpoint, None, skip)
@@ -68,8 +69,10 @@ class MemoryQueue:
     def _in_turn(
         self, endpoint: str, fits: Callable[[QueueEntry], bool] | None, skip: Collection[str]
     ) -> Iterator[QueueEntry]:
+        queues = self._queues.get(endpoint)
+        if queues is None:
+            return
         next_rounds: deque[Iterator[QueueEntry]] = deque()
-        queues = self._queues.get(endpoint, OrderedDict())
         first_round = (iter(queue) for principal, queue in queues.items() if principal not in skip)
         for entries in chain(first_round, _drained(next_rounds)):
             for entry in entries:

@@ -178,10 +178,10 @@ class DiffApplier:
             self._row(op)
             return
         tokens = parse(op[1])
-        if letter == "a":
-            self._append(tokens, op[2])
-        elif letter == "s":
+        if letter == "s":
             self._set(tokens, op[2])
+        elif letter == "a":
+            self._append(tokens, op[2])
         elif letter == "t":
             self._truncate(tokens, op[2])
         elif letter == "i":
@@ -296,28 +296,30 @@ class DiffApplier:
         return container[key]
 
     def _admit(self, value: Any, depth: int) -> JsonValue:
-        return admit(value, max(0, MAX_STATE_DEPTH - depth))
+        return admit(value, MAX_STATE_DEPTH - depth)
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         """Return a writable copy of the dict or list that contains the target of a path, and the key or index of the target.
 
         The key need not exist in the dict, and the index need not be in the range of the list.
         """
-        top = self._top
-        if id(top) not in self._own:
+        own, top = self._own, self._top
+        if id(top) not in own:
             self._top = top = top[:]
-            self._own[id(top)] = top
+            own[id(top)] = top
         container: Any = top
         key: Any = 0
+        last = len(tokens) - 1
         for depth, token in enumerate(tokens):
-            container = self._open(container, key)
+            node = container[key]
+            container = node if id(node) in own else self._open(container, key)
             if type(container) is dict:
                 key = token
-                if token not in container and depth < len(tokens) - 1:
+                if depth < last and token not in container:
                     raise DiffError(f"there is no member {token[:40]!r}")
             else:
                 key = array_index(token)
-                if key >= len(container) and depth < len(tokens) - 1:
+                if depth < last and key >= len(container):
                     raise DiffError(f"index {key} is out of range in an array of {len(container)}")
         return container, key
 

@@ -6,11 +6,15 @@ compares the document before a diff with the document after the diff.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from tidewire.protocol.document.apply_ops import ARRAYS, Tokens, length_of
 from tidewire.protocol.document.diff_shapes import DiffError, StableError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.view import View
+
+_CHECKED: Final = frozenset({"value", "stable"})
+"""Members of an item whose changes are checked."""
 
 
 def check_stable_prefix(before: View, now: View, touched: Iterable[Tokens]) -> None:
@@ -44,7 +48,7 @@ def _items(touched: Iterable[Tokens], *views: View) -> set[str]:
             for view in views:
                 items = view.node(("items",))
                 found.update(map(str, range(length_of(items) if type(items) in ARRAYS else 0)))
-        elif tokens[0] == "items":
+        elif tokens[0] == "items" and (len(tokens) == 2 or tokens[2] in _CHECKED):
             found.add(tokens[1])
     return found
 

@@ -38,6 +38,9 @@ def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
         StrictJsonError: The value is nested too deep, or is not I-JSON. The message contains the path of the violation,
             unless the nesting is too deep.
     """
+    kind = type(value)
+    if value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[union-attr]
+        return value
     try:
         copy: JsonValue = _copies((value,), max_depth)[0]
     except _NotAdmitted:

@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find
-from tidewire.protocol.document.json_pointer import parse
+from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find, place
+from tidewire.protocol.document.diff_shapes import DiffError
+from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
 
 
@@ -71,9 +72,10 @@ class View:
         This method is for internal use, because the node is shared with the document.
         """
         try:
-            return find(self._top, tokens, self._version)
-        except LookupError:
+            container, key = place(self._top, tokens, self._version)
+        except (DiffError, PointerError):
             return None
+        return container[key]
 
     def same_prefix(self, later: "View", tokens: Tokens, n: int) -> bool:
         """Whether the text at a path has the same first n code points in this view and a later view. For internal use only.

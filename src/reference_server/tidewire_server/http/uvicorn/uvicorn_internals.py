@@ -17,7 +17,7 @@ import contextlib
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
@@ -56,22 +56,15 @@ class UvicornConnection:
         """Return whether the whole request body has arrived, so that it can be received without waiting."""
         return getattr(self._cycle, "more_body", True) is False
 
-    @contextlib.contextmanager
-    def coalesce_writes(self) -> Iterator[None]:
+    def coalesce_writes(self) -> AbstractContextManager[object]:
         """Send everything that is written during a `with` block in one write, which does not wait for a slow client.
 
         uvloop makes a system call for each write. In a short response, these calls take most of the CPU time.
         """
         if self._transport is None:
-            yield
-            return
+            return contextlib.nullcontext()
         self._transport.set_write_buffer_limits()
-        writes = self._cycle.transport = _WriteCollector(self._transport)
-        try:
-            yield
-        finally:
-            self._cycle.transport = self._transport
-            writes.flush()
+        return _WriteCollector(self._cycle)
 
     def limit_buffering(self) -> None:
         """Limit the amount of unsent data. This process buffers only the last write, and the kernel at most
@@ -188,13 +181,21 @@ class UvicornConnection:
 
 
 class _WriteCollector:
-    """Stand-in for a transport that collects writes until `flush`."""
+    """Stand-in for the transport of a uvicorn request during a `with` block. It collects writes until the block ends."""
 
-    __slots__ = ("_parts", "_transport")
+    __slots__ = ("_cycle", "_parts", "_transport")
 
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
         self._parts: list[bytes] = []
+
+    def __enter__(self) -> None:
+        self._cycle.transport = self
+
+    def __exit__(self, *_: object) -> None:
+        self._cycle.transport = self._transport
+        self.flush()
 
     def write(self, part: bytes) -> None:
         self._parts.append(part)

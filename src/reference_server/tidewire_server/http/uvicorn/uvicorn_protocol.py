@@ -200,16 +200,14 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             self._in_head, self._head_bytes = True, 0
             super().on_message_begin()
 
-        def on_header(self, name: bytes, value: bytes) -> None:
-            # Discard the fields of a trailer section, which must not be merged into the head (RFC 9110, section 6.5.1). A
-            # proxy that removes or sets a field in the head does not check trailers.
-            if self._in_head:
-                super().on_header(name, value)
-
         def on_headers_complete(self) -> None:
             self._in_head, self._passed_content = False, True
             self._cancel_deadline()
             super().on_headers_complete()
+            # uvicorn adds the fields of a trailer section to this list. They must not be merged into the head, which is in the
+            # request's scope (RFC 9110, section 6.5.1). A proxy that removes or sets a field in the head does not check
+            # trailers.
+            self.headers = []
             self._in_body = True  # Only now, because `cycle` is the previous request's until here.
 
         def on_body(self, body: bytes) -> None:

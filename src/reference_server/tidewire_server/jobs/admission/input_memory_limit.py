@@ -3,9 +3,6 @@
 The limit on the number of waiting items is not enough, because large inputs could still use several gigabytes.
 """
 
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidewire_server.errors import refuse
@@ -29,23 +26,16 @@ class InputMemoryLimit:
         self._max_bytes_per_caller = max_bytes_per_caller
         self._jobs: dict[str, tuple[str, int]] = {}
         """Principal and input bytes of each job."""
-        self._by_principal: Counter[str] = Counter()
+        self._by_principal: dict[str, int] = {}
         self._total = 0
 
-    @contextlib.contextmanager
-    def reserve(self, principal: str, size: int) -> Iterator[Callable[[str], None]]:
-        """Return a context manager that reserves bytes while a job is being created.
-
-        The reservation ends when the context manager exits, unless the function `keep` was called before the exit.
-
-        Yields:
-            The function `keep`. It assigns the reserved bytes to a job, for which they are counted until `release` is
-            called.
+    def reserve(self, principal: str, size: int) -> None:
+        """Reserve bytes while a job is being created. The caller must call `keep` or `cancel` later.
 
         Raises:
             ProblemError: The reservation would exceed a limit.
         """
-        own = self._by_principal[principal]
+        own = self._by_principal.get(principal, 0)
         if own and own + size > self._max_bytes_per_caller:
             raise refuse(
                 "queue_full",
@@ -61,18 +51,14 @@ class InputMemoryLimit:
                 retry_after_ms=_RETRY_MS,
             )
         self._count(principal, size)
-        kept = False
 
-        def keep(job: str) -> None:
-            nonlocal kept
-            kept = True
-            self._jobs[job] = principal, size
+    def keep(self, job: str, principal: str, size: int) -> None:
+        """Assign reserved bytes to a job, for which they are counted until `release` is called."""
+        self._jobs[job] = principal, size
 
-        try:
-            yield keep
-        finally:
-            if not kept:
-                self._count(principal, -size)
+    def cancel(self, principal: str, size: int) -> None:
+        """End a reservation for which no job was created."""
+        self._count(principal, -size)
 
     def add(self, job: str, principal: str, size: int) -> None:
         """Count the inputs of a job that was recovered after a restart. The limits are not checked."""
@@ -87,6 +73,6 @@ class InputMemoryLimit:
 
     def _count(self, principal: str, size: int) -> None:
         self._total += size
-        self._by_principal[principal] += size
-        if not self._by_principal[principal]:
-            del self._by_principal[principal]
+        own = self._by_principal.pop(principal, 0) + size
+        if own:
+            self._by_principal[principal] = own

@@ -26,6 +26,9 @@ _MAX_ADMIT_SECONDS: Final = 0.005
 _NESTING_BYTES: Final = 2**16
 """Number of bytes of a body with too many values that are checked for their nesting, which takes long in a whole body."""
 
+_WITHOUT_OPTIONS: Final = SubmitBody()
+"""Body that has no members besides `input`, the most frequent one."""
+
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
@@ -123,7 +126,9 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
     if isinstance(inputs := members.get("inputs"), list):
         _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.
     try:
-        submit = SubmitBody.model_validate(_without_contents(members), strict=True)
+        submit = _WITHOUT_OPTIONS
+        if len(members) > 1 or "input" not in members:
+            submit = SubmitBody.model_validate(_without_contents(members), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         pointer = build(first["loc"])
