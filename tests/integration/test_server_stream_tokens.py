@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import string
 import subprocess
 import sys
 import time
@@ -221,3 +222,14 @@ def test_an_empty_token_parameter_is_ignored(peer, anonymous):
     _, events = read(peer, f"/v1/jobs/{job}/events?token=")
     assert events[-1].type == "done"
     assert anonymous.http.get(f"/v1/jobs/{job}/events?token=").status_code == 401
+
+
+def test_a_token_has_only_one_spelling():
+    tokens = StreamTokens(b"k" * 32, 300)
+    genuine, _ = tokens.make("job")
+    tokens.check(genuine, "job")
+    for character in string.ascii_letters + string.digits + "-_=":
+        other = genuine[:-1] + character
+        if other != genuine:
+            with pytest.raises(ProblemError):
+                tokens.check(other, "job")
