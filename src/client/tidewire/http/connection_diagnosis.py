@@ -30,9 +30,9 @@ def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
     return RequestFault.TIMEOUT if isinstance(error, TimeoutError) else RequestFault.NO_CONNECTION
 
 
-async def sniff(host: str, port: int) -> bytes:
+async def sniff(host: str, port: int, uds: str | None = None) -> bytes:
     """Send a GET request without TLS and return the first bytes that the server sends, in any protocol. Returns empty
-    bytes if the server sends nothing.
+    bytes if the server sends nothing. With `uds`, the server listens on this Unix domain socket.
 
     This function does not use an HTTP parser, because a parser waits for the end of the headers and does not return
     bytes that it cannot parse.
@@ -41,7 +41,8 @@ async def sniff(host: str, port: int) -> bytes:
         anyio.move_on_after(SNIFF_TIMEOUT),
         contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream),
     ):
-        async with await anyio.connect_tcp(host, port) as stream:
+        connecting = anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds)
+        async with await connecting as stream:
             await stream.send(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
             return await stream.receive(80)
     return b""
@@ -59,7 +60,7 @@ def unreachable(address: str, url: str, error: Exception, where: Where) -> Trans
     """Create the error for a connection that could not be opened.
 
     Args:
-        address: Host and port.
+        address: Host and port, or the path of the Unix domain socket.
         url: URL of the request.
         error: Exception that httpx raised.
         where: Context for the error message.
@@ -73,6 +74,13 @@ def unreachable(address: str, url: str, error: Exception, where: Where) -> Trans
     elif any(isinstance(cause, socket.gaierror) for cause in causes):
         what = f"the host name of {url} cannot be resolved: {text}"
         advice = "Check the spelling of the host name."
+    elif any(isinstance(cause, FileNotFoundError) for cause in causes):
+        what = f"there is no Unix domain socket {address}"
+    elif any(isinstance(cause, PermissionError) for cause in causes):
+        what = f"this user may not connect to {address}"
+        advice = (
+            "Run the client as the user who runs the server, or change the permissions of the socket file."
+        )
     elif any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text:
         what = f"no server is listening at {address}"
     else:

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import httpx
@@ -66,12 +66,15 @@ class Transport:
             was read yet.
     """
 
-    def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
+    def __init__(
+        self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None, uds: str | None = None
+    ) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
         self.unread: int = 0
         self._verify = verify
         self._proxy = proxy
+        self._uds = uds
         self._client: httpx.AsyncClient | None = None
         self._pool_lock: anyio.Lock | None = None
         """Lock that a task holds while it creates the pool. The lock is created on first use, because it belongs to an
@@ -210,9 +213,9 @@ class Transport:
         scheme, host, port = origin(url)
         if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
             return b""
-        if goes_through_a_proxy(host, port):
+        if self._uds is None and goes_through_a_proxy(host, port):
             return b""
-        return await sniff(host, port)
+        return await sniff(host, port, self._uds)
 
     async def aclose(self) -> None:
         """Close all connections. Further requests raise ClientClosedError.
@@ -257,15 +260,13 @@ class Transport:
         # rejects every server.
         scheme, host, port = origin(url)
         secure = scheme == "https"
-        proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
+        proxied = self._uds is None and (self._proxy is not None or goes_through_a_proxy(host, port or 0))
         verify = (
             self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
         make = partial(
-            Pool,
+            self._new_pool,
             verify=verify,
-            proxy=self._proxy,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
             follow_redirects=False,
             mounts=_MOUNTED,
             # If there is a proxy, install the workaround for TLS even if the URL starts with http://, because the
@@ -285,6 +286,14 @@ class Transport:
         self._check_open()
         return client
 
+    def _new_pool(self, *, verify: bool | ssl.SSLContext, **members: Any) -> Pool:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
+        if self._uds is None:
+            return Pool(verify=verify, limits=limits, proxy=self._proxy, **members)
+        # If a transport is passed, httpx does not use the proxies in the environment variables.
+        transport = httpx.AsyncHTTPTransport(verify=verify, limits=limits, uds=self._uds)
+        return Pool(transport=transport, **members)
+
     def __del__(self) -> None:
         if self._client is None or self._closed or self.loop.forked or sys.is_finalizing():
             return
@@ -293,16 +302,21 @@ class Transport:
         self.loop.start_soon(self.aclose)
         warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
+    def address(self, url: str) -> str:
+        """Return the address of the server for error messages."""
+        _, host, port = origin(url)
+        return f"{host}:{port}" if self._uds is None else self._uds
+
     @contextlib.contextmanager
     def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
         where = Where(method, url)
         try:
             yield
         except httpx.ConnectTimeout as error:
-            what = f"no connection to {_address(url)} within {connect_timeout:g} s"
+            what = f"no connection to {self.address(url)} within {connect_timeout:g} s"
             raise ConnectTimeoutError(what, where=where, advice=UNREACHABLE) from error
         except (httpx.ConnectError, httpx.ProxyError) as error:
-            raise unreachable(_address(url), url, error, where) from error
+            raise unreachable(self.address(url), url, error, where) from error
         except httpx.ReadTimeout as error:
             raise SilenceTimeoutError("no response in time", where=where) from error
         except httpx.RemoteProtocolError as error:
@@ -310,7 +324,7 @@ class Transport:
                 raise ProtocolError(f"the server sent {error}", where=where) from error
             if _is_cut(error):
                 raise TransportError(broken_connection(error), where=where) from error
-            raise not_http(_address(url), str(error), where) from error
+            raise not_http(self.address(url), str(error), where) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise TransportError(broken_connection(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
@@ -457,11 +471,6 @@ close the connection after the stream.
 
 A POST request that submits a job does not have this header. With the header, a server that refuses a long body would
 close the connection while the client is still sending, and the client would lose the response."""
-
-
-def _address(url: str) -> str:
-    _, host, port = origin(url)
-    return f"{host}:{port}"
 
 
 def _is_cut(error: httpx.RemoteProtocolError) -> bool:
