@@ -8,7 +8,7 @@ import contextlib
 import ssl
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -52,12 +52,29 @@ larger. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
 """Maximum number of idle connections in the pool. The number of active connections is not limited by the client,
 because servers limit the number of streams."""
+STREAMS_PER_POOL: Final = 32
+"""Maximum number of event streams in one connection pool. httpcore looks at all connections of a pool when a request begins or
+ends, so that a request would otherwise cost more, the more streams are open."""
+KEPT_ALIVE_FOR_STREAMS: Final = 8
+"""Maximum number of idle connections in each pool after the first one."""
 
 _USER_AGENT = "tidewire-python"
 
 
+class _StreamPool:
+    """A connection pool, and the number of event streams in it, including those that are being opened."""
+
+    __slots__ = ("client", "streams")
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self.streams = 0
+
+
 class Transport:
-    """Makes requests with one connection pool, and converts httpx's exceptions to the client's errors.
+    """Makes requests with connection pools, and converts httpx's exceptions to the client's errors.
+
+    The first pool is for all requests, and for as many event streams as one pool may have. More streams get more pools.
 
     Attributes:
         loop: The event loop that the pool belongs to.
@@ -73,9 +90,14 @@ class Transport:
         self.open: set[Connection] = set()
         self.unread: int = 0
         self._verify = verify
+        self._context: ssl.SSLContext | None = None
         self._proxy = proxy
         self._uds = uds
         self._client: httpx.AsyncClient | None = None
+        """Client of the first pool; None until the first request."""
+        self._pools: list[_StreamPool] = []
+        self._make_pool: Callable[..., httpx.AsyncClient] = Pool
+        """Creates a pool with the settings of the first one."""
         self._pool_lock: anyio.Lock | None = None
         """Lock that a task holds while it creates the pool. The lock is created on first use, because it belongs to an
         event loop."""
@@ -142,10 +164,11 @@ class Transport:
             TransportError: The connection failed or broke, or there was no response in time.
             NotATidewireServerError: The server does not speak HTTP.
         """
-        client = await self._ready(url)
+        await self._ready(url)
         timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
         with self._errors("GET", url, connect_timeout):
             async with contextlib.AsyncExitStack() as stack:
+                client = self._pool_for_stream(stack)
                 with anyio.move_on_after(max(connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
                         client,
@@ -174,10 +197,11 @@ class Transport:
 
         The arguments and errors are the same as for `request`.
         """
-        client = await self._ready(url)
+        await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
         with self._errors("POST", url, connect_timeout), _total_timeout(whole_timeout, "POST", url):
             async with contextlib.AsyncExitStack() as stack:
+                client = self._pool_for_stream(stack)
                 opening = httpx_sse.aconnect_sse(
                     client, "POST", url, headers=_stream_headers(headers), content=body, timeout=timeout
                 )
@@ -235,8 +259,9 @@ class Transport:
                 for connection in [one for one in self.open if not one.being_read]:
                     tasks.start_soon(connection.aclose)
         finally:
-            if self._client is not None:
-                await self._client.aclose()
+            async with anyio.create_task_group() as tasks:
+                for pool in self._pools:
+                    tasks.start_soon(pool.client.aclose)
 
     async def _ready(self, url: str) -> httpx.AsyncClient:
         self._check_open()
@@ -247,8 +272,34 @@ class Transport:
                 # Check again, because another task may have closed the transport or created the pool during the wait.
                 self._check_open()
                 if self._client is None:
-                    self._client = await self._pool(url)
+                    client = await self._pool(url)
+                    self._pools.append(_StreamPool(client))
+                    self._client = client
         return self._client
+
+    def _pool_for_stream(self, stack: contextlib.AsyncExitStack) -> httpx.AsyncClient:
+        """Return the client of the first pool that has room for one more event stream. If there is none, create a pool.
+
+        Args:
+            stack: Exit stack that ends when the stream ends, or when it could not be opened.
+        """
+        pool = next((each for each in self._pools if each.streams < STREAMS_PER_POOL), None)
+        if pool is None:
+            pool = _StreamPool(self._make_pool(kept_alive=KEPT_ALIVE_FOR_STREAMS))
+            self._pools.append(pool)
+        pool.streams += 1
+        stack.push_async_callback(self._release, pool)
+        return pool.client
+
+    async def _release(self, pool: _StreamPool) -> None:
+        pool.streams -= 1
+        # Keep one pool with room, so that the next stream needs no new pool.
+        spare = any(each.streams < STREAMS_PER_POOL for each in self._pools if each is not pool)
+        if pool.streams or pool is self._pools[0] or self._closed or not spare:
+            return
+        self._pools.remove(pool)
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await pool.client.aclose()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -264,7 +315,7 @@ class Transport:
         verify = (
             self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
-        make = partial(
+        make = self._make_pool = partial(
             self._new_pool,
             verify=verify,
             follow_redirects=False,
@@ -286,8 +337,15 @@ class Transport:
         self._check_open()
         return client
 
-    def _new_pool(self, *, verify: bool | ssl.SSLContext, **members: Any) -> Pool:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
+    def _new_pool(
+        self, *, verify: bool | ssl.SSLContext, kept_alive: int = KEPT_ALIVE, **members: Any
+    ) -> Pool:
+        if not isinstance(verify, ssl.SSLContext):
+            # All pools share one context, because creating it loads the certificates.
+            if self._context is None:
+                self._context = httpx.create_ssl_context(verify=verify)
+            verify = self._context
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept_alive)
         if self._uds is None:
             return Pool(verify=verify, limits=limits, proxy=self._proxy, **members)
         # If a transport is passed, httpx does not use the proxies in the environment variables.
