@@ -1,4 +1,4 @@
-"""Load the pytest plugin of schemathesis for `test_openapi.py` only.
+"""Fixtures, and the pytest plugin of schemathesis, which is loaded for `test_openapi.py` only.
 
 pyproject.toml disables the plugin because loading it takes a second.
 """
@@ -7,6 +7,8 @@ import importlib.util
 
 import pytest
 
+from support import fake_and_real
+
 INSTALLED = importlib.util.find_spec("schemathesis") is not None
 
 
@@ -14,3 +16,10 @@ INSTALLED = importlib.util.find_spec("schemathesis") is not None
 def pytest_collectstart(collector):
     if INSTALLED and isinstance(collector, pytest.Module) and collector.path.name == "test_openapi.py":
         collector.config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
+
+
+@pytest.fixture(params=fake_and_real.SERVERS)
+def either_server(request):
+    """URL of a fake server, and of the reference server with the same endpoints."""
+    with fake_and_real.served(request.param) as url:
+        yield url

@@ -1,5 +1,6 @@
 """`AsyncClient`: the async client of one server, for asyncio and trio."""
 
+import os
 import ssl
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
@@ -13,7 +14,7 @@ from tidewire.errors import InvalidInputError, ItemFailedError, TotalTimeoutErro
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import ApiSession, Timing, may_run
 from tidewire.http.auth_refresh import Auth
-from tidewire.http.proxy_and_tls_checks import check_proxy, check_verify
+from tidewire.http.proxy_and_tls_checks import check_proxy, check_uds, check_verify
 from tidewire.http.transport import Transport
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
@@ -64,6 +65,7 @@ class AsyncClient:
         max_state_bytes: int = MAX_STATE_BYTES,
         verify: bool | ssl.SSLContext = True,
         proxy: str | None = None,
+        uds: str | os.PathLike[str] | None = None,
         hooks: Hooks | None = None,
     ) -> None:
         """Create a client. The constructor sends no requests.
@@ -95,6 +97,8 @@ class AsyncClient:
             verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
             proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. This argument takes precedence
                 over the environment variables.
+            uds: Path of a Unix domain socket to connect to. The host and port of the URL are then only sent in the header
+                `Host`, and proxies in the environment variables are not used.
             hooks: Callbacks for metrics and tracing. The client calls them for requests, reconnects, resyncs and the
                 ends of jobs.
         """
@@ -106,7 +110,9 @@ class AsyncClient:
             retry=retry or RetryPolicy(),
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
-        transport = Transport(verify=check_verify(verify), proxy=check_proxy(proxy))
+        transport = Transport(
+            verify=check_verify(verify), proxy=check_proxy(proxy), uds=check_uds(uds, proxy)
+        )
         self._starter = JobStarter(
             ApiSession(url, transport, auth=auth, timing=Timing(), hooks=hooks), options
         )

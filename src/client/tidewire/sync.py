@@ -4,6 +4,7 @@
 generated from those of `AsyncClient` by `src/client/generate_signatures.py`.
 """
 
+import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -62,6 +63,7 @@ class Client:
         max_state_bytes: int = MAX_STATE_BYTES,
         verify: bool | ssl.SSLContext = True,
         proxy: str | None = None,
+        uds: str | os.PathLike[str] | None = None,
         hooks: Hooks | None = None,
     ) -> None:
         """Create a client. The constructor sends no requests.
@@ -93,6 +95,8 @@ class Client:
             verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
             proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. This argument takes precedence
                 over the environment variables.
+            uds: Path of a Unix domain socket to connect to. The host and port of the URL are then only sent in the header
+                `Host`, and proxies in the environment variables are not used.
             hooks: Callbacks for metrics and tracing. The client calls them for requests, reconnects, resyncs and the
                 ends of jobs.
         """
@@ -108,6 +112,7 @@ class Client:
             max_state_bytes=max_state_bytes,
             verify=verify,
             proxy=proxy,
+            uds=uds,
             hooks=hooks,
         )
         # The thread runs until this client is closed or garbage-collected. A reference from the thread to the client

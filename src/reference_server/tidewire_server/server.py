@@ -260,6 +260,7 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
+        uds: str | os.PathLike[str] | None = None,
         port_file: str | os.PathLike[str] | None = None,
         listener: socket.socket | None = None,
         started: Callable[[str], None] | None = None,
@@ -272,6 +273,8 @@ class Server:
         Args:
             host: Address to bind to.
             port: Port to bind to, or 0 for any free port.
+            uds: Path of a Unix domain socket to bind to instead of `host` and `port`. Only the user who runs the server can
+                connect to it.
             port_file: File to write the port number to when the server is ready, for programs that wait for it.
             listener: Listening socket to use instead of `host` and `port`.
             started: Function that is called with the URL when the server is ready. By default, the URL is printed.
@@ -297,7 +300,7 @@ class Server:
         self._serving.check_not_running()
         set_up_logging()
         try:
-            listener = listener or serve.bind(host, port)
+            listener = listener or serve.bind(host, port, uds=uds)
         except OSError as error:
             sys.exit(error.strerror)
         try:

@@ -324,6 +324,10 @@ class Launch(BaseModel):
     )
     host: str = Field("127.0.0.1", description="Address to bind to; 0.0.0.0 for all interfaces.")
     port: int = Field(8000, ge=0, le=65535, description="Port to bind to; 0 for any free port.")
+    uds: Path | None = Field(
+        None,
+        description="Unix domain socket to bind to. It replaces `host` and `port`. Only the user who runs the server can connect.",
+    )
     token_file: Path | None = Field(
         None, description="File with one accepted token per line. Set either this or `tokens`."
     )

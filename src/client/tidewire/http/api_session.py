@@ -32,7 +32,7 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, origin, without_credentials
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, without_credentials
 from tidewire.http.urls import is_under, path_segment, resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
@@ -447,9 +447,8 @@ class ApiSession:
         if isinstance(error, TransportError) and error.sent and not self.contacted:
             said = await self.transport.sniff(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:
-                _, host, port = origin(self.base)
                 instead = f"it sent {said.decode('utf-8', 'replace')!r}"
-                raise not_http(f"{host}:{port}", instead, error.where) from error
+                raise not_http(self.transport.address(self.base), instead, error.where) from error
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 

@@ -37,9 +37,9 @@ def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
     return RequestFault.LOST if error.sent else RequestFault.UNREACHABLE
 
 
-async def sniff(host: str, port: int) -> bytes:
+async def sniff(host: str, port: int, uds: str | None = None) -> bytes:
     """Send a GET request without TLS and return the first bytes that the server sends, in any protocol. Returns empty
-    bytes if the server sends nothing.
+    bytes if the server sends nothing. With `uds`, the server listens on this Unix domain socket.
 
     This function does not use an HTTP parser, because a parser waits for the end of the headers and does not return
     bytes that it cannot parse.
@@ -48,7 +48,8 @@ async def sniff(host: str, port: int) -> bytes:
         anyio.move_on_after(SNIFF_TIMEOUT),
         contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream),
     ):
-        async with await anyio.connect_tcp(host, port) as stream:
+        connecting = anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds)
+        async with await connecting as stream:
             await stream.send(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
             return await stream.receive(80)
     return b""
@@ -81,7 +82,7 @@ def unreachable(
     """Create the error for a connection that could not be opened.
 
     Args:
-        address: Host and port of the server.
+        address: Host and port of the server, or the path of the Unix domain socket.
         url: URL of the request.
         error: Exception that httpx raised.
         where: Context for the error message.
@@ -110,6 +111,13 @@ def unreachable(
     elif any(isinstance(cause, socket.gaierror) for cause in causes):
         what = f"the host name of {url} cannot be resolved: {text}"
         advice = "Check the spelling of the host name."
+    elif any(isinstance(cause, FileNotFoundError) for cause in causes):
+        what = f"there is no Unix domain socket {address}"
+    elif any(isinstance(cause, PermissionError) for cause in causes):
+        what = f"this user may not connect to {address}"
+        advice = (
+            "Run the client as the user who runs the server, or change the permissions of the socket file."
+        )
     elif refused:
         what = f"no server is listening at {address}"
     else:

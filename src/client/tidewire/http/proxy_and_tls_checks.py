@@ -1,5 +1,6 @@
-"""Checks of the arguments `proxy` and `verify` of a client. They are made when the client is created."""
+"""Checks of the arguments `proxy`, `uds` and `verify` of a client. They are made when the client is created."""
 
+import os
 import ssl
 from importlib.util import find_spec
 from typing import Any, Final
@@ -36,6 +37,25 @@ def check_proxy(proxy: Any) -> str | None:
         what = f"the proxy {without_credentials(proxy)} needs the package socksio, which is not installed"
         raise ImportError(f"{what}: run `pip install socksio`")
     return proxy
+
+
+def check_uds(uds: Any, proxy: str | None) -> str | None:
+    """Check the path of a Unix domain socket and return it as a string.
+
+    Raises:
+        TypeError: The argument is not a path.
+        ValueError: The path is empty, or there is also a proxy.
+    """
+    if uds is None:
+        return None
+    path = os.fspath(uds) if isinstance(uds, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise TypeError(f"uds must be the path of a Unix domain socket such as '/run/ai.sock', not {uds!r}")
+    if not path:
+        raise ValueError("uds is an empty path: write it like '/run/ai.sock'")
+    if proxy is not None:
+        raise ValueError("uds and proxy exclude each other: pass only one of them")
+    return path
 
 
 def check_verify(verify: Any) -> bool | ssl.SSLContext:

@@ -8,9 +8,9 @@ import contextlib
 import ssl
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import httpx
@@ -53,12 +53,29 @@ larger. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
 """Maximum number of idle connections in the pool. The number of active connections is not limited by the client,
 because servers limit the number of streams."""
+STREAMS_PER_POOL: Final = 32
+"""Maximum number of event streams in one connection pool. httpcore looks at all connections of a pool when a request begins or
+ends, so that a request would otherwise cost more, the more streams are open."""
+KEPT_ALIVE_FOR_STREAMS: Final = 8
+"""Maximum number of idle connections in each pool after the first one."""
 
 _USER_AGENT = "tidewire-python"
 
 
+class _StreamPool:
+    """A connection pool, and the number of event streams in it, including those that are being opened."""
+
+    __slots__ = ("client", "streams")
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self.streams = 0
+
+
 class Transport:
-    """Makes requests with one connection pool, and converts httpx's exceptions to the client's errors.
+    """Makes requests with connection pools, and converts httpx's exceptions to the client's errors.
+
+    The first pool is for all requests, and for as many event streams as one pool may have. More streams get more pools.
 
     Attributes:
         loop: The event loop that the pool belongs to.
@@ -67,13 +84,21 @@ class Transport:
             was read yet.
     """
 
-    def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
+    def __init__(
+        self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None, uds: str | None = None
+    ) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
         self.unread: int = 0
         self._verify = verify
+        self._context: ssl.SSLContext | None = None
         self._proxy = proxy
+        self._uds = uds
         self._client: httpx.AsyncClient | None = None
+        """Client of the first pool; None until the first request."""
+        self._pools: list[_StreamPool] = []
+        self._make_pool: Callable[..., httpx.AsyncClient] = Pool
+        """Creates a pool with the settings of the first one."""
         self._pool_lock: anyio.Lock | None = None
         """Lock that a task holds while it creates the pool. The lock is created on first use, because it belongs to an
         event loop."""
@@ -140,10 +165,11 @@ class Transport:
             TransportError: The connection failed or broke, or there was no response in time.
             NotATidewireServerError: The server does not speak HTTP.
         """
-        client = await self._ready(url)
+        await self._ready(url)
         timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
         with self._errors("GET", url, connect_timeout):
             async with contextlib.AsyncExitStack() as stack:
+                client = self._pool_for_stream(stack)
                 with anyio.move_on_after(max(connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
                         client,
@@ -172,10 +198,11 @@ class Transport:
 
         The arguments and errors are the same as for `request`.
         """
-        client = await self._ready(url)
+        await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
         with self._errors("POST", url, connect_timeout), _total_timeout(whole_timeout, "POST", url):
             async with contextlib.AsyncExitStack() as stack:
+                client = self._pool_for_stream(stack)
                 opening = httpx_sse.aconnect_sse(
                     client, "POST", url, headers=_stream_headers(headers), content=body, timeout=timeout
                 )
@@ -211,9 +238,9 @@ class Transport:
         scheme, host, port = origin(url)
         if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
             return b""
-        if goes_through_a_proxy(host, port):
+        if self._uds is None and goes_through_a_proxy(host, port):
             return b""
-        return await sniff(host, port)
+        return await sniff(host, port, self._uds)
 
     async def aclose(self) -> None:
         """Close all connections. Further requests raise ClientClosedError.
@@ -233,8 +260,9 @@ class Transport:
                 for connection in [one for one in self.open if not one.being_read]:
                     tasks.start_soon(connection.aclose)
         finally:
-            if self._client is not None:
-                await self._client.aclose()
+            async with anyio.create_task_group() as tasks:
+                for pool in self._pools:
+                    tasks.start_soon(pool.client.aclose)
 
     async def _ready(self, url: str) -> httpx.AsyncClient:
         self._check_open()
@@ -245,8 +273,34 @@ class Transport:
                 # Check again, because another task may have closed the transport or created the pool during the wait.
                 self._check_open()
                 if self._client is None:
-                    self._client = await self._pool(url)
+                    client = await self._pool(url)
+                    self._pools.append(_StreamPool(client))
+                    self._client = client
         return self._client
+
+    def _pool_for_stream(self, stack: contextlib.AsyncExitStack) -> httpx.AsyncClient:
+        """Return the client of the first pool that has room for one more event stream. If there is none, create a pool.
+
+        Args:
+            stack: Exit stack that ends when the stream ends, or when it could not be opened.
+        """
+        pool = next((each for each in self._pools if each.streams < STREAMS_PER_POOL), None)
+        if pool is None:
+            pool = _StreamPool(self._make_pool(kept_alive=KEPT_ALIVE_FOR_STREAMS))
+            self._pools.append(pool)
+        pool.streams += 1
+        stack.push_async_callback(self._release, pool)
+        return pool.client
+
+    async def _release(self, pool: _StreamPool) -> None:
+        pool.streams -= 1
+        # Keep one pool with room, so that the next stream needs no new pool.
+        spare = any(each.streams < STREAMS_PER_POOL for each in self._pools if each is not pool)
+        if pool.streams or pool is self._pools[0] or self._closed or not spare:
+            return
+        self._pools.remove(pool)
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await pool.client.aclose()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -258,15 +312,13 @@ class Transport:
         # rejects every server.
         scheme, host, port = origin(url)
         secure = scheme == "https"
-        proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
+        proxied = self._uds is None and (self._proxy is not None or goes_through_a_proxy(host, port or 0))
         verify = (
             self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
-        make = partial(
-            Pool,
+        make = self._make_pool = partial(
+            self._new_pool,
             verify=verify,
-            proxy=self._proxy,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
             follow_redirects=False,
             mounts=_MOUNTED,
             # If there is a proxy, install the workaround for TLS even if the URL starts with http://, because the
@@ -286,6 +338,21 @@ class Transport:
         self._check_open()
         return client
 
+    def _new_pool(
+        self, *, verify: bool | ssl.SSLContext, kept_alive: int = KEPT_ALIVE, **members: Any
+    ) -> Pool:
+        if not isinstance(verify, ssl.SSLContext):
+            # All pools share one context, because creating it loads the certificates.
+            if self._context is None:
+                self._context = httpx.create_ssl_context(verify=verify)
+            verify = self._context
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept_alive)
+        if self._uds is None:
+            return Pool(verify=verify, limits=limits, proxy=self._proxy, **members)
+        # If a transport is passed, httpx does not use the proxies in the environment variables.
+        transport = httpx.AsyncHTTPTransport(verify=verify, limits=limits, uds=self._uds)
+        return Pool(transport=transport, **members)
+
     def __del__(self) -> None:
         if self._client is None or self._closed or self.loop.forked or sys.is_finalizing():
             return
@@ -296,9 +363,16 @@ class Transport:
 
     def _proxy_for(self, url: str) -> str | None:
         """Return the URL of the proxy for a request, without credentials. None if there is no proxy."""
+        if self._uds is not None:
+            return None
         scheme, host, port = origin(url)
         proxy = self._proxy or environment_proxy(scheme, host, port or 0)
         return None if proxy is None else without_credentials(proxy)
+
+    def address(self, url: str) -> str:
+        """Return the address of the server for error messages."""
+        _, host, port = origin(url)
+        return f"{host}:{port}" if self._uds is None else self._uds
 
     @contextlib.contextmanager
     def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
@@ -307,13 +381,13 @@ class Transport:
             yield
         except httpx.ConnectTimeout as error:
             proxy = self._proxy_for(url)
-            to = _address(url) if proxy is None else f"the proxy {proxy}"
+            to = self.address(url) if proxy is None else f"the proxy {proxy}"
             what = f"no connection to {to} within {connect_timeout:g} s"
             advice = UNREACHABLE if proxy is None else PROXY_ADVICE
             raise ConnectTimeoutError(what, where=where, advice=advice) from error
         except (httpx.ConnectError, httpx.ProxyError) as error:
             proxy, by_proxy = self._proxy_for(url), isinstance(error, httpx.ProxyError)
-            raise unreachable(_address(url), url, error, where, proxy=proxy, by_proxy=by_proxy) from error
+            raise unreachable(self.address(url), url, error, where, proxy=proxy, by_proxy=by_proxy) from error
         except httpx.ReadTimeout as error:
             raise SilenceTimeoutError("no response in time", where=where) from error
         except httpx.RemoteProtocolError as error:
@@ -321,7 +395,7 @@ class Transport:
                 raise ProtocolError(f"the server sent {error}", where=where) from error
             if _is_cut(error):
                 raise TransportError(broken_connection(error), where=where) from error
-            raise not_http(_address(url), str(error), where) from error
+            raise not_http(self.address(url), str(error), where) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise TransportError(broken_connection(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
@@ -474,11 +548,6 @@ close the connection after the stream.
 
 A POST request that submits a job does not have this header. With the header, a server that refuses a long body would
 close the connection while the client is still sending, and the client would lose the response."""
-
-
-def _address(url: str) -> str:
-    _, host, port = origin(url)
-    return f"{host}:{port}"
 
 
 def _is_cut(error: httpx.RemoteProtocolError) -> bool:

@@ -5,9 +5,12 @@ string. A change of the text is a number of code points that are deleted at the 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from tidewire.protocol.document.document import TextChange
 from tidewire.types import Position
+
+_UNCHANGED: Final = TextChange("", 0, "")
 
 
 class TextColumns:
@@ -15,8 +18,18 @@ class TextColumns:
 
     def __init__(self, delivered: Position | None) -> None:
         """Find the texts in the initial state. There is an initial state if reading continues from a checkpoint."""
-        self._columns: dict[int, str] = {} if delivered is None else _text_columns(delivered)
+        self._job_columns: tuple[str, ...] = ()
+        """Columns of the job from which `_by_item` was computed."""
+        self._by_item: dict[int, list[str]] = {}
+        """Item index → JSON Pointers of its columns. It avoids a search through the columns of all items."""
+        self._columns: dict[int, str] = {}
         """Item index → JSON Pointer of its text column."""
+        self._changes: Sequence[TextChange] = ()
+        """Changes from which `_changes_by_pointer` was computed. All items that an event changes use the same dict."""
+        self._changes_by_pointer: dict[str, TextChange] = {}
+        if delivered is not None:
+            for index in self._columns_by_item(delivered):
+                self.column(index, delivered)
 
     def known(self, index: int) -> str | None:
         """Return the last known JSON Pointer of an item's text; None if the item had no text yet."""
@@ -25,8 +38,8 @@ class TextColumns:
     def column(self, index: int, position: Position) -> str | None:
         """Return the JSON Pointer of an item's text after the event at a position; None if the item had no text yet."""
         known = self._columns.get(index)
-        if known is None or known not in position.columns:
-            known = _first_text(index, position) or known
+        if known is None or known not in self._columns_by_item(position).get(index, ()):
+            known = self._first_text(index, position) or known
             if known is not None:
                 self._columns[index] = known
         return known
@@ -50,13 +63,10 @@ class TextColumns:
         # After a restart of the job, the text of an item may be at another path. Report the old text as deleted and the
         # new text as appended.
         now = self.column(index, position)
-        deleted, text = 0, ""
-        for change in changes:
-            if change.pointer == before:
-                deleted = change.deleted
-            if change.pointer == now:
-                text = change.text
-        return deleted, text
+        if changes is not self._changes:
+            self._changes, self._changes_by_pointer = changes, {change.pointer: change for change in changes}
+        lost, gained = (self._changes_by_pointer.get(pointer or "", _UNCHANGED) for pointer in (before, now))
+        return lost.deleted, gained.text
 
     def between(self, index: int, base: Position | None, position: Position) -> tuple[int, str]:
         """Compare an item's texts at two positions, and return how the text changed between them.
@@ -64,7 +74,7 @@ class TextColumns:
         Returns:
             The number of code points deleted at the end of the text, and the text appended afterwards.
         """
-        before, now = (None if one is None else _first_text(index, one) for one in (base, position))
+        before, now = (None if one is None else self._first_text(index, one) for one in (base, position))
         old = (base.text(before) if base is not None and before is not None else None) or ""
         new = (position.text(now) if now is not None else None) or ""
         if before is not None and now is not None and before != now:
@@ -72,20 +82,17 @@ class TextColumns:
         change = TextChange.between("", old, new)
         return change.deleted, change.text
 
+    def _first_text(self, index: int, position: Position) -> str | None:
+        for pointer in self._columns_by_item(position).get(index, ()):
+            if position.text(pointer) is not None:
+                return pointer
+        return None
 
-def _text_columns(position: Position) -> dict[int, str]:
-    """Return the JSON Pointer of each item's text, by the index of the item."""
-    found: dict[int, str] = {}
-    for pointer in position.columns:
-        _, items, index, *_ = f"{pointer}///".split("/")
-        if items == "items" and index.isdigit() and position.text(pointer) is not None:
-            found.setdefault(int(index), pointer)
-    return found
-
-
-def _first_text(index: int, position: Position) -> str | None:
-    root = f"/items/{index}/value"
-    for pointer in position.columns:
-        if pointer.startswith(root) and position.text(pointer) is not None:
-            return pointer
-    return None
+    def _columns_by_item(self, position: Position) -> dict[int, list[str]]:
+        if position.columns is not self._job_columns:
+            self._job_columns, self._by_item = position.columns, {}
+            for pointer in position.columns:
+                _, items, index, *_ = f"{pointer}///".split("/")
+                if items == "items" and index.isdigit():
+                    self._by_item.setdefault(int(index), []).append(pointer)
+        return self._by_item

@@ -95,6 +95,9 @@ class JobBase(Generic[R]):
     def checkpoint(self) -> Checkpoint:
         """Return the position after the last delivered update. `client.job(checkpoint=…)` continues from this position.
 
+        A checkpoint contains the whole state of the job. If the state is large, do not save it after each update, but for
+        example every second.
+
         Example:
             path.write_text(job.checkpoint().to_json())
         """

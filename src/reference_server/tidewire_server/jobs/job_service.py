@@ -32,7 +32,13 @@ from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
-from tidewire_server.jobs.recovery import AdmittedJob, admit_again, complete_record, recovery_plan_of
+from tidewire_server.jobs.recovery import (
+    AdmittedJob,
+    admit_again,
+    column_pointers,
+    complete_record,
+    recovery_plan_of,
+)
 from tidewire_server.jobs.retention import JobCleanup
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.log_writer.commit_schedule import GroupCommit
@@ -215,11 +221,8 @@ class JobService:
             ]
             columns = [endpoint.columns(value) for value in values]
             state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
-            # Only jobs with a single item have columns, because a diff that appends to the columns does not say to
-            # which item it belongs.
-            column_pointers = [f"/items/0/value{column}" for column in columns[0]] if len(values) == 1 else []
             try:
-                block, document, size = first_block(state, column_pointers)
+                block, document, size = first_block(state, column_pointers(columns))
             except DiffError as error:
                 raise RuntimeError(
                     f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"

@@ -21,7 +21,7 @@ cases, a new epoch starts with a snapshot whose reason is `rewound` [TW-RES-035]
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -154,10 +154,14 @@ def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
     ]
     # A note does not say which item wrote it. If any item has ended, keep all notes of the job.
     notes = state["notes"] if any(item["status"] in ENDED for item in items) else []
-    value_columns = admitted.endpoint.columns(admitted.values[0])
-    columns = tuple(f"/items/0/value{column}" for column in value_columns) if len(items) == 1 else ()
+    columns = column_pointers([admitted.endpoint.columns(value) for value in admitted.values])
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return RecoveryPlan(new_state, columns, "restart")
+    return RecoveryPlan(new_state, tuple(columns), "restart")
+
+
+def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:
+    """Convert the columns of each item, which are relative to the item's value, to the columns of the job."""
+    return [f"/items/{index}/value{column}" for index, item in enumerate(columns) for column in item]
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:

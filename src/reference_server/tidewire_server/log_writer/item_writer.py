@@ -82,8 +82,8 @@ class ItemWriter:
         """The text that `Stream.append` may pass straight to `LogWriter.append_text`; None while yielded values are
         compared, since an append must first end the comparison."""
         self._writes_rows = self._columns == log_writer.columns
-        """Whether the columns of this item are also the columns of the job. False if the job has several items, because
-        such a job has no columns."""
+        """Whether the columns of this item are also the columns of the job. If several items have columns, the value is
+        False, because a row would have to append to the columns of all items."""
         self._rollback = rollback
         self._column_is_text: tuple[bool, ...] | None = None
         self._report = report
@@ -320,9 +320,7 @@ class ItemWriter:
             self._write(self.log_writer.append, [(op[1], op[2]) for op in ops])
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
-        """Convert a row to separate appends. This is needed for a job with several items, because the state of such a
-        job has no columns.
-        """
+        """Convert a row to separate appends. This is needed if several items of the job have columns."""
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
@@ -340,7 +338,7 @@ class ItemWriter:
         """
         columns = self.log_writer.columns
         grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
-        if len(columns) < 2 or grown.keys() != set(columns):
+        if len(columns) < 2 or len(grown) != len(columns) or grown.keys() != set(columns):
             return None
         if any(type(x) is list and len(x) != 1 for x in grown.values()):
             return None

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Final
 
 from tidewire_server.server import Server
@@ -13,10 +14,16 @@ from tidewire_server.version import SERVER
 _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
-def startup_banner(server: Server, url: str) -> str:
-    """Return the startup banner as plain text."""
+def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
+    """Return the startup banner as plain text.
+
+    Args:
+        server: The server.
+        url: URL of the server.
+        uds: Path of the Unix domain socket on which the server listens, or None if it listens on a port.
+    """
     settings = server.settings
-    lines = [f"{SERVER} at {url}  (press Ctrl-C to stop)", "", "  endpoints"]
+    lines = [f"{SERVER} at {uds or url}  (press Ctrl-C to stop)", "", "  endpoints"]
     rows = [(name, _concurrency(server, name), each.summary) for name, each in server.endpoints.items()]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     lines += [
@@ -43,7 +50,12 @@ def startup_banner(server: Server, url: str) -> str:
             f"{command} --token-file FILE",
             f"curl --header {_CREDENTIALS_HEADER} {url}/v1",
         )
-    lines += ["", f"  try          {command}", f"               {curl}", ""]
+    if uds is not None:
+        # The commands of `tidewire` have no option for a Unix domain socket.
+        curl = curl.replace("curl", f"curl --unix-socket {shlex.quote(str(uds))}", 1)
+        lines += ["", f"  try          {curl}", ""]
+    else:
+        lines += ["", f"  try          {command}", f"               {curl}", ""]
     return "\n".join(lines)
 
 

@@ -67,7 +67,7 @@ def _serve(
     ] = None,
     show_config: Annotated[
         bool,
-        typer.Option("--show-config", help="Print every setting with its value and origin, then exit."),
+        typer.Option("--show-config", help="Print every setting and its origin, then exit."),
     ] = False,
     **_: Any,
 ) -> None:
@@ -126,7 +126,7 @@ def _serve(
         _show(configuration, server.settings)
         return
     try:
-        listener = serving.bind(launch.host, launch.port, free="--port 0")
+        listener = serving.bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
     except OSError as error:
         _fail(str(error.strerror))
     try:
@@ -135,7 +135,7 @@ def _serve(
             server.settings,
             listener=listener,
             port_file=launch.port_file,
-            started=lambda url: print(startup_banner(server, url), flush=True),
+            started=lambda url: print(startup_banner(server, url, launch.uds), flush=True),
             switch_interval=launch.switch_interval,
         )
     except AnonymousAccessError as error:

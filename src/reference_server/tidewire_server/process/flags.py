@@ -15,7 +15,16 @@ from pydantic.fields import FieldInfo
 from tidewire_server.settings import Launch, Settings
 
 FLAGS: Final = {
-    "Process": ("host", "port", "port_file", "root_path", "allowed_hosts", "cors_origins", "log_level"),
+    "Process": (
+        "host",
+        "port",
+        "uds",
+        "port_file",
+        "root_path",
+        "allowed_hosts",
+        "cors_origins",
+        "log_level",
+    ),
     "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
     "Text generation, without a target": ("model", "device"),
     "Jobs": (

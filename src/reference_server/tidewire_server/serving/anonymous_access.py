@@ -4,6 +4,7 @@ import logging
 import socket
 
 from tidewire_server.http.host_check import is_loopback
+from tidewire_server.serving.unix_socket import is_unix
 from tidewire_server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -15,6 +16,7 @@ class AnonymousAccessError(Exception):
 
 def check_anonymous_access(listener: socket.socket, settings: Settings) -> None:
     """Check that a server without tokens listens only on a loopback address, unless `allow_anonymous` is set.
+    Other machines, and other users of this machine, cannot connect to a Unix domain socket.
 
     The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
     resolve to any address.
@@ -22,6 +24,8 @@ def check_anonymous_access(listener: socket.socket, settings: Settings) -> None:
     Raises:
         AnonymousAccessError: Other machines can reach the address, and nothing restricts their access.
     """
+    if is_unix(listener):
+        return
     host, port = listener.getsockname()[:2]
     if settings.tokens or is_loopback(host):
         return

@@ -12,23 +12,25 @@ class PortFileError(Exception):
 
 
 @contextlib.contextmanager
-def port_file(name: str | os.PathLike[str] | None, port: int) -> Iterator[Callable[[], None]]:
+def port_file(name: str | os.PathLike[str] | None, port: int | None) -> Iterator[Callable[[], None]]:
     """Prepare the port file by writing a temporary file, so that an error is reported before the server starts serving.
 
     Args:
         name: Path of the port file, or None for no file.
-        port: Port number to write.
+        port: Port number to write, or None if the server has a Unix domain socket instead.
 
     Yields:
         A function that moves the temporary file to its final path atomically. Call it when the server is ready.
 
     Raises:
-        PortFileError: The file cannot be written.
+        PortFileError: The file cannot be written, or there is no port.
     """
     if name is None:
         yield lambda: None
         return
     path = Path(name)
+    if port is None:
+        raise PortFileError(f"cannot write the port file {path}: a Unix domain socket has no port")
     if path.is_dir():
         raise PortFileError(f"cannot write the port file {path}: the path is a folder")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

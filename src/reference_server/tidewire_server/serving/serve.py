@@ -30,6 +30,7 @@ from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
 from tidewire_server.serving.port_file import port_file as prepare_port_file
+from tidewire_server.serving.unix_socket import bind_unix, is_unix, removed_at_exit
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
 
@@ -47,17 +48,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _log = logging.getLogger(__name__)
 
 
-def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
+def bind(
+    host: str, port: int, free: str = "port=0", *, uds: str | os.PathLike[str] | None = None
+) -> socket.socket:
     """Create a listening socket.
 
     Args:
         host: Address to bind to.
         port: Port to bind to, or 0 for any free port.
         free: How to request a free port, such as `port=0` or `--port 0`. The error message contains this text.
+        uds: Path of a Unix domain socket to bind to instead of `host` and `port`.
 
     Raises:
         OSError: The address cannot be bound. `strerror` contains the address, the reason and a hint.
     """
+    if uds is not None:
+        return bind_unix(uds, _BACKLOG)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -99,7 +105,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def url_of(listener: socket.socket, root_path: str = "") -> str:
-    """Return the URL at which programs on this machine can connect to a listening socket."""
+    """Return the URL at which programs on this machine can connect to a listening socket. For a Unix domain socket, programs
+    also need the path of the socket.
+    """
+    if is_unix(listener):
+        return f"http://localhost{root_path}"
     host, port = listener.getsockname()[:2]
     # A socket can be bound to a wildcard address, but clients cannot connect to a wildcard address.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -108,7 +118,7 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
 
 def is_loopback(listener: socket.socket) -> bool:
     """Return whether only programs on this machine can connect to a listening socket."""
-    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+    return is_unix(listener) or ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def serve(
@@ -144,14 +154,18 @@ def serve(
     check_anonymous_access(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
-        prepare_port_file(port_file, listener.getsockname()[1]) as publish_port,
+        removed_at_exit(listener) as path,
+        prepare_port_file(port_file, None if path else listener.getsockname()[1]) as publish_port,
         _thread_switch_interval(switch_interval),
         _short_gc_pauses(),
     ):
 
         def announce() -> None:
             publish_port()
-            (started or _print_url)(url)
+            if started is not None:
+                started(url)
+            else:
+                _print_url(url if path is None else f"{url} (Unix domain socket {path})")
 
         app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
         _serving.add(listener)
@@ -311,9 +325,11 @@ class UvicornServer(uvicorn.Server):
             self._on_started()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in sockets or ():  # Connections inherit the buffer size of the socket that accepts them.
+        # Connections inherit the buffer size of the socket that accepts them.
+        for listener in sockets or ():
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            self._tidewire.send_buffers_bounded = True
+            # Connections of a Unix domain socket do not inherit the size.
+            self._tidewire.send_buffers_bounded = not is_unix(listener)
         logger, throttle = logging.getLogger("uvicorn.error"), LogThrottle()
         logger.addFilter(throttle)
         try:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from pydantic import JsonValue
 
+from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_count, read
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
@@ -29,9 +30,9 @@ Tokens = tuple[str, ...]
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 
 TEXTS: Final = frozenset({str, Rope})
-ARRAYS: Final = frozenset({list, RopeArray})
-"""Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope` and `RopeArray`
-nodes."""
+ARRAYS: Final = frozenset({list, RopeArray, ArrayTree})
+"""Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope`,
+`RopeArray` and `ArrayTree` nodes."""
 
 
 def describe(node: object) -> str:
@@ -67,7 +68,7 @@ def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, A
             if token not in node:
                 raise DiffError(f"there is no member {token[:40]!r}")
             container, key = node, token
-        elif kind is list or kind is RopeArray:
+        elif kind in ARRAYS:
             length = len(node) if kind is list else node.length_at(version)
             key = array_index(token)
             if key >= length:
@@ -331,15 +332,15 @@ class DiffApplier:
         node = container[key]
         if id(node) in self._own:
             return node
-        kind = type(node)
-        if kind is dict or kind is list:
-            copy = node.copy()
-        elif kind is RopeArray:
-            copy = node.items_at(LATEST)
-        else:
+        if type(node) is not dict and type(node) not in ARRAYS:
             raise DiffError(f"{describe(node)} has no members")
+        copy = self._copy(node)
         container[key] = self._own[id(copy)] = copy
         return copy
+
+    def _copy(self, node: Any) -> Any:
+        """Return a copy of a dict or an array that ops may modify in place."""
+        return node.copy()
 
 
 def _parse_column(column: str) -> Tokens:

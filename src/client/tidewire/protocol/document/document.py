@@ -2,7 +2,9 @@
 
 A document is a tree of dicts, lists, strings and other JSON values. The first append to a text or an array replaces this
 node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
-lists on their path (`apply_ops`), so that existing views do not change. A view consists of the root of a tree and a version.
+lists on their path (`apply_ops`), so that existing views do not change. An array of more than `MAX_COPIED` elements is
+converted to an `ArrayTree` before, of which only a logarithmic part has to be copied. A view consists of the root of a tree
+and a version.
 
 Only `apply` and `grow` change a document. They validate and copy the values that are passed to them. All values that a
 document returns are copies.
@@ -10,12 +12,13 @@ document returns are copies.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from pydantic import JsonValue
 
 from tidewire.protocol.document import diff_shapes
 from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, DiffApplier, Tokens, find, length_of, place
+from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.check_stable_prefix import check_stable_prefix
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
@@ -27,6 +30,14 @@ from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
 __all__ = ["Document", "TextChange", "View"]
+
+MAX_COPIED: Final = 1024
+"""Maximum number of elements of an array that is copied when an op changes it. Copying so few elements takes about as long
+as changing an `ArrayTree`."""
+
+_APPENDS_ONLY: Final = 8
+"""If this part (1/8) of the elements of an `ArrayTree` was appended since its last other change, the next append converts
+it to a `RopeArray`, to which appending is faster. The conversion takes time linear in the number of these appends."""
 
 
 class TextChange(NamedTuple):
@@ -168,8 +179,16 @@ class Document(DiffApplier):
         """
         before = View(self._top, self._clock)
         self._clock += 1
-        for target, members in zip(self._column_targets(), zip(*rows, strict=True), strict=True):
-            target.extend("".join(members) if type(target) in TEXTS else list(members), self._clock)
+        columns = zip(self._column_tokens, self._column_targets(), zip(*rows, strict=True), strict=True)
+        for tokens, target, members in columns:
+            if type(target) is ArrayTree:
+                super()._grow(tokens, target, list(members))
+            else:
+                target.extend("".join(members) if type(target) in TEXTS else list(members), self._clock)
+        if self._own:
+            self._own.clear()
+            self._touched = []
+            self._clear_node_caches()
         self._last = _Applied(before, [], row=True)
 
     def view(self) -> View:
@@ -301,6 +320,12 @@ class Document(DiffApplier):
         elif type(node) is list and id(node) not in self._own:
             # Copy the list, because existing views may contain it. A list that this diff has created need not be copied.
             node = container[key] = RopeArray(node.copy())
+        elif (
+            type(node) is ArrayTree
+            and id(node) not in self._own
+            and node.appended * _APPENDS_ONLY > len(node)
+        ):
+            node = container[key] = RopeArray(list(node))
         elif not isinstance(node, Rope | RopeArray):
             return node
         self._growing[tokens] = node
@@ -311,6 +336,8 @@ class Document(DiffApplier):
     def _grow(self, tokens: Tokens, target: Any, addition: str | list[Any]) -> None:
         if type(target) is list:
             target.extend(addition)
+        elif type(target) is ArrayTree:
+            super()._grow(tokens, target, addition)
         else:
             target.extend(addition, self._clock)
             self._grown.append(target)
@@ -327,9 +354,15 @@ class Document(DiffApplier):
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         container, key = super()._slot(tokens)
         # An op on an element of an array can shift all later elements. The whole array therefore counts as changed.
-        self._touched.append(tokens[:-1] if type(container) is list else tokens)
+        self._touched.append(tokens[:-1] if type(container) in ARRAYS else tokens)
         self._clear_node_caches()
         return container, key
+
+    def _copy(self, node: Any) -> Any:
+        if type(node) is dict or type(node) is ArrayTree:
+            return node.copy()
+        elements = node.copy() if type(node) is list else node.items_at(LATEST)
+        return elements if len(elements) <= MAX_COPIED else ArrayTree(elements)
 
     def _clear_node_caches(self) -> None:
         self._growing.clear()

@@ -9,6 +9,7 @@ by up to a sixteenth.
 from json.encoder import encode_basestring
 from typing import Any, Final
 
+from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 
 MAX_STATE_BYTES: Final = 64 * 2**20
@@ -40,7 +41,7 @@ def json_bytes(node: Any) -> int:
         return 2 + sum(map(_inner, node.pieces()))
     if kind is dict:
         return 1 + max(1, sum(4 + _inner(name) + json_bytes(member) for name, member in node.items()))
-    if kind is RopeArray:
+    if kind is RopeArray or kind is ArrayTree:
         node = node.items_at(LATEST)
     if type(node) is list:
         return 1 + max(1, len(node) + sum(map(json_bytes, node)))

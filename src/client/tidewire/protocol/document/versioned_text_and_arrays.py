@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
+from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.json_values import same
 
 LATEST: Final = 2**62
@@ -222,7 +223,7 @@ def in_pieces(node: Any) -> Any:
         return {name: in_pieces(member) for name, member in node.items()}
     if kind is list:
         return [in_pieces(element) for element in node]
-    if kind is RopeArray:
+    if kind is RopeArray or kind is ArrayTree:
         return [in_pieces(element) for element in node.items_at(LATEST)]
     return materialize(node, LATEST) if kind is not Rope or node.length <= MAX_PIECE else node
 
@@ -242,7 +243,7 @@ def holds(node: Any, value: Any) -> bool:
                 return False
             at += len(piece)
         return True
-    if kind is RopeArray:
+    if kind is RopeArray or kind is ArrayTree:
         node = node.items_at(LATEST)
     if type(node) is list:
         return type(value) is list and len(node) == len(value) and all(map(holds, node, value))
@@ -262,6 +263,6 @@ def materialize(node: Any, version: int) -> Any:
         return [materialize(element, version) for element in node]
     if kind is Rope:
         return node.text_at(version)
-    if kind is RopeArray:
+    if kind is RopeArray or kind is ArrayTree:
         return [materialize(element, version) for element in node.items_at(version)]
     return node
