@@ -50,6 +50,8 @@ def test_allow_anonymous_serves_all_addresses_with_a_warning(caplog):
 
 def test_address_of_a_network_is_refused():
     class Listener:
+        family = socket.AF_INET6
+
         def getsockname(self):
             return ("2001:db8::1", 8000, 0, 0)
 

@@ -38,7 +38,7 @@ class ArrayTree:
 
     def __init__(self, elements: list[Any]) -> None:
         self._root: _Node = []
-        self.appended = 0
+        self.appended: int = 0
         """Number of elements that were appended since the last change that was not an append."""
         self.extend(elements)
         self.appended = 0

@@ -27,7 +27,7 @@ _NESTING_BYTES: Final = 2**16
 """Number of bytes of a body with too many values that are checked for their nesting, which takes long in a whole body."""
 
 _WITHOUT_OPTIONS: Final = SubmitBody()
-"""Body that has no members besides `input`, the most frequent one."""
+"""Body with no member except `input`. Most bodies are like this."""
 
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
