@@ -122,6 +122,18 @@ def test_a_function_that_must_not_be_retried_runs_once(server, tmp_path):
     assert '"reason":"rewound"' in str(events(server, job))
 
 
+def test_a_function_that_must_not_be_retried_runs_once_if_it_ends_the_server_at_once(server, tmp_path):
+    once = tmp_path / "payments"
+    server.kill()
+    server.start(once=str(once))
+    job = server.submit("pay", input={"crash": True}).json()["id"]
+    server.died()
+    server.start(once=str(once))
+    found = server.ended(job)
+    assert found["state"]["items"][0]["error"]["code"] == "worker_lost"
+    assert once.read_text() == "paid\n"
+
+
 def test_an_interrupted_job_of_a_removed_endpoint_fails(server):
     ran = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
     server.until(ran, has_value)

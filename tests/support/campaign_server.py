@@ -1,6 +1,6 @@
 """Server of the chaos campaign: functions with known values, which record their runs, and the text engine.
 
-Each function takes a `tag`, and appends it to a journal file when it runs. The journal survives the server.
+Each function takes a `tag`. When it runs, it appends the id of the process and the tag to a journal file.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def campaign_server(journal: str, **settings: Any) -> Server:
     add_engine(server, TorchEngine(CHECKPOINT))
 
     def record(tag: int) -> None:
-        os.write(runs, b"%d\n" % tag)
+        os.write(runs, b"%d %d\n" % (os.getpid(), tag))
 
     @server.endpoint(concurrency_limit=None)
     async def talk(tag: int, words: int, stream: Stream[str]) -> None:

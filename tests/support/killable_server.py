@@ -117,6 +117,11 @@ class Killed:
         """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
+    def died(self) -> None:
+        """Wait until the server has ended by itself."""
+        self._request("wait", self.pid)
+        self.pid = 0
+
     def stop(self) -> int:
         """Stop the server with SIGTERM, and return its exit code."""
         return self._end(signal.SIGTERM)
@@ -189,9 +194,11 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
         await asyncio.sleep(pause)
 
     @server.endpoint(on_restart="fail", concurrency_limit=1)
-    async def pay(pause: float = 60.0) -> str:
+    async def pay(pause: float = 60.0, crash: bool = False) -> str:
         with once.open("a") as journal:
             journal.write("paid\n")
+        if crash:
+            os.kill(os.getpid(), signal.SIGKILL)
         await asyncio.sleep(pause)
         return "paid"
 
