@@ -44,6 +44,9 @@ class BatchedJob(Protocol):
             leave: Function to call if the item is cancelled.
         """
 
+    async def commit(self) -> None:
+        """Write the changes of the job to the log, such as the start of an item."""
+
     async def settle(self, index: int, outcome: Outcome, *, told: bool) -> None:
         """End the item with its outcome.
 

@@ -220,6 +220,10 @@ class Job:
             publish_queue_position(self._log, None)
         self._log_writer.change(ops, ends=True)
 
+    async def commit(self) -> None:
+        """Write the pending changes to the log."""
+        await self._log_writer.commit()
+
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
         """Run the function of an item. Return the function's value, or the exception that it raised."""
         work = run(self.endpoint, item.value, item.writer, self._log_writer)
