@@ -141,6 +141,27 @@ def test_a_function_that_must_not_be_retried_runs_once_if_it_ends_the_server_at_
     assert once.read_text() == "paid\n"
 
 
+@pytest.mark.parametrize(("endpoint", "members"), [("poison", {}), ("poison_together", {"number": 1})])
+def test_a_job_that_ends_the_server_at_once_fails_after_its_attempts(server, endpoint, members):
+    with contextlib.suppress(httpx.TransportError):  # the function may end the server before the response
+        server.submit(endpoint, "key", input=members)
+    server.died()
+    crashes = 1
+    while True:
+        try:
+            server.start(max_attempts=2)
+            found = server.ended(server.submit(endpoint, "key", input=members).json()["id"])
+            break
+        except (ChildProcessError, httpx.TransportError):
+            if server.pid:
+                server.died()
+            crashes += 1
+            assert (
+                crashes <= 3
+            )  # the two attempts, and one more if the server lost the start of the first one
+    assert found["state"]["items"][0]["error"]["code"] == "worker_lost"
+
+
 def test_an_interrupted_job_of_a_removed_endpoint_fails(server):
     ran = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
     server.until(ran, has_value)

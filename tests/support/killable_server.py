@@ -202,6 +202,15 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
         await asyncio.sleep(pause)
         return "paid"
 
+    @server.endpoint
+    async def poison() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @server.endpoint(batch=True)
+    def poison_together(number: list[int]) -> list[int]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
     @server.endpoint(on_restart="fail", batch=True)
     def pay_together(pause: list[float]) -> list[str]:
         with once.open("a") as journal:

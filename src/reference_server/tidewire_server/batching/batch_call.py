@@ -94,12 +94,12 @@ class BatchCall:
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
         """Start the function for some items, and return without waiting for it. The caller must call `run`
-        afterwards, which starts a function that must not run again after a restart.
+        afterwards, which starts the function if the start of an item must be committed first.
         """
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
-        if self._endpoint.on_restart == "fail":
+        if any(row.job.commits_starts for row in rows):
             self._begin(rows)
             return
         if self._endpoint.is_generator:
@@ -169,12 +169,11 @@ class BatchCall:
                 self._end_soon([(row, error)])
 
     async def _commit_starts(self, rows: Iterable[BatchRow]) -> None:
-        """Commit the starts of rows that must not run again. If a crash lost them, the restarted server would call the
-        function again.
-        """
+        """Commit the starts of the rows whose jobs require this."""
         for row in rows:
             try:
-                await row.job.commit()
+                if row.job.commits_starts:
+                    await row.job.commit()
             except Exception as error:  # noqa: BLE001 - fails only this row
                 row.over = True
                 self._end_soon([(row, error)])
@@ -392,8 +391,7 @@ class BatchCall:
             arrivals = await self._join(len(running), sum(row.cost for row in running))
             assigned = self._assign_rows(arrivals)
             self._begin(assigned.values())
-            if self._endpoint.on_restart == "fail":
-                await self._commit_starts(assigned.values())
+            await self._commit_starts(assigned.values())
         finally:
             self._joining = False
         return {number: self._endpoint.input.late_joiner(row.value) for number, row in assigned.items()}

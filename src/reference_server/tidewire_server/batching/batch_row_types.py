@@ -44,6 +44,10 @@ class BatchedJob(Protocol):
             leave: Function to call if the item is cancelled.
         """
 
+    @property
+    def commits_starts(self) -> bool:
+        """Whether the start of an item must be committed before the function is called for it."""
+
     async def commit(self) -> None:
         """Write the changes of the job to the log, such as the start of an item."""
 

@@ -59,9 +59,6 @@ async def run(
         InvalidValueError: The function produced a value that is not JSON, or that does not match its schema.
         Exception: The function raised an exception.
     """
-    if endpoint.on_restart == "fail":
-        # Commit the start of the item. If a crash lost it, the restarted server would call the function again.
-        await journal.commit()
     try:
         arguments = endpoint.input.arguments(value, writer)
         if endpoint.is_async:
