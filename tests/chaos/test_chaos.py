@@ -14,7 +14,8 @@ A campaign runs over each network and each store:
   memory    | the process lives through the campaign
   sqlite    | the process is killed every few seconds; for a deployment, it is stopped and started
 
-The limits of the server are low, so that it refuses some requests with 429. Each job ends with its exact value; a job
+The queue of a function is short, and in the long campaigns the limits of jobs and streams are low, so that the server
+refuses some requests with 429. Each job ends with its exact value; a job
 that the campaign itself makes fail ends with exactly that error. No function runs again except after a restart.
 
 Environment: `CHAOS_JOBS` is the number of jobs of all campaigns together, and `CHAOS_SEED` repeats a run.
@@ -68,7 +69,8 @@ GENERATIONS = 4
 CLIENTS = 4
 """Number of clients that make first contact through the faulty network."""
 MAX_INPUTS = 64
-LIMITS = {"max_inputs": MAX_INPUTS, "max_jobs_per_principal": 12, "max_streams_per_principal": 10}
+LIMITS = {"max_jobs_per_principal": 12, "max_streams_per_principal": 10}
+"""Limits of the server in a long campaign. A refusal costs the client several seconds."""
 AT_ONCE = 16
 """Number of jobs that are read at the same time; more than the limits allow."""
 TIMING = Timing(hello_timeout=1)
@@ -78,6 +80,9 @@ class Scale:
     """Times of a quick or of a long campaign, in seconds."""
 
     def __init__(self, *, quick: bool) -> None:
+        self.limits = {} if quick else LIMITS
+        self.timing = Timing(hello_timeout=0.4 if quick else 1.0)
+        self.answer_timeout = 0.8 if quick else 1.5
         self.retry = RetryPolicy(max_delay=0.05 if quick else 1.0)
         self.between_kills = (1.0, 2.0) if quick else (2.0, 5.0)
         self.deploy = 0.5 if quick else 30.0
@@ -375,7 +380,8 @@ def open_streams(url, verify):
 
 def run_campaign(network, store, count, seed, scale, folder, authority):
     seed += 10 * NETWORKS.index(network) + STORES.index(store)
-    settings = LIMITS | {
+    settings = scale.limits | {
+        "max_inputs": MAX_INPUTS,
         "journal": str(folder / "journal"), "heartbeat": 0.3, "cancel_timeout": 0.1, "shutdown_timeout": 0.1, "single_user": True,
     }  # fmt: skip
     scheme, verify, proxies, gateway = "http", True, [], None
@@ -401,17 +407,22 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
         else:
             proxies.append(stack.enter_context(FaultyNetwork(upstream, seed)))
             upstream = proxies[-1].address
-        options = {"retry": scale.retry, "answer_timeout": 1.5, "connect_timeout": 3.0, "verify": verify}
+        options = {
+            "retry": scale.retry,
+            "answer_timeout": scale.answer_timeout,
+            "connect_timeout": 3.0,
+            "verify": verify,
+        }
         options["hooks"] = observed.hooks
         url = f"{scheme}://127.0.0.1:{upstream[1]}"
         direct_url = f"{scheme}://127.0.0.1:{server.port}"
         disturbances = Disturbances(server, gateway, scale, random.Random(seed + 1), kills=store == "sqlite")
-        with with_timing(Client(url, **options), TIMING) as blocking_client:
+        with with_timing(Client(url, **options), scale.timing) as blocking_client:
             campaign = Campaign(random.Random(seed), blocking_client, scale.job)
             anyio.run(
                 run_jobs,
                 campaign,
-                lambda: with_timing(AsyncClient(url, **options), TIMING),
+                lambda: with_timing(AsyncClient(url, **options), scale.timing),
                 lambda: AsyncClient(direct_url, retry=scale.retry, verify=verify),
                 disturbances,
                 count,

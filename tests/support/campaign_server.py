@@ -72,7 +72,7 @@ def campaign_server(journal: str, **settings: Any) -> Server:
         record(tag)
         raise RuntimeError("a fault in the function")
 
-    @server.endpoint(batch=True, max_batch_size=8, max_queue_size=40)
+    @server.endpoint(batch=True, max_batch_size=8, max_queue_size=10)
     def double(tag: list[int]) -> list[int]:
         for each in tag:
             record(each)
