@@ -83,6 +83,7 @@ class Scale:
         self.limits = {} if quick else LIMITS
         self.timing = Timing(hello_timeout=0.4 if quick else 1.0)
         self.answer_timeout = 0.8 if quick else 1.5
+        self.connect_timeout = 1.0 if quick else 3.0
         self.retry = RetryPolicy(max_delay=0.05 if quick else 1.0)
         self.between_kills = (1.0, 2.0) if quick else (2.0, 5.0)
         self.deploy = 0.5 if quick else 30.0
@@ -410,7 +411,7 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
         options = {
             "retry": scale.retry,
             "answer_timeout": scale.answer_timeout,
-            "connect_timeout": 3.0,
+            "connect_timeout": scale.connect_timeout,
             "verify": verify,
         }
         options["hooks"] = observed.hooks

@@ -5,6 +5,7 @@ Each function takes a `tag`. When it runs, it appends the id of the process and 
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -72,10 +73,11 @@ def campaign_server(journal: str, **settings: Any) -> Server:
         record(tag)
         raise RuntimeError("a fault in the function")
 
-    @server.endpoint(batch=True, max_batch_size=8, max_queue_size=10)
+    @server.endpoint(batch=True, max_batch_size=8, max_queue_size=8)
     def double(tag: list[int]) -> list[int]:
         for each in tag:
             record(each)
+        time.sleep(0.05)  # so that the queue fills
         return [2 * each for each in tag]
 
     @server.endpoint(concurrency_limit=None)
