@@ -80,7 +80,7 @@ class Scale:
     """Times of a quick or of a long campaign, in seconds."""
 
     def __init__(self, *, quick: bool) -> None:
-        self.limits = {} if quick else LIMITS
+        self.limits = {"queue_size": 8, "pause": 0.05} if quick else {"queue_size": 40, "pause": 0, **LIMITS}
         self.timing = Timing(hello_timeout=0.4 if quick else 1.0)
         self.answer_timeout = 0.8 if quick else 1.5
         self.connect_timeout = 1.0 if quick else 3.0

@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 CHECKPOINT = load(default_model(), device="cpu")
 
 
-def campaign_server(journal: str, **settings: Any) -> Server:
+def campaign_server(journal: str, queue_size: int, pause: float, **settings: Any) -> Server:
     server = Server(**settings)
     runs = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     add_engine(server, TorchEngine(CHECKPOINT))
@@ -73,11 +73,11 @@ def campaign_server(journal: str, **settings: Any) -> Server:
         record(tag)
         raise RuntimeError("a fault in the function")
 
-    @server.endpoint(batch=True, max_batch_size=8, max_queue_size=8)
+    @server.endpoint(batch=True, max_batch_size=8, max_queue_size=queue_size)
     def double(tag: list[int]) -> list[int]:
         for each in tag:
             record(each)
-        time.sleep(0.05)  # so that the queue fills
+        time.sleep(pause)  # so that the queue fills
         return [2 * each for each in tag]
 
     @server.endpoint(concurrency_limit=None)
