@@ -1,11 +1,13 @@
 """Restarting the server after a kill or an orderly stop: jobs, logs and keys of the SQLite log are recovered."""
 
+import contextlib
 import resource
 import sqlite3
 import threading
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from support.killable_server import Killed, killed_server
@@ -120,6 +122,44 @@ def test_a_function_that_must_not_be_retried_runs_once(server, tmp_path):
     )
     assert (found["status"], found["attempt"], once.read_text()) == ("partially_failed", 1, "paid\n" * 2)
     assert '"reason":"rewound"' in str(events(server, job))
+
+
+@pytest.mark.parametrize(("endpoint", "members"), [("pay", {"crash": True}), ("pay_together", {"pause": 0})])
+def test_a_function_that_must_not_be_retried_runs_once_if_it_ends_the_server_at_once(
+    server, tmp_path, endpoint, members
+):
+    once = tmp_path / "payments"
+    server.kill()
+    server.start(once=str(once))
+    with contextlib.suppress(httpx.TransportError):  # the function may end the server before the response
+        server.submit(endpoint, "key", input=members)
+    server.died()
+    server.start(once=str(once))
+    job = server.submit(endpoint, "key", input=members).json()["id"]
+    found = server.ended(job)
+    assert found["state"]["items"][0]["error"]["code"] == "worker_lost"
+    assert once.read_text() == "paid\n"
+
+
+@pytest.mark.parametrize(("endpoint", "members"), [("poison", {}), ("poison_together", {"number": 1})])
+def test_a_job_that_ends_the_server_at_once_fails_after_its_attempts(server, endpoint, members):
+    with contextlib.suppress(httpx.TransportError):  # the function may end the server before the response
+        server.submit(endpoint, "key", input=members)
+    server.died()
+    crashes = 1
+    while True:
+        try:
+            server.start(max_attempts=2)
+            found = server.ended(server.submit(endpoint, "key", input=members).json()["id"])
+            break
+        except (ChildProcessError, httpx.TransportError):
+            if server.pid:
+                server.died()
+            crashes += 1
+            assert (
+                crashes <= 3
+            )  # the two attempts, and one more if the server lost the start of the first one
+    assert found["state"]["items"][0]["error"]["code"] == "worker_lost"
 
 
 def test_an_interrupted_job_of_a_removed_endpoint_fails(server):

@@ -11,8 +11,10 @@
   bytes         | every byte is sent in its own segment
   rechunk       | the body is split into other pieces than the server sent
   delay         | each piece is sent late
-  gateway       | the response is an error page of a gateway: 502 with HTML, or 503 with Retry-After
+  gateway       | the response is an error page of a gateway: 502 or 504 with HTML, or 503 with Retry-After
+  buffer        | nothing is sent before the response is complete
 
+While `deploying` is true, every response is an error page. If the server cannot be reached, the response is a 502.
 The proxy handles HTTP with h11. Of the protocol it uses one rule: an empty line ends an event.
 """
 
@@ -23,12 +25,13 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import h11
 
+T = TypeVar("T")
 READ = 65536
 STALL = 30.0
 """Seconds after which a stalled connection is closed if the client has not closed it."""
@@ -43,8 +46,64 @@ class _BrokenError(Exception):
     """Raised to end the connection at a fault."""
 
 
-class FaultyProxy:
+class Proxy:
     """Proxy on a free port of 127.0.0.1, active within a `with` block; its event loop runs in a separate thread."""
+
+    def __init__(self, upstream: tuple[str, int], seed: int) -> None:
+        self._upstream = upstream
+        self._draw = random.Random(seed)
+        self.address = ("127.0.0.1", 0)
+        """Host and port of the proxy."""
+        self.faults: Counter[str] = Counter()
+        """Number of faults of each kind that have occurred."""
+
+    @property
+    def url(self) -> str:
+        return "http://{}:{}".format(*self.address)
+
+    def __enter__(self) -> Self:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="faulty-proxy")
+        self._thread.start()
+        ready.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def break_all(self) -> None:
+        """Close all connections."""
+        self._loop.call_soon_threadsafe(self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in self._serving:
+            task.cancel()
+
+    async def _live(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._serving: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1000)
+        self.address = server.sockets[0].getsockname()
+        ready.set()
+        await self._stop.wait()
+        server.close()
+        self._cancel_all()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError
+
+
+class FaultyProxy(Proxy):
+    """HTTP proxy that injects faults into responses."""
 
     def __init__(
         self,
@@ -63,45 +122,11 @@ class FaultyProxy:
             weights: Relative frequency of each fault, by name.
             reach: Number of bytes of a response within which the fault occurs.
         """
-        self._upstream = upstream
-        self._draw = random.Random(seed)
+        super().__init__(upstream, seed)
         self._weights = weights
         self._reach = reach
-        self._lock = threading.Lock()
-        self.active = True
-        """Whether faults are injected."""
-        self.faults: Counter[str] = Counter()
-        """Number of responses with each fault; a response that ended before its fault is not counted."""
-
-    def __enter__(self) -> Self:
-        ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="faulty-proxy")
-        self._thread.start()
-        ready.wait()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _live(self, ready: threading.Event) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._serving: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1000)
-        self.url = "http://{}:{}".format(*server.sockets[0].getsockname())
-        ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in self._serving:
-            task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self.deploying = False
+        """Whether every response is an error page of a gateway."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client_side = _Side(h11.Connection(h11.SERVER), reader, writer)
@@ -116,17 +141,21 @@ class FaultyProxy:
                 if fault.name == "lost request":
                     self.faults[fault.name] += 1
                     return
-                if fault.name == "gateway":
-                    self.faults[fault.name] += 1
+                name = "deploy" if self.deploying else fault.name
+                if name not in {"gateway", "deploy"} and server_side is None:
+                    try:
+                        server_side = await self._connect()
+                    except OSError:
+                        name = "unreachable server"
+                if name in {"gateway", "deploy", "unreachable server"}:
+                    self.faults[name] += 1
                     await client_side.send(*_gateway_page(fault.after))
                 else:
-                    if server_side is None:
-                        server_side = await self._connect()
+                    assert server_side is not None
                     await server_side.send(request, *body, h11.EndOfMessage())
                     await self._forward_response(client_side, server_side, fault)
-                client_side.http.start_next_cycle()
-                if server_side is not None and fault.name != "gateway":
                     server_side.http.start_next_cycle()
+                client_side.http.start_next_cycle()
         except (_BrokenError, OSError, EOFError, h11.ProtocolError):
             pass  # one of the peers, or a fault, closed the connection
         finally:
@@ -138,11 +167,8 @@ class FaultyProxy:
         return _Side(h11.Connection(h11.CLIENT), *await asyncio.open_connection(*self._upstream))
 
     def _next_fault(self) -> "_Fault":
-        if not self.active:
-            return _Fault("none", 0, 0)
-        with self._lock:
-            [name] = self._draw.choices(list(self._weights), list(self._weights.values()))
-            return _Fault(name, self._draw.randrange(self._reach), self._draw.randrange(2**32))
+        [name] = self._draw.choices(list(self._weights), list(self._weights.values()))
+        return _Fault(name, self._draw.randrange(self._reach), self._draw.randrange(2**32))
 
     async def _forward_response(self, client_side: "_Side", server_side: "_Side", fault: "_Fault") -> None:
         response = await server_side.next()
@@ -153,8 +179,12 @@ class FaultyProxy:
         )
         client_side.fault = fault
         client_side.record_fault = lambda: self.faults.update([fault.name])
-        if fault.name in {"bytes", "rechunk", "delay"}:
+        if fault.name in {"bytes", "rechunk", "delay", "buffer"}:
             client_side.record_fault()
+        if fault.name == "buffer":
+            whole = await client_side.unless_closed(server_side.whole_body())
+            await client_side.send(response, *whole, h11.EndOfMessage())
+            return
         await client_side.send(response)
         passed, last_event = 0, b""
         async for data in server_side.body():
@@ -217,6 +247,22 @@ class _Side:
                 raise EOFError
             yield event
 
+    async def whole_body(self) -> list[h11.Data]:
+        return [event async for event in self.body()]
+
+    async def unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await the work, but cancel it when the peer closes this connection before it has sent another request."""
+        working, closed = asyncio.ensure_future(work), asyncio.ensure_future(self._reader.read(1))
+        try:
+            await asyncio.wait({working, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise EOFError
+            return working.result()
+        finally:
+            for task in (working, closed):
+                task.cancel()
+            await asyncio.gather(working, closed, return_exceptions=True)
+
     async def send(self, *events: Any) -> None:
         await self._write(b"".join(self.http.send(event) or b"" for event in events))
 
@@ -260,8 +306,7 @@ class _Side:
 def _gateway_page(number: int) -> list[Any]:
     body = b"<html><body><h1>Something went wrong</h1></body></html>"
     headers = [("Content-Type", "text/html"), ("Content-Length", str(len(body)))]
-    status = 502
-    if number % 2:
-        status = 503
+    status = (502, 503, 504)[number % 3]
+    if status == 503:
         headers.append(("Retry-After", "0"))
     return [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]

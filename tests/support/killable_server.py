@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +24,9 @@ from tidewire_server.script_endpoint import add_script
 from tidewire_server.serving.serve import serve
 
 START_LIMIT = 30.0
+TESTS = Path(__file__).parent.parent
+Serve = Callable[[int, str, dict[str, Any]], None]
+"""Function that serves on a port with settings until it is stopped. When it is ready, it writes a file with this path."""
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 
 
@@ -33,21 +36,12 @@ def talk_text(words: int) -> str:
 
 
 @functools.cache
-def _fork_server() -> "subprocess.Popen[str]":
+def _fork_server(program: str) -> "subprocess.Popen[str]":
     fork_server = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", program], cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     atexit.register(fork_server.communicate)
     return fork_server
-
-
-def _request(*words: Any) -> Any:
-    fork_server = _fork_server()
-    assert fork_server.stdin is not None
-    assert fork_server.stdout is not None
-    fork_server.stdin.write(json.dumps(words) + "\n")
-    fork_server.stdin.flush()
-    return json.loads(fork_server.stdout.readline())
 
 
 class Killed:
@@ -56,7 +50,15 @@ class Killed:
     Each server is a child forked from a process that has done all imports, so it starts quickly.
     """
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, program: str = "support.killable_server", **settings: Any) -> None:
+        """Configure the server.
+
+        Args:
+            folder: Folder for the log file, the port file and the error output.
+            program: Module that calls `run_fork_server` when it is run.
+            settings: Settings of the server. The program may accept further ones.
+        """
+        self.program = program
         self.folder = folder
         self.log = folder / "log.db"
         self.settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
@@ -79,12 +81,20 @@ class Killed:
             self.kill()
         self.http.close()
 
+    def _request(self, *words: Any) -> Any:
+        fork_server = _fork_server(self.program)
+        assert fork_server.stdin is not None
+        assert fork_server.stdout is not None
+        fork_server.stdin.write(json.dumps(words) + "\n")
+        fork_server.stdin.flush()
+        return json.loads(fork_server.stdout.readline())
+
     def start(self, **settings: Any) -> None:
         """Start the server, and wait until it is ready."""
         ready = self._spawn(settings)
         give_up = time.monotonic() + START_LIMIT
         while not ready.exists():
-            code = _request("poll", self.pid)
+            code = self._request("poll", self.pid)
             if code is not None:
                 self.pid = 0
                 raise ChildProcessError(f"the server exited with code {code}: {self.errors()}")
@@ -94,7 +104,7 @@ class Killed:
     def _spawn(self, settings: dict[str, Any]) -> Path:
         ready = self.folder / "port"
         ready.unlink(missing_ok=True)
-        self.pid = _request("start", self.port, str(self.folder), self.settings | settings)
+        self.pid = self._request("start", self.port, str(self.folder), self.settings | settings)
         return ready
 
     def start_and_kill_after(self, seconds: float) -> None:
@@ -107,13 +117,18 @@ class Killed:
         """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
+    def died(self) -> None:
+        """Wait until the server has ended by itself."""
+        self._request("wait", self.pid)
+        self.pid = 0
+
     def stop(self) -> int:
         """Stop the server with SIGTERM, and return its exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> int:
         os.kill(self.pid, how)
-        code: int = _request("wait", self.pid)
+        code: int = self._request("wait", self.pid)
         self.pid = 0
         return code
 
@@ -179,11 +194,29 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
         await asyncio.sleep(pause)
 
     @server.endpoint(on_restart="fail", concurrency_limit=1)
-    async def pay(pause: float = 60.0) -> str:
+    async def pay(pause: float = 60.0, crash: bool = False) -> str:
         with once.open("a") as journal:
             journal.write("paid\n")
+        if crash:
+            os.kill(os.getpid(), signal.SIGKILL)
         await asyncio.sleep(pause)
         return "paid"
+
+    @server.endpoint
+    async def poison() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @server.endpoint(batch=True)
+    def poison_together(number: list[int]) -> list[int]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    @server.endpoint(on_restart="fail", batch=True)
+    def pay_together(pause: list[float]) -> list[str]:
+        with once.open("a") as journal:
+            journal.write("paid\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ["paid" for _ in pause]
 
     @server.endpoint(concurrency_limit=None)
     async def churn(stream: Stream[str], chunks: int = 1000) -> None:
@@ -209,7 +242,7 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
     serve(server.app, server.settings, port=port, port_file=ready)
 
 
-def _fork(words: list[Any]) -> int | None:
+def _fork(words: list[Any], serve: Serve) -> int | None:
     match words:
         case ["start", port, folder, settings]:
             pid = os.fork()
@@ -221,7 +254,7 @@ def _fork(words: list[Any]) -> int | None:
                 errors = os.open(f"{folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 for stream, instead in enumerate((nothing, nothing, errors)):
                     os.dup2(instead, stream)
-                _serve(port, f"{folder}/port", settings)
+                serve(port, f"{folder}/port", settings)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -236,6 +269,11 @@ def _fork(words: list[Any]) -> int | None:
     raise ValueError(words)
 
 
-if __name__ == "__main__":
+def run_fork_server(serve: Serve) -> None:
+    """Fork servers as the lines of the standard input ask for, until it ends."""
     for line in sys.stdin:
-        print(json.dumps(_fork(json.loads(line))), flush=True)
+        print(json.dumps(_fork(json.loads(line), serve)), flush=True)
+
+
+if __name__ == "__main__":
+    run_fork_server(_serve)

@@ -303,6 +303,17 @@ def test_only_a_submit_without_a_refusal_is_in_doubt():
     assert one.in_doubt
 
 
+@pytest.mark.parametrize("fault", [RequestFault.UNREACHABLE, RequestFault.LOST, RequestFault.TIMEOUT])
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_server_behind_a_gateway_is_retried_within_the_policy(status, fault):
+    """The error page of a gateway proves no Tidewire server, but the server may be restarting behind it."""
+    one = policy()
+    for _ in range(5):
+        one.action(status, RequestKind.REQUEST)
+        assert type(one.retry()) is float
+        assert one.fault(fault, contacted=False) is Action.CUT
+
+
 @pytest.mark.parametrize("is_submit", [False, True])
 def test_unreachable_server_is_tried_three_times_with_doubled_waits(is_submit):
     one, waits = policy(), []

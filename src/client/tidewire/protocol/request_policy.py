@@ -16,7 +16,8 @@ the consequences of interruptions. The policy limits how often an action is repe
   CUT, WAIT     | any          | until `RetryPolicy.patience` or                 | `retry` returns a `GiveUp`
                 |              | `RetryPolicy.attempts` is reached               |
 
-First contact lasts until a response proves that the server is a Tidewire server.
+First contact lasts until a response proves that the server is a Tidewire server. Its limits no longer apply to a call
+that has received a temporary error, such as the 502 of a gateway.
 """
 
 import random
@@ -58,8 +59,8 @@ class RequestFault(Enum):
 
 
 class FaultRow(NamedTuple):
-    """The actions for one kind of fault: at first contact, at first contact if a submit may have been received, and after
-    first contact.
+    """The actions for one kind of fault: at first contact, at first contact if a submit may have been received or a
+    gateway has responded, and after first contact.
     """
 
     first_contact: Action
@@ -69,7 +70,8 @@ class FaultRow(NamedTuple):
 
 FAULT_TABLE: Final = MappingProxyType(
     {
-        # If a submit may have been received, a server was there a moment ago, and may be restarting.
+        # If a submit may have been received, a server was there a moment ago, and may be restarting. If a gateway has
+        # responded with a 5xx, the server behind it may be restarting.
         RequestFault.UNREACHABLE: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
         RequestFault.CONNECT_TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
         RequestFault.LOST: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
@@ -130,6 +132,7 @@ class RequestPolicy:
         spent: Time in seconds that counts toward the patience of the retry policy.
         redirects: Number of redirects that the server has sent in response to the current request.
         in_doubt: Whether a submit may have been received, although it has no usable response.
+        behind_gateway: Whether a response was a temporary error, such as the 502 of a gateway.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class RequestPolicy:
         self.spent: float = 0.0
         self.redirects: int = 0
         self.in_doubt: bool = False
+        self.behind_gateway: bool = False
         self._limits: RetryPolicy = limits or RetryPolicy()
         self._clock = clock or (lambda: 0.0)
         self._rng = rng or random.Random()
@@ -206,6 +210,7 @@ class RequestPolicy:
         """
         self._at_first_contact = False
         found = action_for(status, kind, has_cursor=has_cursor)
+        self.behind_gateway = self.behind_gateway or found in {Action.CUT, Action.WAIT}
         match found:
             case Action.REFRESH:
                 refreshed, self._refreshed = self._refreshed, True
@@ -232,7 +237,8 @@ class RequestPolicy:
         if is_submit and fault in {RequestFault.LOST, RequestFault.TIMEOUT}:
             self.in_doubt = True
         row = FAULT_TABLE[fault]
-        found = row.later if contacted else row.in_doubt if self.in_doubt else row.first_contact
+        expected = self.in_doubt or self.behind_gateway
+        found = row.later if contacted else row.in_doubt if expected else row.first_contact
         self._at_first_contact = found is Action.FIRST_CONTACT
         if found is not Action.FIRST_CONTACT:
             return found

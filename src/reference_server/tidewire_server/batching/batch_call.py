@@ -100,29 +100,39 @@ class BatchCall:
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
         """Start the function for some items, and return without waiting for it. The caller must call `run`
-        afterwards.
+        afterwards, which starts the function if the start of an item must be committed first.
         """
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
+        if any(row.job.commits_starts for row in rows):
+            self._begin(rows)
+            return
         if self._endpoint.is_generator:
             self._begin(rows)
-        try:
-            self._work = self._launch(rows)
-        except Exception as error:  # noqa: BLE001 - on any failure to start, such as no free thread, the rows must end
-            self._work = self._loop.create_future()
-            self._work.set_exception(error)
+        self._start_function(rows)
         if not self._endpoint.is_generator:
             # Start the function first, and mark the rows as running afterwards, so that the function starts earlier.
             # This is safe, because a function that is not a generator has no results before it returns.
             self._begin(rows)
 
+    def _start_function(self, rows: list[BatchRow]) -> None:
+        try:
+            self._work = self._launch(rows)
+        except Exception as error:  # noqa: BLE001 - on any failure to start, such as no free thread, the rows must end
+            self._work = self._loop.create_future()
+            self._work.set_exception(error)
+
     async def run(self) -> None:
         """Wait until the function and all rows have ended."""
         try:
+            rows = list(self._rows.values())
+            if rows and self._work is None:
+                await self._commit_starts(rows)
+                if self.rows:
+                    self._start_function(rows)
             if self._work is None:
                 return
-            rows = list(self._rows.values())
             try:
                 if self._endpoint.is_generator:
                     await self._generated(self._work)
@@ -163,6 +173,16 @@ class BatchCall:
                 row.job.begin(row.index, batch=row.place, leave=partial(self._leave, row))
             except Exception as error:  # noqa: BLE001 - fails only this row
                 _log.exception("job %s item %d: could not mark the item as running", row.job.id, row.index)
+                row.over = True
+                self._end_soon([(row, error)])
+
+    async def _commit_starts(self, rows: Iterable[BatchRow]) -> None:
+        """Commit the starts of the rows whose jobs require this."""
+        for row in rows:
+            try:
+                if row.job.commits_starts:
+                    await row.job.commit()
+            except Exception as error:  # noqa: BLE001 - fails only this row
                 row.over = True
                 self._end_soon([(row, error)])
 
@@ -379,6 +399,7 @@ class BatchCall:
             arrivals = await self._join(len(running), sum(row.cost for row in running))
             assigned = self._assign_rows(arrivals)
             self._begin(assigned.values())
+            await self._commit_starts(assigned.values())
         finally:
             self._joining = False
         return {number: self._endpoint.input.late_joiner(row.value) for number, row in assigned.items()}

@@ -45,6 +45,13 @@ class BatchedJob(Protocol):
             leave: Function to call if the item is cancelled.
         """
 
+    @property
+    def commits_starts(self) -> bool:
+        """Whether the start of an item must be committed before the function is called for it."""
+
+    async def commit(self) -> None:
+        """Write the changes of the job to the log, such as the start of an item."""
+
     async def settle(self, index: int, outcome: Outcome, *, told: bool) -> None:
         """End the item with its outcome.
 

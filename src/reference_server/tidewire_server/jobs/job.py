@@ -27,6 +27,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -94,6 +95,8 @@ class Job:
         self.endpoint = endpoint
         self.finished = asyncio.Event()
         """Set when `done` was logged, when `done` cannot be logged, or when the job was suspended for a shutdown."""
+        self.recovered = False
+        """Whether an earlier server process left this job unfinished."""
         self._log = log
         self._log_writer = log_writer
         self._settings = settings
@@ -220,9 +223,31 @@ class Job:
             publish_queue_position(self._log, None)
         self._log_writer.change(ops, ends=True)
 
+    def _run(self, item: Item) -> Coroutine[Any, Any, JsonValue | Unset]:
+        work = run(self.endpoint, item.value, item.writer, self._log_writer)
+        return self._after_commit(work) if self.commits_starts else work
+
+    async def _after_commit(self, work: Coroutine[Any, Any, JsonValue | Unset]) -> JsonValue | Unset:
+        with closing(work):
+            await self.commit()
+            return await work
+
+    @property
+    def commits_starts(self) -> bool:
+        """Whether the start of an item must be committed before the item's function is called.
+
+        Otherwise, a crash may lose the start. A function that must not run twice would then run again, and a function
+        that ends the server at once would do so at each restart, without an attempt that counts.
+        """
+        return self.endpoint.on_restart == "fail" or self.recovered
+
+    async def commit(self) -> None:
+        """Write the pending changes to the log."""
+        await self._log_writer.commit()
+
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
         """Run the function of an item. Return the function's value, or the exception that it raised."""
-        work = run(self.endpoint, item.value, item.writer, self._log_writer)
+        work = self._run(item)
         if not self.endpoint.is_async:
             # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three iterations
             # of the event loop.

@@ -301,6 +301,7 @@ class JobService:
             self.metrics.logged(1, len(block.frames[0]))
         columns = [admitted.endpoint.columns(value) for value in admitted.values]
         job = self._activate(record, admitted, columns, log, document, size)
+        job.recovered = True
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         queued = job.restore(plan.items)
         if plan.fail is not None:
