@@ -72,7 +72,7 @@ broken_json = st.lists(st.sampled_from(FRAGMENTS) | json_values().map(json.dumps
 )
 
 
-@fuzzed(100)
+@fuzzed(50)
 def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(fuzz):
     @fuzz(broken_json | st.binary(max_size=20) | json_values().map(json.dumps))
     def check(text):
@@ -91,7 +91,7 @@ lines = st.sampled_from(
 )
 
 
-@fuzzed(100)
+@fuzzed(50)
 def test_any_bytes_are_the_same_events_in_any_chunks(fuzz):
     def decode(chunks):
         decoder = Decoder()
@@ -129,7 +129,7 @@ STATE = {
 }
 
 
-@fuzzed(80)
+@fuzzed(40)
 def test_any_diff_is_applied_or_leaves_the_document_unchanged(fuzz):
     @fuzz(st.lists(diffs, max_size=4), st.lists(pointers, max_size=2))
     def check(some, columns):
@@ -183,7 +183,7 @@ FIRST = Event(
 )
 
 
-@fuzzed(50)
+@fuzzed(25)
 def test_any_event_has_an_outcome(fuzz):
     @fuzz(st.booleans(), st.lists(events, max_size=6))
     def check(started, received):
@@ -205,7 +205,7 @@ member_names = st.sampled_from(
 bodies = st.dictionaries(member_names, json_values(member_names), max_size=12)
 
 
-@fuzzed(80)
+@fuzzed(40)
 def test_any_body_is_read_or_refused(fuzz):
     @fuzz(
         st.sampled_from(MODELS),
@@ -218,7 +218,7 @@ def test_any_body_is_read_or_refused(fuzz):
             messages.read(model, body, what="body")
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_any_refusal_is_an_error_of_the_client(fuzz):
     problems = st.fixed_dictionaries(
         {"code": texts, "title": texts, "status": st.integers(0, 999)},
@@ -330,7 +330,7 @@ DISCOVERY = Discovery.model_validate(
 )
 
 
-@fuzzed(20)
+@fuzzed(15)
 def test_a_module_for_any_schema_runs_no_code_of_the_server(fuzz):
     pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
@@ -357,7 +357,7 @@ def test_a_module_for_any_schema_runs_no_code_of_the_server(fuzz):
         assert not builtins.__dict__.pop("tidewire_was_hacked", False), made
 
 
-@fuzzed(40)
+@fuzzed(20)
 def test_any_description_is_shown(fuzz):
     console = Console(file=None, width=200, quiet=True)
 
@@ -371,7 +371,7 @@ def test_any_description_is_shown(fuzz):
             console.print(part)
 
 
-@fuzzed(80)
+@fuzzed(40)
 def test_no_control_character_stays(fuzz):
     @fuzz(st.text() | hostile_texts, json_values())
     def check(text, value):

@@ -134,7 +134,7 @@ def client():
         yield client
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_every_request_gets_a_response_of_the_protocol(client, fuzz):
     response = client.post("/v1/endpoints/double/jobs", json={"input": {}})
     job = response.json()["id"]
@@ -156,7 +156,7 @@ def test_every_request_gets_a_response_of_the_protocol(client, fuzz):
     fuzz(st.tuples(METHOD, PATH, QUERY, HEADERS, BODY))(check)
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_every_submit_body_is_accepted_or_refused(client, fuzz):
     def check(body: bytes) -> None:
         response = client.post(
@@ -171,7 +171,7 @@ def test_every_submit_body_is_accepted_or_refused(client, fuzz):
 # ---- single parsers ------------------------------------------------------------------------------------------------
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_no_forged_stream_token_is_accepted(fuzz):
     tokens = StreamTokens(b"k" * 32, 300)
     genuine, _ = tokens.make("job")
@@ -191,7 +191,7 @@ def test_no_forged_stream_token_is_accepted(fuzz):
     fuzz(st.tuples(TOKEN, st.sampled_from(["job", "job2", ""]), st.integers(0, 42), st.characters()))(check)
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_host_check_accepts_or_refuses_every_header(fuzz):
     check_headers = HostCheck(None, Settings(allowed_hosts=("gpu.example",)))._check
     piece = st.sampled_from(
@@ -242,7 +242,7 @@ LINE = st.one_of(
 )
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_every_configuration_file_is_accepted_or_refused(fuzz):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "some.toml")
@@ -256,7 +256,7 @@ def test_every_configuration_file_is_accepted_or_refused(fuzz):
         fuzz(st.one_of(lines, st.binary(max_size=100)))(check)
 
 
-@fuzzed(60)
+@fuzzed(30)
 def test_every_token_file_is_accepted_or_refused(fuzz):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "tokens.txt")

@@ -80,12 +80,19 @@ async def test_streams_arrive_on_their_first_connection(
 
 
 @pytest.mark.parametrize(
-    ("loop", "http"), [("asyncio", "h11"), pytest.param("uvloop", "httptools", marks=pytest.mark.slow)]
+    ("loop", "http", "only"),
+    [
+        ("asyncio", "h11", ("--only", "resume", "--only", "state")),
+        pytest.param("asyncio", "h11", (), marks=pytest.mark.slow),
+        pytest.param("uvloop", "httptools", (), marks=pytest.mark.slow),
+    ],
 )
-def test_the_suite_passes(authority: trustme.CA, tmp_path: Path, loop: str, http: str) -> None:
+def test_the_suite_passes(
+    authority: trustme.CA, tmp_path: Path, loop: str, http: str, only: tuple[str, ...]
+) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     with served(authority, tmp_path, loop=loop, http=http) as url:
-        command = [sys.executable, "-m", "tidewire_conformance", url, "--endpoint", "talk"]
+        command = [sys.executable, "-m", "tidewire_conformance", url, "--endpoint", "talk", *only]
         environment = os.environ | {"SSL_CERT_FILE": str(tmp_path / "authority.pem")}
         run = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=100

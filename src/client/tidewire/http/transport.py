@@ -167,10 +167,11 @@ class Transport:
         """
         await self._ready(url)
         timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
+        limit = max(connect_timeout, answer_timeout)
         with self._errors("GET", url, connect_timeout):
             async with contextlib.AsyncExitStack() as stack:
                 client = self._pool_for_stream(stack)
-                with anyio.move_on_after(max(connect_timeout, answer_timeout)):
+                with anyio.move_on_after(limit):
                     opening = httpx_sse.aconnect_sse(
                         client,
                         "GET",
@@ -180,7 +181,7 @@ class Transport:
                     )
                     source = await stack.enter_async_context(opening)
                     return self._connection("GET", source.response, stack.pop_all())
-        raise SilenceTimeoutError(f"no response within {answer_timeout:g} s", where=Where("GET", url))
+        raise SilenceTimeoutError(f"no response within {limit:g} s", where=Where("GET", url))
 
     async def submit(
         self,
