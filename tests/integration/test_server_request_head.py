@@ -180,12 +180,49 @@ def test_pipelined_requests_are_parsed_in_small_numbers_and_all_answered(address
                 answers += answer.count(b"HTTP/1.1 405") - answer[:20].count(b"HTTP/1.1 405")
 
 
-def test_garbage_after_a_stream_request_does_not_enter_the_stream(address):
+def test_garbage_after_a_stream_request_does_not_end_or_enter_the_stream(address):
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
-    with socket.create_connection(address, timeout=10) as connection:
-        answer = open_stream(connection, job)
-        connection.sendall(b"\x00\xff\r\n\r\n")
-        while chunk := connection.recv(65536):
-            answer += chunk
-        assert answer.count(b"HTTP/1.1") == 1
+        with socket.create_connection(address, timeout=10) as connection:
+            answer = open_stream(connection, job)
+            connection.sendall(b"\x00\xff\r\n\r\n")
+            client.post(f"/v1/jobs/{job}/cancel")
+            while chunk := connection.recv(65536):
+                answer += chunk
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"event:done" in answer
+
+
+SUBMIT = (
+    b"POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 19\r\n\r\n{"input": {"n": 1}}'
+)
+BAD_CHUNK = (
+    b"POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\nno length\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [b"}}", b"\x00\xff\r\n\r\n", b"GET /v1 HTTP/1.1\r\nHost: lo"],
+    ids=["a longer body", "not HTTP", "half a head"],
+)
+def test_requests_before_invalid_bytes_are_answered(address, after):
+    answer = exchange(address, SUBMIT + SUBMIT + after)
+    assert answer.count(b"HTTP/1.1 201") == 2
+
+
+def test_a_pipelined_request_with_an_invalid_body_is_refused_in_its_turn(address):
+    answer = exchange(address, SUBMIT + BAD_CHUNK)
+    assert answer.startswith(b"HTTP/1.1 201")
+    assert (
+        problem(answer[answer.index(b"HTTP/1.1 400") :])["detail"]
+        == "the data is not a valid HTTP/1.1 request"
+    )
+
+
+def test_a_connection_is_closed_after_invalid_bytes(address):
+    """The requests behind the invalid bytes are not served: where they begin is not known."""
+    answer = exchange(address, SUBMIT + b"}}" + SUBMIT, SUBMIT)
+    assert answer.count(b"HTTP/1.1 201") == 1

@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
 
 from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
 from tidewire_server.errors import request_timeout
+from tidewire_server.http.requests_and_responses import problem_response
 from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_bytes
 from tidewire_server.principals import client_address
 from tidewire_server.settings import Settings
@@ -93,6 +94,8 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         _stall_timer: asyncio.TimerHandle | None = None
         _unacknowledged = 0
         _rejected = False
+        _is_last = False
+        """Whether the connection ends after the response to the newest request. What the client still sends is discarded."""
         _address = ""
         """Client address by which this connection is counted."""
         _unparsed = b""
@@ -147,7 +150,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self._rejected:
+            if self._rejected or self._is_last:
                 return
             data, self._unparsed = self._unparsed + data, b""
             for start in range(0, len(data), _SLICE):
@@ -156,7 +159,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
                     self.flow.pause_reading()
                     return
                 self._parse(data[start : start + _SLICE])
-                if self.transport.is_closing():
+                if self._is_last or self.transport.is_closing():
                     return
 
         def _resume_parsing(self) -> None:
@@ -221,12 +224,15 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
 
         def on_response_complete(self) -> None:
             unfinished = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
+            ends = self._is_last and not self.pipeline
             super().on_response_complete()
             if self._unparsed:
                 self.flow.pause_reading()
                 if len(self.pipeline) < MAX_PIPELINED:
                     self.loop.call_soon(self._resume_parsing)
-            if unfinished and not self.transport.is_closing():
+            if ends and self.transport.can_write_eof() and not self.transport.is_closing():
+                self.transport.write_eof()
+            if (unfinished or ends) and not self.transport.is_closing():
                 self._cancel_deadline()
                 self._deadline = self.loop.call_later(_LINGER, self.transport.close)
 
@@ -269,20 +275,27 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             )
 
         def _refuse(self, found: Problem) -> None:
-            """Send a problem response and close the connection.
+            """Stop reading requests, respond with a problem and close the connection.
 
-            If a response to this request or to an earlier request has been started, only close the connection.
+            Complete requests that arrived before are still answered, and the connection is closed after the last of
+            these responses, without the problem response. If the response to the refused request has been started, the
+            connection is closed at once.
             """
-            if self._in_body:
-                may_respond = not (self.cycle.response_started or self.pipeline)
-            else:
-                may_respond = self.cycle is None or self.cycle.response_complete
-            self._in_head = self._in_body = False
+            in_body, self._in_head, self._in_body = self._in_body, False, False
             if self.transport.is_closing():
                 return
-            if may_respond:
-                self.transport.write(_encode_response(found))
-            self.transport.close()
+            if in_body and self.pipeline:
+                # The newest request is the refused one. It waits for the response to an earlier request, and its
+                # function would wait for the rest of the body.
+                refusal: Any = problem_response(found)
+                self.pipeline[0] = (self.cycle, refusal)
+                self._is_last = True
+            elif not in_body and self.cycle is not None and not self.cycle.response_complete:
+                self._is_last = True
+            else:
+                if not (in_body and self.cycle.response_started):
+                    self.transport.write(_encode_response(found))
+                self.transport.close()
 
     return BoundedHttp
 
