@@ -1,11 +1,15 @@
 """Runs every code block of the README and of `docs/`, page by page, against a real server.
 
-```python            is executed; the blocks of a page share a namespace and a working folder
+```python            is executed; the blocks of a page share a namespace and a working folder, and a block may use `await`,
+                     as a notebook cell may
 ```python file=NAME  is also written to that folder, so that later blocks can import it; its tests are executed
 ```console           its `tidewire` commands are executed; `tidewire serve` is started, called and stopped
 """
 
+import ast
+import asyncio
 import gc
+import inspect
 import os
 import re
 import runpy
@@ -106,7 +110,11 @@ def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
                     if name.startswith("test_"):
                         test()
             # Leading newlines align the line numbers of a traceback with the page.
-            exec(compile("\n" * block.line + text, str(page), "exec"), names)
+            code = compile("\n" * block.line + text, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, names))
+            else:
+                exec(code, names)
     finally:
         names.clear()
         gc.collect()
