@@ -362,7 +362,8 @@ class _LongDiffApplier(DiffApplier):
     __slots__ = ()
 
     def _result(self) -> JsonValue:
-        return self._converted(super()._result())
+        root: JsonValue = self._converted(super()._result())
+        return root
 
     def _converted(self, node: Any) -> Any:
         if type(node) is Rope:
