@@ -180,6 +180,14 @@ def main() -> None:
             "script is `python bench/decoder.py`.",
             tables.decoder,
         ),
+        section(
+            "Growth with the size of the input",
+            "Each case runs at four sizes, from n to 8 n, with hostile shapes included: floods of line ends, 1-byte reads, open\n"
+            "brackets, shuffled arrays, and diffs with an op for each element. The exponent is the slope of the logarithm of the\n"
+            "CPU time over the logarithm of the size. Linear time has the exponent 1. The target is 1.3, which is n log n with room\n"
+            "for noise. `tests/unit/test_growth.py` counts steps in place of seconds. The script is `python bench/growth.py`.",
+            tables.growth,
+        ),
     ]
     PAGE.write_text(
         "# Measurements\n\n"

@@ -462,3 +462,31 @@ def short_runs() -> str:
         f"{table(head, lines)}\n\nThe numbers are medians of {result['repetitions']} runs, measured with Python {result['python']}, using "
         f"{versions(result['versions'])}.\n"
     )
+
+
+def growth() -> str:
+    result = json.loads((HERE / "results/growth.json").read_text())
+    groups: dict[str, list[dict]] = {}
+    for case in result["cases"]:
+        groups.setdefault(case["group"], []).append(case)
+    rows = []
+    for group, cases in groups.items():
+        worst = max(cases, key=lambda case: case["exponent"])
+        above = sum(case["exponent"] > result["target"] for case in cases)
+        largest = max(map(int, worst["seconds"]))
+        rows.append(
+            [
+                group,
+                f"{len(cases)}",
+                f"{above}",
+                f"{worst['case']}, n = {largest:,}",
+                f"{worst['exponent']:.2f}",
+            ]
+        )
+    above = [case for case in result["cases"] if case["exponent"] > result["target"]]
+    named = "; ".join(f"{case['group']}: {case['case']} ({case['exponent']:.2f})" for case in above)
+    return (
+        f"{table(['operations', 'cases', 'above the target', 'case with the highest exponent', 'its exponent'], rows)}\n\n"
+        f"Of {len(result['cases'])} cases, {len(above)} are above the target{': ' + named if named else ''}.\n\n"
+        f"The numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
+    )

@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.fork_server import Forked
+from support.killed_reader import store
 from support.sample_server import sentence, served
 from tidewire import Checkpoint, Client
 from tidewire.protocol.sse import Decoder
@@ -19,6 +21,9 @@ from tidewire.protocol.sse import Decoder
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 JOBS = {"talk": {"words": 12}, "hesitate": {"words": 6}}
+TESTS = Path(__file__).parent.parent
+IMPORTS = ("anyio._backends._asyncio", "httpcore", "tidewire.blocking.blocking_jobs", "tidewire.http.fast_body_reader", "tidewire.sync")  # fmt: skip
+CHILD_LIMIT = 60.0
 FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in sentence(6).split())}
 
 
@@ -26,6 +31,9 @@ FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in senten
 def url():
     # No merging: each append is a separate event.
     with served(retry=0.002, merge_window=0) as url:
+        # Start the fork server outside of the tests, because it keeps a socket.
+        with Forked("json.tool", "--help", imports=IMPORTS) as first:
+            first.communicate()
         yield url
 
 
@@ -43,44 +51,17 @@ def checkpoint_at_start(client: Client, job_id: str) -> Checkpoint:
     )
 
 
-def store(path: Path, text: str, checkpoint: Checkpoint) -> None:
-    """Store text and checkpoint atomically."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps({"text": text, "checkpoint": checkpoint.to_json()}), encoding="utf-8")
-    temporary.replace(path)
-
-
-def continue_reading(url: str, path: Path, updates: int, *, stored: bool) -> None:
-    """Continue from the stored checkpoint, and kill this process before or after storing the given update."""
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    text = saved["text"]
-    with Client(url) as client:
-        job = client.job(checkpoint=Checkpoint.from_json(saved["checkpoint"]))
-        for at, update in enumerate(job, 1):
-            text = text[: len(text) - update.deleted] + update.text
-            if at == updates and not stored:
-                os.kill(os.getpid(), signal.SIGKILL)
-            store(path, text, job.checkpoint())
-            if at == updates:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
 def killed(url: str, path: Path, updates: int, *, stored: bool) -> bool:
-    """Run `continue_reading` in a child process; return True if the child was killed, False if the job ended."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            continue_reading(url, path, updates, stored=stored)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0
-    return False
+    """Run the reader in a child process; return True if the child was killed, False if the job ended.
+
+    The child is forked from a process that has a single thread. A child of this process could wait forever for a lock that
+    another thread of the test runner held at the time of the fork.
+    """
+    arguments = (url, str(path), str(updates), "after" if stored else "before")
+    with Forked("support.killed_reader", *arguments, cwd=TESTS, imports=IMPORTS) as child:
+        _, errors = child.communicate(timeout=CHILD_LIMIT)
+    assert child.returncode in {0, -signal.SIGKILL}, errors
+    return child.returncode != 0
 
 
 @pytest.mark.parametrize("endpoint", JOBS)

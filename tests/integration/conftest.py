@@ -18,8 +18,17 @@ def pytest_collectstart(collector):
         collector.config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
 
 
-@pytest.fixture(params=fake_and_real.SERVERS)
-def either_server(request):
-    """URL of a fake server, and of the reference server with the same endpoints."""
-    with fake_and_real.served(request.param) as url:
+@pytest.fixture(scope="session")
+def shared_reference_server():
+    with fake_and_real.served("reference") as url:
         yield url
+
+
+@pytest.fixture(params=fake_and_real.SERVERS)
+def either_server(request, shared_reference_server):
+    """URL of a new fake server, and of the shared reference server with the same endpoints."""
+    if request.param == "reference":
+        yield shared_reference_server
+    else:
+        with fake_and_real.served(request.param) as url:
+            yield url

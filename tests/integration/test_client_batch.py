@@ -1,7 +1,5 @@
 """Batch jobs in the client: ordered results, items as they complete, and one update per changed item."""
 
-import itertools
-
 import pytest
 from pydantic import BaseModel
 
@@ -239,56 +237,3 @@ def test_the_blocking_client_reads_batches(server):
             batch.results()
         assert batch.cancel([1]) == "running"
         assert {update.index for update in client.batch_job("j1")} == {0, 1}
-
-
-# ---- on the fake server and on the reference server ---------------------------------------------------------------
-
-
-def replayed(updates, texts=()):
-    """Apply the changes of the items' texts, and check each text against the value of the same update."""
-    texts = {**dict(texts)}
-    for update in updates:
-        old = texts.get(update.index, "")
-        texts[update.index] = old[: len(old) - update.deleted] + update.text
-        assert text_of(update.value) == texts[update.index]
-    return texts
-
-
-def text_of(value):
-    return (value["t"] if isinstance(value, dict) else value) or ""
-
-
-@pytest.mark.parametrize("inputs", [1, 2, 5])
-@pytest.mark.parametrize(("endpoint", "text"), [("talk", "Hello"), ("grow", "c")])
-def test_the_text_of_each_item_follows_its_value(either_server, endpoint, text, inputs):
-    with Client(either_server) as client:
-        batch = client.submit_batch(endpoint, [{}] * inputs)
-        first = replayed(itertools.islice(batch, 1))
-        saved = Checkpoint.from_json(batch.checkpoint().to_json())
-        held = saved.state["items"] if saved.state else []
-        texts = {at: text_of(item.get("value")) for at, item in enumerate(held)}
-        assert replayed(batch, first) == dict.fromkeys(range(inputs), text)
-        assert replayed(client.batch_job(checkpoint=saved), texts) == dict.fromkeys(range(inputs), text)
-        assert replayed(client.batch_job(batch.id)) == dict.fromkeys(range(inputs), text)
-
-
-def test_text_received_while_waiting_for_results_follows_the_value(either_server):
-    with Client(either_server) as client:
-        batch = client.submit_batch("grow", [{}, {}])
-        assert batch.results() == [{"t": "c"}, {"t": "c"}]
-        assert replayed(batch) == {0: "c", 1: "c"}
-
-
-def test_items_of_both_servers_end_in_the_same_way(either_server):
-    with Client(either_server) as client:
-        batch = client.submit_batch("odd", [{}, {"n": 1}])
-        completed = dict(batch.as_completed())
-        assert completed[0] == 1
-        assert (completed[1].status, completed[1].code, completed[1].problem.detail) == (
-            "failed",
-            "item_refused",
-            "too odd",
-        )
-        assert [*client.submit_batch("upper", [{"text": "a"}, {}], text="b").results()] == ["A", "B"]
-        failed = client.submit_batch("breaks", [{}, {}]).results(return_exceptions=True)
-        assert [(each.code, each.value) for each in failed] == [("deadline_exceeded", "Hel")] * 2

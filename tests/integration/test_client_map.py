@@ -1,16 +1,15 @@
 """`client.map`: ordered values for any number of inputs, with bounded jobs and look-ahead."""
 
 import itertools
-import math
 
 import anyio
 import pytest
 
 from support.client_timing import with_timing
 from tidewire import AsyncClient, Client
-from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, RequestError
+from tidewire.errors import ConcurrentReadError, InvalidInputError, RequestError
 from tidewire.http.api_session import Timing
-from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress
+from tidewire.jobs.map_work import CONCURRENCY
 from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
 
@@ -33,67 +32,14 @@ def client(server):
         yield client
 
 
-def validating(value):
-    """Endpoint function that accepts only inputs with the member `x`."""
-    return value["x"]
-
-
 def test_values_keep_the_input_order_across_batch_jobs(server, client):
     assert list(client.map("double", range(10), batch_size=4)) == [2 * x for x in range(10)]
     assert [[*submit.inputs] for submit in server.submits] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("lazy", [False, True])
-async def test_async_map_accepts_sync_and_async_iterables(server, lazy):
-    async def numbers():
-        for x in range(5):
-            await anyio.sleep(0)
-            yield x
-
-    async with AsyncClient(server.url) as client:
-        inputs = numbers() if lazy else range(5)
-        assert [value async for value in client.map("double", inputs, batch_size=2)] == [0, 2, 4, 6, 8]
-
-
-class DataSet:
-    """A sequence with `__getitem__` but without `__iter__`."""
-
-    def __getitem__(self, index):
-        return [1, 2, 3][index]
-
-
-def test_map_and_submit_batch_accept_objects_with_getitem_only(client):
-    assert list(client.map("double", DataSet())) == [2, 4, 6]
-    assert client.submit_batch("double", DataSet()).results() == [2, 4, 6]
-
-
 def test_map_without_inputs_starts_no_jobs(server, client):
     assert list(client.map("double", [])) == []
     assert server.submits == []
-
-
-def test_map_consumes_an_infinite_iterable_only_up_to_its_look_ahead(client):
-    taken = itertools.count()
-    values = client.map("double", taken, concurrency=3, batch_size=5)
-    assert next(taken) == 0, "nothing is taken before the first value is asked for"
-    assert list(itertools.islice(values, 7)) == [2 * x for x in range(1, 8)]
-    # Five of the seven values came from the first job, so the client has started a fourth job.
-    assert next(taken) == 1 + 4 * 5
-
-
-def test_map_runs_at_most_concurrency_jobs_at_once(server, client):
-    seen = []
-    assert len(list(client.map("double", range(20), concurrency=2, batch_size=3, progress=seen.append))) == 20
-    assert max(snapshot.jobs for snapshot in seen) == 2
-    assert seen[-1] == MapProgress(taken=20, ended=20, failed=0, jobs=0, total=20)
-    assert [snapshot.ended for snapshot in seen] == sorted(snapshot.ended for snapshot in seen)
-
-
-def test_map_uses_the_documented_default_bounds(client):
-    taken = itertools.count()
-    next(client.map("double", taken))
-    assert next(taken) == CONCURRENCY * BATCH_SIZE
 
 
 def test_max_inputs_of_the_server_bounds_each_job():
@@ -132,36 +78,7 @@ def test_shared_members_are_merged_into_inputs_of_endpoints_without_batches(serv
     ]
 
 
-def test_map_validates_values_against_returns(client):
-    assert list(client.map("double", [1.5], returns=float)) == [3.0]
-
-
 # ---- failures ----------------------------------------------------------------------------------------------------
-
-
-def test_a_failed_item_raises_in_order_and_ends_the_map(server, client):
-    flaky_endpoint = server.endpoint("flaky_endpoint")
-    flaky_endpoint.returns("a")
-    flaky_endpoint.fails("internal", "out of luck")
-    flaky_endpoint.returns("c")
-    values = client.map("flaky_endpoint", range(6), batch_size=3)
-    assert next(values) == "a"
-    with pytest.raises(ItemFailedError, match="out of luck") as caught:
-        next(values)
-    assert caught.value.index == 1
-    assert list(values) == []
-
-
-def test_return_exceptions_yields_errors_in_place_of_values(server, client):
-    flaky_endpoint = server.endpoint("flaky_endpoint")
-    for _ in range(4):
-        flaky_endpoint.returns("a")
-    flaky_endpoint.fails("internal", "out of luck")
-    flaky_endpoint.returns("c")
-    *before, failed, after = client.map("flaky_endpoint", range(6), batch_size=3, return_exceptions=True)
-    assert (before, after) == (["a"] * 4, "c")
-    assert isinstance(failed, ItemFailedError)
-    assert (failed.index, failed.code) == (4, "internal")
 
 
 def refusing(server, *numbers):
@@ -193,12 +110,6 @@ def test_a_rejected_input_raises_in_order_and_later_inputs_do_not_run(server, cl
     assert [*server.submits[-1].inputs] == [0, 1]
 
 
-def test_an_input_that_is_not_json_fails_alone(client):
-    values = list(client.map("double", [1, math.nan, object(), 4], return_exceptions=True))
-    assert (values[0], values[3]) == (2, 8)
-    assert [value.index for value in values[1:3]] == [1, 2]
-
-
 def test_a_rejection_without_an_input_pointer_ends_the_map(server, client):
     server.endpoint("validating").calls(lambda x: x)
     server.endpoint("validating").refuses("invalid_input", "shared is wrong", pointer="/shared/tone")
@@ -207,36 +118,6 @@ def test_a_rejection_without_an_input_pointer_ends_the_map(server, client):
     server.endpoint("validating").refuses("forbidden")
     with pytest.raises(RequestError):
         list(client.map("validating", [1, 2], return_exceptions=True))
-
-
-def test_an_exception_of_the_input_iterable_ends_the_map(client):
-    def numbers():
-        yield 1
-        raise KeyError("the file ended")
-
-    values = client.map("double", numbers(), batch_size=1)
-    with pytest.raises(KeyError):
-        list(values)
-
-
-@pytest.mark.anyio
-async def test_a_cancelled_async_iterable_is_not_treated_as_exhausted(server):
-    entered = anyio.Event()
-
-    async def numbers():
-        yield 1
-        entered.set()
-        await anyio.sleep_forever()
-
-    async with AsyncClient(server.url) as client:
-        values = client.map("double", numbers())
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anext, values)
-            await entered.wait()
-            tasks.cancel_scope.cancel()
-        with pytest.raises(ConcurrentReadError, match="no more inputs"):
-            await anext(values)
-        assert server.submits == []
 
 
 @pytest.mark.parametrize("arguments", [{"concurrency": 0}, {"batch_size": 0}, {"concurrency": 1.5}])

@@ -1,9 +1,12 @@
 """Waits that a server requests by `Retry-After` and `goaway`, within the limits of the retry policy."""
 
+import asyncio
+
 import anyio
 import pytest
 
 from support.client_timing import with_timing
+from support.reference_server import QUICK
 from support.scripted_server import (
     CLOSE,
     STREAM,
@@ -21,6 +24,8 @@ from support.scripted_server import (
 )
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import QueueFullError, RateLimitError, RequestError, TidewireError, TransportError
+from tidewire.http.api_session import Timing
+from tidewire_server import Server, Stream
 
 TEXT = "/items/0/value"
 STREAM_START = STREAM + hello(retry=1000) + snapshot("1-1", state("a"), columns=[TEXT])
@@ -112,6 +117,66 @@ def test_a_stream_with_a_retry_after_beyond_the_policy_raises(value):
     assert (caught.value.job_id, caught.value.retryable) == ("j1", True)
     assert isinstance(caught.value.__cause__, RequestError)
     assert caught.value.__cause__.status_code == 503
+
+
+def test_a_stream_that_is_refused_for_longer_than_the_policy_raises_with_both_numbers():
+    def script(request):
+        refusal = problem(429, "too_many_streams", retry_after="7", retryable=True)
+        return [refusal] if request.path.endswith("/events") else [answer(200, discovery("count"))]
+
+    with ScriptedServer(script) as server:
+        with pytest.raises(
+            TransportError, match=r"asked to wait 7 s, but [\d.]+ s are left of patience=300 s"
+        ):
+            waits_of(read_result, server)
+        # The waits are honored, so they are not failures: only the patience ends them.
+        streams = [request for request in server.requests if request.path.endswith("/events")]
+        assert 300 / 10.5 <= len(streams) <= 300 / 7 + 2
+
+
+async def one_job_at_a_time(url):
+    """Read two jobs of a server that allows one stream per caller. The first reader leaves after the second was refused 20
+    times.
+    """
+    refused = anyio.Event()
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) >= 20:
+            refused.set()
+        await anyio.sleep(0.001)
+
+    async with AsyncClient(url) as first, with_timing(AsyncClient(url), Timing(sleep=sleep)) as second:
+        updates = (await first.submit("hold")).updates()
+        await anext(updates)
+        async with anyio.create_task_group() as tasks:
+
+            @tasks.start_soon
+            async def leave():
+                await refused.wait()
+                await updates.aclose()
+
+            assert await (await second.submit("double", x=21)).result() == 42
+    return waits
+
+
+def test_a_reader_beyond_the_limit_of_streams_waits_until_another_one_leaves():
+    server = Server(**QUICK, default_concurrency_limit=None, max_streams_per_principal=1)
+
+    @server.endpoint
+    async def hold(stream: Stream[str]) -> None:
+        stream.append("x")
+        await asyncio.sleep(600)
+
+    @server.endpoint
+    async def double(x: int) -> int:
+        return 2 * x
+
+    with server.running() as url:
+        waits = anyio.run(one_job_at_a_time, url)
+    assert len(waits) >= 20
+    assert min(waits) >= 0.5, "each refusal names a time to wait"
 
 
 @pytest.mark.parametrize(("retry_ms", "least", "most"), [(0, 0.1, 1.5), (50, 0.1, 1.5), (7000, 7, 10.5)])

@@ -26,7 +26,6 @@ from tidewire.http.api_session import Timing
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
-from tidewire.protocol.messages import Progress
 from tidewire.protocol.sse import Decoder
 from tidewire.protocol.strict_json import loads
 from tidewire.testing import FakeServer, FakeToken
@@ -332,49 +331,3 @@ def test_the_log_of_a_fake_server_conforms_to_the_protocol(server):
             assert data["digest"] == digest(document.value("/items"))
     assert ids == [Cursor(1, seq) for seq in range(1, len(ids) + 1)]
     assert document.value("/items/0/value/text") == "abé😀"
-
-
-# ---- like the reference server -----------------------------------------------------------------------------------
-
-
-def test_a_single_job_behaves_the_same_on_both_servers(either_server):
-    with Client(either_server) as client:
-        assert "".join(client.submit("talk").iter_text()) == client.run("talk") == "Hello"
-        text = ""
-        for update in client.submit("grow"):
-            text = text[: len(text) - update.deleted] + update.text
-            assert text == ("" if update.value is None else update.value["t"])
-        assert client.run("upper", text="a") == "A"
-        with pytest.raises(JobFailedError, match="too slow") as caught:
-            client.run("breaks")
-        assert (caught.value.code, caught.value.value) == ("deadline_exceeded", "Hel")
-        job = client.submit("works")
-        messages = []
-        job.listener = messages.append
-        assert job.result() == 1
-        assert [(one.current, one.total, one.unit) for one in messages if isinstance(one, Progress)] == [
-            (5, 10, "step")
-        ]
-
-
-def test_both_servers_refuse_in_the_same_way(either_server):
-    with Client(either_server) as client:
-        with pytest.raises(EndpointNotFoundError, match="tell"):
-            client.run("tell")
-        with pytest.raises(JobNotFoundError):
-            client.job("job-9").status()
-        first, second = (client.submit("upper", text="a", idempotency_key="k") for _ in range(2))
-        assert first.id == second.id
-        with pytest.raises(RequestError, match="body"):
-            client.submit("upper", text="b", idempotency_key="k")
-
-
-def test_both_servers_keep_what_a_cancelled_job_had_ended(either_server):
-    with Client(either_server) as client:
-        job = client.submit("talk")
-        assert job.result() == "Hello"
-        assert job.cancel() == "succeeded"
-        batch = client.submit_batch("works", [{}, {}, {}])
-        batch.cancel([1])
-        results = batch.results(return_exceptions=True)
-        assert [getattr(result, "status", result) for result in results] == [1, "cancelled", 1]

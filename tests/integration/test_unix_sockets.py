@@ -1,5 +1,7 @@
 """Client and server on a Unix domain socket."""
 
+import asyncio
+import json
 import signal
 import socket
 import stat
@@ -10,11 +12,15 @@ from contextlib import contextmanager
 
 import anyio
 import pytest
+from typer.testing import CliRunner
 
 from support.fork_server import Forked
 from tidewire import AsyncClient, Client
+from tidewire.commands.cli import app
 from tidewire.errors import NotATidewireServerError, TransportError
+from tidewire_server import Server
 from tidewire_server.serving.serve import bind
+from tidewire_server.store.interfaces import StoreError
 
 URL = "http://localhost"
 ENDPOINTS = """
@@ -130,6 +136,46 @@ def test_server_run_accepts_a_unix_socket(folder):
                 assert client.run("words", n=1) == "0 "
         finally:
             process.terminate()
+
+
+def test_the_commands_of_the_client_use_the_socket_of_a_server_in_this_process(tmp_path):
+    path = tmp_path / "s.sock"
+    server = Server(retry=0.01)
+
+    @server.endpoint
+    async def double(x: int) -> int:
+        return 2 * x
+
+    @server.endpoint
+    async def wait() -> None:
+        await asyncio.sleep(600)
+
+    def command(name, *arguments):
+        return CliRunner().invoke(app, [name, URL, *arguments, "--uds", str(path)])
+
+    lines = tmp_path / "inputs.jsonl"
+    lines.write_text('{"x": 1}\n{"x": 2}\n')
+    with server.running(uds=path) as url:
+        assert url == URL
+        assert command("call", "double", "x=21", "--json").output.splitlines()[-1].endswith("42}")
+        assert [
+            json.loads(line)["value"] for line in command("map", "double", str(lines)).stdout.splitlines()
+        ] == [2, 4]
+        job = command("call", "wait", "--detach").stdout.strip()
+        late = command("attach", job, "--timeout", "0.2")
+        assert f"run: tidewire attach {URL} {job} --uds {path}" in " ".join(late.output.split())
+        assert command("cancel", job).stdout.strip() in {"cancelled", "running"}
+        assert job in command("jobs", "--json").stdout
+        assert "double" in command("describe").stdout
+    assert not path.exists()
+
+
+def test_a_server_that_cannot_start_removes_its_socket(tmp_path):
+    server = Server(log=f"sqlite:///{tmp_path}/log.db")
+    (tmp_path / "log.db").write_text("not a database " * 100)
+    with pytest.raises(StoreError), server.running(uds=tmp_path / "s.sock"):
+        pass
+    assert not (tmp_path / "s.sock").exists()
 
 
 def test_a_file_that_is_no_socket_stays(tmp_path):

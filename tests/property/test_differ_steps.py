@@ -160,6 +160,19 @@ def test_change_in_the_middle_of_a_long_list_is_found_within_a_bounded_number_of
     assert ops == [["s", f"/{LONG}/content", "changed"]]
 
 
+@pytest.mark.parametrize(
+    "value", [[0] * 3 * LONG, {f"m{at}": 0 for at in range(3 * LONG)}], ids=["list", "dict"]
+)
+def test_type_of_the_last_element_is_found_at_once_even_by_a_full_comparison_without_types(value):
+    # The exact comparison takes so long that only the comparison without types is due.
+    clock = map(float, itertools.chain((0, 1000), itertools.count(1001))).__next__
+    shadow = ShadowCopy(value, clock=clock)
+    shadow.step(value)
+    last = len(value) - 1 if type(value) is list else f"m{len(value) - 1}"
+    value[last] = False
+    assert shadow.step(value) == [["s", f"/{last}", False]]
+
+
 def test_list_that_changes_at_each_step_does_not_block_the_comparison_of_another():
     rows = [{"content": f"{number}"} for number in range(10 * LONG)]
     value = {"moves": list(range(2 * LONG)), "rows": rows}

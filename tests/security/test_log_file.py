@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -290,13 +291,17 @@ def test_a_read_succeeds_in_a_transaction_that_a_full_disk_fails(tmp_path):
         writer = await Writer().add(store)
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
 
+        arrived = threading.Event()
+
         def hold(_: Any) -> None:
-            time.sleep(0.05)  # The next three tasks arrive meanwhile, so they share a transaction.
+            arrived.wait(30)  # The next three tasks arrive meanwhile, so they share a transaction.
 
         first = asyncio.ensure_future(store._file.do(hold))
         read = asyncio.ensure_future(store.jobs.get("unknown"))
         write = asyncio.ensure_future(writer.write("x" * 500_000))
         again = asyncio.ensure_future(store.jobs.log("unknown"))
+        # Each of the four tasks enters the queue in its first step, and these steps run before this callback.
+        asyncio.get_running_loop().call_soon(arrived.set)
         await asyncio.wait([first, read, write, again])
         assert (read.result(), again.result()) == (None, None)
         with pytest.raises(StoreError, match="free some space"):

@@ -1,4 +1,7 @@
-"""The same endpoints on a `FakeServer` and on the reference server, for tests that apply to both."""
+"""The same endpoints on a `FakeServer` and on the reference server, for tests that apply to both.
+
+A new fake server is created for each test. The reference server is shared, so its tests must not depend on the number of jobs.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +14,13 @@ from tidewire.testing import FakeServer
 SERVERS = ("fake", "reference")
 GROWN = ({"t": "a"}, {"t": "ab"}, {"t": "c"})
 """Values that the endpoint `grow` yields. The member `t` is its column."""
+REPLIES = (
+    {"text": "", "tokens": []},
+    {"text": "Hel", "tokens": [1]},
+    {"text": "Hello", "tokens": [1, 2]},
+    {"text": "Hello", "tokens": [1, 2], "reason": "stop"},
+)
+"""Values that the endpoint `reply` yields. The member `text` is its only column."""
 
 
 @contextmanager
@@ -31,6 +41,16 @@ def _fake() -> Iterator[str]:
         odd.returns(1)
         odd.fails("item_refused", "too odd")
         server.endpoint("works").returns(1).progresses(5, 10, "step")
+        server.endpoint("reply").yields(REPLIES, columns=["/text"])
+        server.endpoint("nothing").yields([])
+        server.endpoint("double").calls(lambda value: 2 * value["x"])
+        server.endpoint("one", batch=None).calls(lambda value: [value["x"], value["tone"]])
+        server.endpoint("many").calls(lambda value: [value["x"], value["tone"]])
+        flaky = server.endpoint("flaky")
+        for x in range(4):
+            flaky.returns(x)
+        flaky.fails("item_refused", "out of luck")
+        flaky.returns(5)
         yield server.url
 
 
@@ -71,6 +91,33 @@ def _reference() -> Iterator[str]:
         ctx.progress(5, 10, unit="step")
         await asyncio.sleep(0.05)
         return 1
+
+    @server.endpoint(columns=["/text"], initial=None)
+    async def reply() -> AsyncIterator[dict[str, Any]]:
+        for value in REPLIES:
+            yield value
+
+    @server.endpoint
+    async def nothing() -> None:
+        pass
+
+    @server.endpoint
+    async def double(x: int | float) -> int | float:
+        return 2 * x
+
+    @server.endpoint
+    async def one(x: int, tone: str) -> list[Any]:
+        return [x, tone]
+
+    @server.endpoint
+    async def many(x: int, tone: str) -> list[Any]:
+        return [x, tone]
+
+    @server.endpoint
+    async def flaky(x: int) -> int:
+        if x == 4:
+            raise ItemError("out of luck", code="item_refused")
+        return x
 
     with server.running() as url:
         yield url

@@ -194,6 +194,13 @@ def test_only_failures_count_toward_the_attempts(interruption, counts):
     assert isinstance(one.retry(interruption, asked=1), GiveUp) is counts
 
 
+def test_a_requested_wait_after_the_end_of_the_patience_is_named_with_what_is_left():
+    one = policy(patience=14)
+    assert [one.retry(Interruption.BUSY, asked=7) for _ in range(2)] == [7, 7]
+    found = one.retry(Interruption.BUSY, asked=7)
+    assert found == GiveUp("the server asked to wait 7 s, but 0 s are left of patience=14 s")
+
+
 def test_a_busy_response_without_a_time_is_a_failure():
     one = policy(attempts=3)
     assert [one.retry(Interruption.BUSY) for _ in range(2)] == [1, 2]

@@ -131,3 +131,13 @@ def test_node_equals_its_own_json_and_no_other():
             assert holds(node, changed) == same(plain, changed)
     assert not holds(node, {**plain, "text": 1})
     assert not holds(node, {**plain, "list": {}})
+
+
+def test_repeated_truncations_copy_only_a_short_part():
+    rope, copied = Rope("x" * 60_000), 0
+    for _ in range(1000):
+        copied += len([*rope.pieces()][-1])
+        rope.cut(rope.length - 1)
+    assert rope.text_at(LATEST) == "x" * 59_000
+    assert copied <= 60_000 + 1000 * 512
+    assert rope.crc() == crc32(b"x" * 59_000)

@@ -317,13 +317,22 @@ class Server:
             sys.exit(str(error))
 
     @contextlib.contextmanager
-    def running(self, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    def running(
+        self, *, host: str = "127.0.0.1", port: int = 0, uds: str | os.PathLike[str] | None = None
+    ) -> Iterator[str]:
         """Serve from a background thread during a `with` block, for tests and notebooks.
 
         Example: `with server.running() as url: …`
 
+        Args:
+            host: Address to bind to.
+            port: Port to bind to, or 0 for any free port.
+            uds: Path of a Unix domain socket to bind to instead of `host` and `port`. Only the user who runs the server can
+                connect to it.
+
         Yields:
-            The URL of the server. By default, the server uses a free port of the loopback interface.
+            The URL of the server. By default, the server uses a free port of the loopback interface. With `uds`, a client
+            also needs the path: `Client(url, uds=path)`.
 
         Raises:
             OSError: The address cannot be bound.
@@ -334,7 +343,7 @@ class Server:
         from tidewire_server.serving.serve import in_background  # noqa: PLC0415
 
         self._serving.check_not_running()
-        with in_background(self.app, self.settings, host=host, port=port) as url:
+        with in_background(self.app, self.settings, host=host, port=port, uds=uds) as url:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:

@@ -102,9 +102,23 @@ TokenFile = Annotated[
 ]
 
 
+Uds = Annotated[
+    Path | None,
+    typer.Option(
+        "--uds",
+        metavar="PATH",
+        help="Unix domain socket to connect to. The host and port of the URL are then only sent in the header Host.",
+    ),
+]
+
+
 @contextmanager
 def _client(
-    url: str, headers: list[str] | None, token_file: Path | None, timeout: float | None = None
+    url: str,
+    headers: list[str] | None,
+    token_file: Path | None,
+    uds: Path | None,
+    timeout: float | None = None,
 ) -> Iterator[tuple[Client, display.Screen]]:
     """Open a client and a screen for a `with` block.
 
@@ -112,7 +126,7 @@ def _client(
     """
     screen = display.Screen()
     try:
-        with Client(url, headers=read_headers(headers, token_file), timeout=timeout) as client:
+        with Client(url, headers=read_headers(headers, token_file), timeout=timeout, uds=uds) as client:
             yield client, screen
             sys.stdout.flush()
     except BrokenPipeError:
@@ -190,6 +204,7 @@ def call(
     ] = None,
     header: Headers = None,
     token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """Start a job and show its result as it arrives.
 
@@ -201,7 +216,7 @@ def call(
     standard output is a terminal, a table of the tokens is printed
     after the text.
     """
-    with _client(url, header, token_file, timeout) as (client, screen):
+    with _client(url, header, token_file, uds, timeout) as (client, screen):
         endpoint, members = read_words(words or [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
@@ -212,7 +227,7 @@ def call(
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return
-        follow(client, job, screen, as_json)
+        follow(client, job, screen, as_json, uds)
 
 
 @app.command(
@@ -248,6 +263,7 @@ def map_(
     ] = None,
     header: Headers = None,
     token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """Run an endpoint on each line of a file, and print the results in order.
 
@@ -256,7 +272,7 @@ def map_(
     terminal, a progress bar is shown.
     """
     with (
-        _client(url, header, token_file) as (client, screen),
+        _client(url, header, token_file, uds) as (client, screen),
         read_lines(inputs) as (lines, total),
         screen.bar(total) as move,
     ):
@@ -314,18 +330,24 @@ def attach(
     timeout: Timeout = None,
     header: Headers = None,
     token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """Show the result of a running or finished job, from the beginning."""
-    with _client(url, header, token_file, timeout) as (client, screen):
-        follow(client, client.job(job), screen, as_json)
+    with _client(url, header, token_file, uds, timeout) as (client, screen):
+        follow(client, client.job(job), screen, as_json, uds)
 
 
 @app.command(epilog=_EPILOG, context_settings=_IDS)
 def cancel(
-    url: Url, job: JobId, as_json: AsJson = False, header: Headers = None, token_file: TokenFile = None
+    url: Url,
+    job: JobId,
+    as_json: AsJson = False,
+    header: Headers = None,
+    token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """Cancel a job, and print its status. If the job has already ended, nothing changes."""
-    with _client(url, header, token_file) as (client, screen):
+    with _client(url, header, token_file, uds) as (client, screen):
         status = client.job(job).cancel()
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
 
@@ -337,9 +359,10 @@ def jobs(
     limit: Annotated[int, typer.Option(help="Maximum number of jobs to list.", min=1)] = 50,
     header: Headers = None,
     token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """List your jobs, newest first."""
-    with _client(url, header, token_file) as (client, screen):
+    with _client(url, header, token_file, uds) as (client, screen):
         found = client.jobs(limit=limit)
         if as_json:
             for job in found:
@@ -366,9 +389,10 @@ def describe(
     as_json: AsJson = False,
     header: Headers = None,
     token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """Describe a server, or the input and the value of one endpoint."""
-    with _client(url, header, token_file) as (client, screen):
+    with _client(url, header, token_file, uds) as (client, screen):
         found = client.discover() if endpoint is None else client.describe(endpoint)
         if as_json:
             screen.json(found.model_dump(mode="json", by_alias=True))
@@ -407,6 +431,7 @@ def codegen(
     ] = None,
     header: Headers = None,
     token_file: TokenFile = None,
+    uds: Uds = None,
 ) -> None:
     """Generate a typed Python module for the endpoints of a server.
 
@@ -419,7 +444,7 @@ def codegen(
         import_module("datamodel_code_generator")
     except ImportError as error:
         raise _without_generator(error) from None
-    with _client(url, header, token_file) as (client, screen):
+    with _client(url, header, token_file, uds) as (client, screen):
         discovery = client.discover()
         offered = [each.name for each in discovery.endpoints]
         described = [_described(client, name, offered) for name in dict.fromkeys(endpoint or offered)]

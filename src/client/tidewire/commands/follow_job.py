@@ -1,6 +1,7 @@
 """Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
 import shlex
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -14,7 +15,7 @@ INTERRUPTED: Final = 130
 """Exit code of a command that was interrupted with Ctrl+C."""
 
 
-def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool) -> None:
+def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool, uds: Path | None) -> None:
     """Print the results of a job until it ends."""
     job.listener = screen.show_progress
     try:
@@ -25,19 +26,22 @@ def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool)
         elif screen.live:
             _follow_live(client, job, screen)
         else:
-            _follow_into_pipe(client, job, screen)
+            _follow_into_pipe(client, job, screen, uds)
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        screen.note(f"interrupted; the job keeps running. To attach to the job, run: {_attach(client, job)}")
+        screen.note(
+            f"interrupted; the job keeps running. To attach to the job, run: {_attach(client, job, uds)}"
+        )
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = f"The job keeps running. To attach to the job, run: {_attach(client, job)}"
+        error.advice = f"The job keeps running. To attach to the job, run: {_attach(client, job, uds)}"
         raise
 
 
-def _attach(client: Client, job: Job[Any]) -> str:
-    return shlex.join(["tidewire", "attach", client.url, job.id])
+def _attach(client: Client, job: Job[Any], uds: Path | None) -> str:
+    options = [] if uds is None else ["--uds", str(uds)]
+    return shlex.join(["tidewire", "attach", client.url, job.id, *options])
 
 
 def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
@@ -78,7 +82,7 @@ def _follow_live(client: Client, job: Job[Any], screen: display.Screen) -> None:
         screen.out.print(tables.tokens(client.job(job.id).tokens()))
 
 
-def _follow_into_pipe(client: Client, job: Job[Any], screen: display.Screen) -> None:
+def _follow_into_pipe(client: Client, job: Job[Any], screen: display.Screen, uds: Path | None) -> None:
     texts = False
     try:
         for text in job.iter_text():
@@ -89,7 +93,7 @@ def _follow_into_pipe(client: Client, job: Job[Any], screen: display.Screen) -> 
     except VoidTextError as error:
         screen.end_line()
         error.advice = (
-            f"The text above is not the result. To get the result, run: {_attach(client, job)} --json"
+            f"The text above is not the result. To get the result, run: {_attach(client, job, uds)} --json"
         )
         raise
     if not texts:

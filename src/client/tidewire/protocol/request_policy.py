@@ -268,12 +268,13 @@ class RequestPolicy:
             self.failures += 1
             if limits.attempts is not None and self.failures >= limits.attempts:
                 return GiveUp(f"{_failures(self.failures)} without progress, and attempts={limits.attempts}")
-        if left <= 0:
-            return GiveUp(f"{_failures(self.failures)} without progress, and patience={limits.patience:g} s")
         if row.is_requested and asked > left:
             return GiveUp(
-                f"the server asked to wait {asked:g} s, but {left:.4g} s are left of patience={limits.patience:g} s"
+                f"the server asked to wait {asked:g} s, but {max(left, 0):.4g} s are left of "
+                f"patience={limits.patience:g} s"
             )
+        if left <= 0:
+            return GiveUp(f"{_failures(self.failures)} without progress, and patience={limits.patience:g} s")
         wait = self._backoff() if row.is_failure else 0.0
         if row.is_requested:
             wait = max(wait, max(asked, MIN_REQUESTED_WAIT) * self._rng.uniform(1, 1 + limits.jitter))

@@ -122,7 +122,11 @@ class FakeJob:
             "done": None if latest.done is None else messages.to_json(latest.done),
             "links": {"self": root, "events": f"{root}/events", "cancel": f"{root}/cancel"},
         }
-        return body | {"state": latest.view.value()} if state else body
+        if not state:
+            return body
+        whole: Any = latest.view.value()
+        # In the log, no diff sets the status of an ended job: `done` contains it.
+        return body | {"state": whole | {"status": self.status}}
 
     def cancel(self, items: Sequence[int] | None) -> None:
         """Cancel the items with the indexes in `items`, unless they have ended.

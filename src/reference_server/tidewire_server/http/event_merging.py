@@ -37,6 +37,9 @@ They are reserved for the other members of the diff, and for numbers in them tha
 _MAX_PATHS: Final = 1024
 """Maximum number of paths for which the merger remembers an op that later ops can be combined with."""
 
+_PIECE: Final = 4096
+"""Maximum number of code points of a text that are copied when a truncation is combined with an append."""
+
 
 class EventMerger:
     """Merges the logged events that follow a reader's cursor. Call `add` for each chunk of events, and then `frames`
@@ -146,13 +149,13 @@ class _PathChange:
 
     def set(self, value: Any) -> None:
         self.is_set, self.dropped, self.kind = True, 0, type(value)
-        self.added = [value] if self.kind is str else value if self.kind is list else []
+        self.added = _pieces(value) if self.kind is str else value if self.kind is list else []
         self.value = value
 
     def append(self, x: Any) -> None:
         if type(x) is str:
             self.kind = str
-            self.added.append(x)
+            self.added += _pieces(x)
         else:
             self.kind = list
             self.added += x
@@ -204,6 +207,8 @@ class _MergedDiff:
         contains the op.
         """
         self._checks: dict[str, list[int]] = {}
+        self._above_checks: set[str] = set()
+        """All parent paths of the paths in `_checks`, and possibly others."""
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:
@@ -241,6 +246,8 @@ class _MergedDiff:
                 self._pin_all()
                 self._ops.append(op)
         for path, *proof in checks:
+            if path not in self._checks:
+                self._above_checks.update(_above(path))
             self._checks[path] = proof
 
     def encoded(self, on: int) -> bytes:
@@ -361,7 +368,7 @@ class _MergedDiff:
             # here.
             known = len(self._checks.get(path.rpartition("/")[0], ())) != 1
             known = known and (proof is None or (len(proof) > 1 and type(op[2]) is str))
-        return known and not any(each.startswith(f"{path}/") for each in self._checks)
+        return known and path not in self._above_checks
 
     def _check_truncated(self, path: str, n: int) -> None:
         proof = self._checks.get(path)
@@ -372,6 +379,10 @@ class _MergedDiff:
             del self._checks[path]
         else:
             self._checks[path] = [proof[0] - n]
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
 
 
 def _ops_and_checks(content: Any) -> tuple[list[Any], list[Any]]:

@@ -25,7 +25,8 @@ table shows when a change is found:
 Full comparisons therefore take at most 2 % of the time. If a function yields every 20 ms, every step finds all changes in
 arrays of up to about 10,000 elements. If a function yields in a tight loop, changes in the middle of a long array are
 found later. An element is always copied completely, with the content that it has at the time of the comparison. If an
-array became shorter, or if all of its last 3 elements changed, the step compares the whole array.
+array became shorter, and the first 3 and last 3 of the remaining elements are not equal to the old elements at their
+indexes, the step compares the whole array. It also does so if all of the last 3 elements of an array changed.
 """
 
 import time
@@ -170,6 +171,10 @@ class ShadowCopy:
 
     def _array(self, old: list[Any], new: list[Any], path: str, room: int) -> list[Any]:
         length = len(old)
+        if len(new) < length and not self._skims and _is_start_of(new, old):
+            self._ops.append(["t", path, length - len(new)])
+            del old[len(new) :]
+            length = len(old)
         if length <= LONG or len(new) < length or self._walks:
             self._long = self._long or length > LONG
             return self._array_exactly(old, new, path, room)
@@ -179,9 +184,10 @@ class ShadowCopy:
             if 2 * len(places) > length:
                 return self._array_exactly(old, new, path, room)
         else:
-            places = [*range(ENDS), *range(length - ENDS, length)]
+            places = []
             self._behind.append((old, new, path, room))
-        for index in places:
+        # `_differing` does not find changes of only the type, so always compare the elements at both ends exactly.
+        for index in dict.fromkeys((*range(ENDS), *places, *range(length - ENDS, length))):
             old[index] = self._walk(old[index], new[index], f"{path}/{index}", room)
         self._append(old, new[length:], path, room)
         return old
@@ -232,9 +238,9 @@ class ShadowCopy:
                 return self._object_exactly(old, new, path, room)
             places = list(map(list(old).__getitem__, _differing(old.values(), new.values())))
         else:
-            places = first + last
+            places = []
             self._behind.append((old, new, path, room))
-        for name in places:
+        for name in dict.fromkeys((*first, *places, *last)):
             old[name] = self._walk(old[name], new[name], f"{path}/{escape(name)}", room)
         for name in reversed(added):
             self._add(old, name, new[name], path, room)
@@ -263,6 +269,16 @@ class ShadowCopy:
             raise NotPlainError(f"at {path!r}: member name {name!r} is not a string")
         kept[name] = _copy(member, room)
         self._ops.append(["s", f"{path}/{escape(name)}", kept[name]])
+
+
+def _is_start_of(new: list[Any], old: list[Any]) -> bool:
+    """Return whether an array is probably the start of a longer one. Only elements at both ends are compared."""
+    length = len(new)
+    return (
+        length > LONG
+        and not _differing(new[:ENDS], old[:ENDS])
+        and not _differing(new[-ENDS:], old[length - ENDS : length])
+    )
 
 
 def _differing(old: Collection[Any], new: Collection[Any]) -> list[int]:

@@ -185,7 +185,12 @@ def serve(
 
 @contextlib.contextmanager
 def in_background(
-    app: TidewireApp, settings: Settings, *, host: str = "127.0.0.1", port: int = 0
+    app: TidewireApp,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    uds: str | os.PathLike[str] | None = None,
 ) -> Iterator[str]:
     """Serve from a background thread during a `with` block, for tests and notebooks.
 
@@ -194,6 +199,7 @@ def in_background(
         settings: Settings of the server.
         host: Address to bind to.
         port: Port to bind to, or 0 for any free port.
+        uds: Path of a Unix domain socket to bind to instead of `host` and `port`.
 
     Yields:
         URL of the server.
@@ -202,7 +208,12 @@ def in_background(
         OSError: The address cannot be bound.
         AnonymousAccessError: The server has no tokens, and other machines can reach the address.
     """
-    listener = bind(host, port)
+    listener = bind(host, port, uds=uds)
+    with removed_at_exit(listener):
+        yield from _in_background(app, settings, listener)
+
+
+def _in_background(app: TidewireApp, settings: Settings, listener: socket.socket) -> Iterator[str]:
     app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
         check_anonymous_access(listener, settings)

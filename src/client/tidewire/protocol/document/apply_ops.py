@@ -6,7 +6,8 @@ These rules apply to all ops:
   exist, too, and have the right type.
 - Objects and arrays are copied on write. An op copies all objects and arrays from the root to its target, unless an earlier
   op of the same diff has already copied them. The value before the diff therefore stays unchanged. An append also creates a
-  new text or array. The subclass `Document`, however, appends in place.
+  new text or array. The subclass `Document`, however, appends in place, and so does `_LongDiffApplier`, which applies
+  diffs of many ops.
 - Each op is validated before it changes anything, and a `DiffApplier` that raised an error is discarded. A diff is
   therefore applied completely or not at all.
 """
@@ -32,7 +33,12 @@ _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a numb
 TEXTS: Final = frozenset({str, Rope})
 ARRAYS: Final = frozenset({list, RopeArray, ArrayTree})
 """Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope`,
-`RopeArray` and `ArrayTree` nodes."""
+`RopeArray` and `ArrayTree` nodes, and so does the value while a `_LongDiffApplier` changes it."""
+
+MAX_COPYING_OPS: Final = 64
+"""Maximum number of ops of a diff that may each copy the text, or move the elements of the array, that they change. In a
+longer diff, each op takes logarithmic time. The time for a diff is therefore at most proportional to n log n, where n is the
+size of the value and of the diff."""
 
 
 def describe(node: object) -> str:
@@ -108,12 +114,11 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
         DiffError: The diff is malformed, or it cannot be applied to the value. The message names the op and its path.
         IntegrityError: The result does not match the `check` of the diff.
     """
-    applier = DiffApplier(value, columns)
-    shape = read(ops, applier.columns)
+    shape = read(ops, columns)
+    applier = (_LongDiffApplier if len(shape.ops) > MAX_COPYING_OPS else DiffApplier)(value, columns)
     applier._run(shape.ops)
     verify(applier, shape.check)
-    root: JsonValue = applier._top[0]
-    return root
+    return applier._result()
 
 
 class DiffApplier:
@@ -162,6 +167,10 @@ class DiffApplier:
         if type(node) not in kinds:
             raise LookupError(f"{pointer[:200]!r} is {describe(node)}, not {kind}")
         return node
+
+    def _result(self) -> JsonValue:
+        root: JsonValue = self._top[0]
+        return root
 
     def _run(self, ops: list[Any]) -> None:
         for index, op in enumerate(ops):
@@ -341,6 +350,44 @@ class DiffApplier:
     def _copy(self, node: Any) -> Any:
         """Return a copy of a dict or an array that ops may modify in place."""
         return node.copy()
+
+
+class _LongDiffApplier(DiffApplier):
+    """Applies a diff of many ops to a copy of a JSON value.
+
+    A text or an array that an op changes is replaced by a node in which further changes take logarithmic time. `_result`
+    converts these nodes back.
+    """
+
+    __slots__ = ()
+
+    def _result(self) -> JsonValue:
+        root: JsonValue = self._converted(super()._result())
+        return root
+
+    def _converted(self, node: Any) -> Any:
+        if type(node) is Rope:
+            return node.text_at(LATEST)
+        if id(node) not in self._own:
+            return node
+        if type(node) is dict:
+            return {name: self._converted(member) for name, member in node.items()}
+        return [self._converted(element) for element in node]
+
+    def _grow(self, tokens: Tokens, target: Any, addition: str | list[Any]) -> None:
+        if type(addition) is list:
+            super()._grow(tokens, target, addition)
+            return
+        container, key = self._slot(tokens)
+        if type(container[key]) is str:
+            container[key] = Rope(container[key])
+        container[key].extend(addition, container[key].version)
+
+    def _shortened(self, text: Any, length: int) -> Rope:
+        return (text if isinstance(text, Rope) else Rope(text)).shortened(length)
+
+    def _copy(self, node: Any) -> Any:
+        return node.copy() if type(node) is dict else ArrayTree(node)
 
 
 def _parse_column(column: str) -> Tokens:

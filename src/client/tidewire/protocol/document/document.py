@@ -17,7 +17,16 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import JsonValue
 
 from tidewire.protocol.document import diff_shapes
-from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, DiffApplier, Tokens, find, length_of, place
+from tidewire.protocol.document.apply_ops import (
+    ARRAYS,
+    MAX_COPYING_OPS,
+    TEXTS,
+    DiffApplier,
+    Tokens,
+    find,
+    length_of,
+    place,
+)
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.check_stable_prefix import check_stable_prefix
 from tidewire.protocol.document.diff_shapes import DiffError
@@ -94,6 +103,7 @@ class Document(DiffApplier):
         "_growing",
         "_grown",
         "_last",
+        "_long",
         "_row_grew",
         "_rows",
         "_sole",
@@ -131,6 +141,8 @@ class Document(DiffApplier):
         self._grown: list[Rope | RopeArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
+        self._long = False
+        """Whether the current diff has more than `MAX_COPYING_OPS` ops. Even a short array can then grow long."""
         self._last: str | _Applied | tuple[TextChange, ...] = ()
 
     def apply(self, diff: JsonValue) -> None:
@@ -151,6 +163,7 @@ class Document(DiffApplier):
         self._grown, self._touched, self._row_grew = [], [], False
         try:
             shape = diff_shapes.read(diff, self.columns)
+            self._long = len(shape.ops) > MAX_COPYING_OPS
             self._run(shape.ops)
             if self._top is not before._top:
                 check_stable_prefix(before, View(self._top, LATEST), self._touched)
@@ -362,7 +375,7 @@ class Document(DiffApplier):
         if type(node) is dict or type(node) is ArrayTree:
             return node.copy()
         elements = node.copy() if type(node) is list else node.items_at(LATEST)
-        return elements if len(elements) <= MAX_COPIED else ArrayTree(elements)
+        return elements if len(elements) <= MAX_COPIED and not self._long else ArrayTree(elements)
 
     def _clear_node_caches(self) -> None:
         self._growing.clear()

@@ -143,12 +143,13 @@ class Rope(_RopeNode):
         surplus = self.length - length
         while pieces and surplus >= len(pieces[-1]):
             surplus -= len(pieces.pop())
-        whole = len(pieces) - bool(surplus)
+        crcs = crcs[: len(pieces) - bool(surplus)]
         if surplus:
             last = pieces.pop()
-            end = len(last) - surplus
-            pieces += [last[start : min(end, start + MAX_PIECE)] for start in range(0, end, MAX_PIECE)]
-        self._pieces, self._crcs = pieces, crcs[:whole]
+            for part in _shrinking_parts(last[: len(last) - surplus]):
+                pieces.append(part)
+                crcs.append(_crc(part, crcs[-1] if crcs else 0))
+        self._pieces, self._crcs = pieces, crcs
         self.length: int = length
 
     def _merge(self) -> None:
@@ -179,6 +180,18 @@ def _blocks(pieces: Iterable[str]) -> Iterator[str]:
             run, size = [], len(piece)
         run.append(piece)
     yield "".join(run)
+
+
+def _shrinking_parts(text: str) -> Iterator[str]:
+    """Split a text into parts of at most `MAX_PIECE` code points, the last of which become shorter and shorter. The next
+    truncation then copies only a short part.
+    """
+    start = 0
+    while start < len(text):
+        left = len(text) - start
+        size = MAX_PIECE if left > MAX_PIECE else left if left <= MAX_LOOSE_PIECES else left // 2
+        yield text[start : start + size]
+        start += size
 
 
 def _crc(text: str, crc: int) -> int:
