@@ -45,8 +45,8 @@ from tidewire_server.settings import Launch, Settings
 DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
-_CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
-"""Environment variable of the client's commands. It may be set in the same shell, and the server ignores it."""
+_OF_THE_CLIENT: Final = (f"{ENV_PREFIX}URL", f"{ENV_PREFIX}TOKEN")
+"""Environment variables of the client. They may be set in the same shell, and the server ignores them."""
 _SIMILAR: Final = 0.75
 """Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
 
@@ -234,7 +234,7 @@ def _environment_errors() -> list[str]:
 
     An empty secret would turn off authentication without notice.
     """
-    known = [f"{ENV_PREFIX}CONFIG", _CLIENT_TOKEN, *map(variable_of, FIELDS)]
+    known = [f"{ENV_PREFIX}CONFIG", *_OF_THE_CLIENT, *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
     errors = []
     for variable, value in os.environ.items():
