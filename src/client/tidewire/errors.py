@@ -334,6 +334,20 @@ class QueueTimeoutError(TotalTimeoutError):
     """The `timeout` that the caller passed has expired while the job was still in the server's queue."""
 
 
+_ADVICE: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "state_too_large": "The values of all items of a job count. Return smaller values, submit fewer inputs per job, or "
+        "raise the setting max_state_bytes of the server: Server(max_state_bytes=…).",
+    }
+)
+"""Advice for failed jobs and items, by the code of the problem."""
+
+
+def advice_for(problem: Problem | None) -> str | None:
+    """Return the advice for a failed job or item. None if there is no special advice."""
+    return None if problem is None else _ADVICE.get(problem.code)
+
+
 _BY_CODE: MappingProxyType[str, type[RequestError]] = MappingProxyType(
     {
         "unauthorized": AuthenticationError,

@@ -13,7 +13,7 @@ from tidewire.http.transport import mount, unmount
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json
-from tidewire.protocol.problems import MEDIA_TYPE, problem
+from tidewire.protocol.problems import MEDIA_TYPE, no_such_endpoint, problem
 from tidewire.protocol.problems import to_json as problem_json
 from tidewire.protocol.resources import (
     Batch,
@@ -193,8 +193,7 @@ class FakeServer:
             case ["POST", "v1", "endpoints", name, "jobs"] if unquote(name) in self._endpoints:
                 return self._submit(self._endpoints[unquote(name)], request)
             case [_, "v1", "endpoints", name, *_]:
-                names = ", ".join(self._endpoints) or "none"
-                return _problem("endpoint_not_found", f"no endpoint {unquote(name)!r}; there are: {names}")
+                return _problem("endpoint_not_found", no_such_endpoint(unquote(name), self._endpoints))
             case ["GET", "v1", "jobs"]:
                 newest = reversed(self._jobs.values())
                 return _json(200, {"jobs": [job.resource(state=False) for job in newest]})

@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
-from tidewire_server.serving.anonymous_access import check_anonymous_access
+from tidewire_server.serving.anonymous_access import check_anonymous_access, check_debug
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
@@ -146,12 +146,13 @@ def serve(
 
     Raises:
         OSError: The address cannot be bound.
-        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
+        ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
         StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
     check_anonymous_access(listener, settings)
+    check_debug(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
         removed_at_exit(listener) as path,
@@ -200,12 +201,13 @@ def in_background(
 
     Raises:
         OSError: The address cannot be bound.
-        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
+        ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
     """
     listener = bind(host, port)
     app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
         check_anonymous_access(listener, settings)
+        check_debug(listener, settings)
         app.open_log()
     except BaseException:
         listener.close()
