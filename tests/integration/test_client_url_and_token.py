@@ -1,4 +1,4 @@
-"""The arguments `url` and `token` of a client, and the environment variables `TIDEWIRE_URL` and `TIDEWIRE_TOKEN`."""
+"""The arguments `url` and `token` of a client, stream URLs, and the environment variables `TIDEWIRE_URL` and `TIDEWIRE_TOKEN`."""
 
 import logging
 
@@ -6,7 +6,7 @@ import pytest
 
 from support.scripted_server import ScriptedServer, answer, discovery, problem
 from tidewire import AsyncClient, Client
-from tidewire.errors import AuthenticationError, ProtocolError
+from tidewire.errors import AuthenticationError, JobNotFoundError, ProtocolError, RequestError
 from tidewire.testing import FakeServer
 
 pytestmark = pytest.mark.anyio
@@ -132,3 +132,26 @@ async def test_token_is_in_no_error_repr_or_log_line(caplog):
             shown = [str(caught.value), repr(caught.value), repr(client), repr(client.job("j1")), caplog.text]
     assert not any(SECRET in each for each in shown)
     assert client.job("j1").checkpoint().to_json().find(SECRET) == -1
+
+
+# ---- stream URLs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "message"),
+    [
+        (problem(404, "not_found"), RequestError, "the server does not offer stream tokens"),
+        (problem(404, "job_not_found"), JobNotFoundError, "job_not_found"),
+        (
+            answer(200, {"url": "https://evil.example/v1?token=t", "expires_at": "2026-01-01T00:00:00Z"}),
+            ProtocolError,
+            "leads to another origin",
+        ),
+    ],
+)
+async def test_missing_stream_token_is_reported(reply, error, message):
+    with ScriptedServer(lambda _: iter([reply])) as server:
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(error, match=message) as caught:
+                await client.job("j1").stream_url()
+            assert type(caught.value) is error

@@ -32,7 +32,7 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, without_credentials
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
 from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
 from tidewire.http.urls import is_under, path_segment, resolve, same_origin
 from tidewire.options import Options, overlaid
@@ -186,6 +186,22 @@ class ApiSession:
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
         return await self._bounded(request, options, since)
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait before the next attempt.
+
+        A client of a fake server in the same process does not wait, so that tests are fast. If the time limit of the
+        call would pass during the wait, it waits nevertheless, and the call raises the same error as with a real server.
+        """
+        ends = anyio.current_time() + seconds
+        if (
+            self.timing.sleep is anyio.sleep
+            and is_mounted(self.base)
+            and ends < anyio.current_effective_deadline()
+        ):
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self.timing.sleep(seconds)
+
     def policy(self, options: Options) -> RequestPolicy:
         """Create the counters of one call or one stream."""
         return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
@@ -262,7 +278,7 @@ class ApiSession:
                     fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
-            await self.timing.sleep(pause)
+            await self.sleep(pause)
             if unknown:
                 await self._check_keys(request, options, policy, fault)
             policy.begin()

@@ -180,7 +180,7 @@ class JobStarter:
             shape,
             shared,
             options=self.options,
-            sleep=self.session.timing.sleep,
+            sleep=self.session.sleep,
             **settings,
         )
 

@@ -76,7 +76,7 @@ class FakeServer:
     """A Tidewire server inside the test process, whose endpoints return scripted answers.
 
     Inside the `with` block of the server, every client that is created with the server's `url` is connected to the server.
-    The server is deterministic and never waits. A job advances only while a client reads its events, and each scripted fault
+    The server is deterministic and never waits, and its clients do not wait before they retry or reconnect. A job advances only while a client reads its events, and each scripted fault
     occurs only once.
 
     Attributes:
@@ -181,7 +181,7 @@ class FakeServer:
     def _answer(self, request: FakeRequest) -> FakeResponse:
         parts = urlsplit(request.target)
         self.requests.append((request.method, parts.path))
-        if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
+        if not self._is_authorized(request):
             return _problem("unauthorized")
         match request.method, *parts.path.strip("/").split("/"):
             case ["GET", "v1"]:
@@ -205,6 +205,13 @@ class FakeServer:
                 return _problem("job_not_found", f"no job {job_id}")
             case _:
                 return _problem("not_found", f"nothing at {parts.path}")
+
+    def _is_authorized(self, request: FakeRequest) -> bool:
+        if self._token is None or request.headers.get("authorization") == f"Bearer {self._token}":
+            return True
+        parts = urlsplit(request.target)
+        job_id = parts.path.removeprefix("/v1/jobs/").removesuffix("/events")
+        return parse_qs(parts.query).get("token") == [_stream_token(job_id)]
 
     def _discovery(self) -> Discovery:
         return Discovery(
@@ -290,6 +297,9 @@ class FakeServer:
                 self.cancels.append(job.id)
                 job.cancel(body.get("items"))
                 return _job_reply(202, job)
+            case ["POST", "stream-token"]:
+                url = f"/v1/jobs/{job.id}/events?errors=inband&token={_stream_token(job.id)}"
+                return _json(200, {"url": url, "expires_at": "2100-01-01T00:00:00Z"})
             case ["DELETE"]:
                 self.forget(job.id)
                 return FakeResponse(204, {}, b"")
@@ -305,6 +315,10 @@ class FakeServer:
             return FakeResponse(204, {}, b"")
         frames: Iterator[bytes | Signal] = job.frames(cursor, self._heartbeat_ms)
         return FakeResponse(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)
+
+
+def _stream_token(job_id: str) -> str:
+    return f"token-of-{job_id}"
 
 
 def _job_reply(status: int, job: FakeJob, **headers: str) -> FakeResponse:
