@@ -1,6 +1,7 @@
 """Reference server for the Tidewire protocol. It serves Python functions as endpoints with resumable result streams."""
 
 try:
+    from tidewire.protocol.jsonable import Binary
     from tidewire_server.endpoints.context import Context
     from tidewire_server.endpoints.yieldables import Append, Last
     from tidewire_server.errors import ItemError
@@ -13,4 +14,4 @@ except ModuleNotFoundError as error:
         f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
     ) from None
 
-__all__ = ["Append", "Context", "ItemError", "Last", "Server", "Stream"]
+__all__ = ["Append", "Binary", "Context", "ItemError", "Last", "Server", "Stream"]
