@@ -30,6 +30,7 @@ ORDER = {
         {"jobs"},
         {"testing"},
         {"http"},
+        {"install_command"},
         {"submit_members", "options", "types", "errors", "hooks", "checkpoint"},
         {"protocol"},
     ],

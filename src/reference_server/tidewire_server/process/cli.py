@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 import typer
 import typer.core
 
+from tidewire.install_command import install_command
 from tidewire_server.process.flags import (
     ENV_PREFIX,
     FIELDS,
@@ -264,7 +265,7 @@ def _default_server(configuration: "Configuration") -> "Server":
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
     if (error.name or "").startswith("tidewire"):
         raise error
-    _fail(f"{error.name} is not installed; install it with: pip install 'tidewire[{extra}]'")
+    _fail(f"{error.name} is not installed; install it with: {install_command(extra)}")
 
 
 def _fail(message: str, *, code: int = 1) -> NoReturn:

@@ -15,11 +15,14 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
+from tidewire.install_command import install_command
+
 try:
     import uvicorn
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
+        f"the server needs {error.name or error}, which is not installed: {install_command('server')}",
+        name=error.name,
     ) from None
 
 from tidewire_server.http.routes import TidewireApp
