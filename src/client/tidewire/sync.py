@@ -92,7 +92,8 @@ class Client:
             queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
                 QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
-                without progress, the waits, and the number of failures in a row.
+                without progress, the waits, and the number of failures in a row. By default, the client gives up
+                after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -186,7 +187,8 @@ class Client:
             deadline: Seconds that a job may take, counted from its submission. Then the server ends an unfinished job
                 as failed. None: no deadline.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
-                without progress, the waits, and the number of failures in a row.
+                without progress, the waits, and the number of failures in a row. By default, the client gives up
+                after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.

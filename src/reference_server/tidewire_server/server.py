@@ -161,8 +161,10 @@ class Server:
                 "rerun", the restarted server runs them again from the start. With "fail", they fail with
                 `worker_lost`. Use "fail" for functions that must not run twice.
             columns: JSON Pointers of the texts and arrays within the value to which the function appends, or a
-                function that computes these pointers from the input. If the value is a text, the default is the value
-                itself.
+                function that computes these pointers from the input, as in `lambda given:
+                [f"/{len(given.history)}/text"]`. Like the functions in other options, it is called with the pydantic
+                model if the endpoint's function takes one, and otherwise with an object that has the function's
+                parameters as attributes. If the value is a text, the default is the value itself.
             initial: Value of an item until its function produces the first value, or a function that computes this
                 value from the input.
             validate: Function that is called with each input after its validation against the schema. To reject the
