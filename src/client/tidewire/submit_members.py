@@ -107,7 +107,7 @@ def _with_typed_dataclasses(value: Any, room: int) -> Any:
     if type(value) in _SAFE or not room:
         return value
     if is_plain_dataclass(value):
-        return converted(rows_of_dataclass(type(value)), value, from_array)
+        return converted(rows_of_dataclass(value), value, from_array)
     if type(value) is dict and not _SAFE.issuperset(map(type, value.values())):
         return {name: _with_typed_dataclasses(member, room - 1) for name, member in value.items()}
     if type(value) in {list, tuple} and not _SAFE.issuperset(map(type, value)):

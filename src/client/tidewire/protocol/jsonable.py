@@ -215,11 +215,16 @@ def is_plain_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
 
 
-@lru_cache(256)
-def rows_of_dataclass(kind: type) -> TypeAdapter[list[Any]]:
-    """Return the adapter of a dataclass, which serializes fields such as `Binary` by their annotation. If pydantic cannot
-    create it, return the adapter for any value.
+def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
+    """Return the adapter for the type of a dataclass, which serializes fields such as `Binary` by their annotation. If
+    pydantic cannot create it, return the adapter for any value.
     """
+    kind: Any = type(value)
+    return _rows_of_dataclass(kind)
+
+
+@lru_cache(256)
+def _rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
     try:
         return rows_of(kind)
     except (PydanticUserError, NameError):
