@@ -83,9 +83,10 @@ def jsonable(value: Any, pointer: str) -> JsonValue:
             an open file or bytes.
     """
     _, argument, *number = pointer.split("/")
-    _refuse_lossy(value, "".join([argument, *(f"[{each}]" for each in number)]), MAX_VALUE_DEPTH)
+    path = "".join([argument, *(f"[{each}]" for each in number)])
+    has_dataclass = _refuse_lossy(value, path, MAX_VALUE_DEPTH)
     try:
-        plain: JsonValue = _plain(value)
+        plain: JsonValue = _plain(value) if has_dataclass else converted(_ANYTHING, value, from_array)
     except (PydanticSerializationError, ValueError) as error:
         place = pointer + place_of(value, _plain)
         is_binary = "invalid utf-8" in str(error)
@@ -127,8 +128,9 @@ _SAFE: Final = frozenset({str, int, float, bool, type(None)})
 """Types that need no check in `_refuse_lossy`."""
 
 
-def _refuse_lossy(value: Any, path: str, room: int) -> None:
-    """Raise an error for an object that pydantic serializes without an error, but not as the caller intends.
+def _refuse_lossy(value: Any, path: str, room: int) -> bool:
+    """Raise an error for an object that pydantic serializes without an error, but not as the caller intends. Return whether
+    the value is or contains a dataclass.
 
     Args:
         value: The value to check.
@@ -139,7 +141,7 @@ def _refuse_lossy(value: Any, path: str, room: int) -> None:
         TypeError: The value is or contains an open file, bytes, a set, a complex number, or a dict with a tuple as a key.
     """
     if type(value) in _SAFE or not room:
-        return
+        return False
     if isinstance(value, Mapping):
         if any(isinstance(key, tuple) for key in value):
             raise TypeError(
@@ -154,7 +156,7 @@ def _refuse_lossy(value: Any, path: str, room: int) -> None:
         for name, member in _unserialized_fields(value):
             if _is_file(member):
                 raise TypeError(f"{path}.{name}: {_FILE}")
-        return
+        return not isinstance(value, BaseModel)
     elif isinstance(value, set | frozenset):
         raise TypeError(f"{path}: a set, which has no order; pass a list, such as sorted(…)")
     elif isinstance(value, bytes | bytearray | memoryview):
@@ -164,11 +166,13 @@ def _refuse_lossy(value: Any, path: str, room: int) -> None:
     elif _is_file(value):
         raise TypeError(f"{path}: {_FILE}")
     else:
-        return
+        return False
     # Long lists of numbers or strings are frequent. This comparison is about ten times as fast as a loop over them.
-    if not _SAFE.issuperset(map(type, elements)):
-        for at, member in members:
-            _refuse_lossy(member, at, room - 1)
+    if _SAFE.issuperset(map(type, elements)):
+        return False
+    # Check all members, also after the first dataclass.
+    found = [_refuse_lossy(member, at, room - 1) for at, member in members]
+    return any(found)
 
 
 _FILE: Final = (
