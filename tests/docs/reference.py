@@ -20,7 +20,8 @@ def errors() -> str:
 
 
 def table_of(model: type[BaseModel]) -> str:
-    from tidewire_server.process.flags import FLAGS, allowed, flag_of, shown
+    from tidewire_server.process.flags import FLAGS, flag_of, shown
+    from tidewire_server.setting_errors import allowed
 
     rows = ["| setting | flag | default | allowed | meaning |", "|---|---|---|---|---|"]
     for name, field in model.model_fields.items():
@@ -119,7 +120,7 @@ def launch() -> str:
 
 def of_endpoints() -> str:
     from tidewire_server.process.configuration import EndpointSettings
-    from tidewire_server.process.flags import allowed
+    from tidewire_server.setting_errors import allowed
 
     rows = ["| in `[endpoints.NAME]` | allowed | meaning |", "|---|---|---|"]
     for name, field in EndpointSettings.model_fields.items():

@@ -123,6 +123,13 @@ def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
                 del sys.modules[name]
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").glob("*.md")), ids=name_of)
+def test_a_how_to_says_first_which_server_its_code_needs(page):
+    calls = [each for each in blocks(page) if each.language == "python" and WRITTEN_URL in each.text]
+    if calls:
+        assert "`tidewire serve" in page.read_text().partition("```")[0]
+
+
 def commands(page: Path) -> list[str]:
     return [
         line.removeprefix("$ ").partition("  #")[0].strip()

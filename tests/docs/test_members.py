@@ -38,6 +38,9 @@ def change():
     return ItemChange(Position(document.view(), (), Cursor(1, 3)), ResultType(None), 3)
 
 
+ANNOTATIONS = {"Binary"}
+"""Exported types that are not classes. The bytes that they annotate have no members of their own."""
+
 INSTANCES = {
     "AsyncBatchJob": lambda: tidewire.AsyncClient("http://127.0.0.1:1").batch_job("j"),
     "AsyncClient": lambda: tidewire.AsyncClient("http://127.0.0.1:1"),
@@ -89,12 +92,14 @@ def documented_members():
     return {name: {*re.findall(r"`(\w+)`", f"{public} {private}")} for name, public, private in rows}
 
 
-@pytest.mark.parametrize("name", [*tidewire.__all__, *tidewire_server.__all__])
+@pytest.mark.parametrize(
+    "name", [name for name in [*tidewire.__all__, *tidewire_server.__all__] if name not in ANNOTATIONS]
+)
 def test_instance_has_exactly_the_documented_members(name):
     assert members(INSTANCES[name]()) == documented_members()[name]
 
 
-@pytest.mark.parametrize("name", tidewire.__all__)
+@pytest.mark.parametrize("name", sorted({*tidewire.__all__} - ANNOTATIONS))
 def test_instance_has_at_most_one_private_member(name):
     shown = members(INSTANCES[name]())
     assert len([member for member in shown if re.match(r"_(?!_)", member)]) <= 1

@@ -8,8 +8,12 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+
+import tidewire
+from tidewire.install_command import install_command
 
 CLI = ("typer", "rich", "click", "shellingham")
 SERVER = ("orjson", "prometheus_client", "starlette", "uvicorn", "httptools", "uvloop")
@@ -77,20 +81,21 @@ SCRIPT = ["-c", "from tidewire.__main__ import main; main()"]
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["serve"], ["call", "http://127.0.0.1:1"]])
 def test_without_the_cli_extra_the_command_prints_one_line(run_without, start, arguments):
     done = run_without(ALL, *start, *arguments)
-    line = "tidewire: the command line needs typer: pip install 'tidewire[cli]'\n"
+    extra = "server" if arguments == ["serve"] else "cli"
+    line = f"tidewire: the command line needs typer: {install_command(extra)}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 def test_one_missing_package_of_the_cli_extra_is_reported(run_without):
     done = run_without(["rich"], *SCRIPT, "--help")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "tidewire: the command line needs rich: pip install 'tidewire[cli]'\n"
+    assert done.stderr == f"tidewire: the command line needs rich: {install_command('cli')}\n"
 
 
 def test_a_broken_base_install_is_not_reported_as_a_missing_extra(run_without):
     done = run_without(["httpx"], *SCRIPT, "--help")
     assert done.returncode == 1
-    assert "tidewire[cli]" not in done.stderr
+    assert "[cli]" not in done.stderr
     assert "httpx" in done.stderr.splitlines()[-1]
 
 
@@ -106,7 +111,7 @@ def test_a_broken_base_install_is_not_reported_as_a_missing_extra(run_without):
 )
 def test_a_command_names_its_missing_extra(run_without, arguments, missing, extra):
     done = run_without((*SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, *arguments)
-    line = f"tidewire: `tidewire {arguments[0]}` needs {missing}: pip install 'tidewire[{extra}]'\n"
+    line = f"tidewire: `tidewire {arguments[0]}` needs {missing}: {install_command(extra)}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
@@ -114,8 +119,8 @@ def test_help_and_client_commands_need_only_the_cli_extra(run_without):
     hidden = (*SERVER, *SUITE, *ENGINE, *CODEGEN)
     done = run_without(hidden, *SCRIPT, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "tidewire[server]" in done.stdout
-    assert "tidewire[conformance]" in done.stdout
+    assert "[server]" in done.stdout
+    assert "[conformance]" in done.stdout
     done = run_without(hidden, *SCRIPT, "describe", "http://127.0.0.1:1")
     assert (done.returncode, "no server is listening" in done.stderr) == (3, True)
 
@@ -130,14 +135,14 @@ def test_help_and_client_commands_need_only_the_cli_extra(run_without):
 )
 def test_python_dash_m_names_the_missing_extra(run_without, hidden, module, missing, extra):
     done = run_without(hidden, "-m", module, "http://127.0.0.1:1")
-    line = f"tidewire: `python -m {module}` needs {missing}: pip install 'tidewire[{extra}]'\n"
+    line = f"tidewire: `python -m {module}` needs {missing}: {install_command(extra)}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 @pytest.mark.parametrize("hidden", ENGINE[:2])
 def test_serve_names_a_missing_engine_package(run_without, hidden):
     done = run_without([hidden], *SCRIPT, "serve")
-    line = f"tidewire serve: {hidden} is not installed; install it with: pip install 'tidewire[engine]'\n"
+    line = f"tidewire serve: {hidden} is not installed; install it with: {install_command('engine')}\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 
@@ -159,14 +164,15 @@ def test_a_failed_import_names_the_extra_in_its_last_line(run_without, hidden, c
     done = run_without(hidden, "-c", code)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ModuleNotFoundError: {hidden[0]}")
-    assert f"pip install 'tidewire[{extra}]'" in last
+    assert last.startswith("ModuleNotFoundError: ")
+    assert f"needs {hidden[0]}, which is not installed" in last
+    assert last.endswith(f": {install_command(extra)}")
 
 
 def test_the_conformance_pytest_plugin_names_its_extra(run_without):
     plugin = ["-p", "tidewire_conformance.pytest_plugin", "-p", "no:cacheprovider"]
     done = run_without(SUITE, "-m", "pytest", *plugin, "--tidewire-url=http://127.0.0.1:1")
-    line = "ERROR: tidewire_conformance.pytest_plugin needs jsonschema: pip install 'tidewire[conformance]'"
+    line = f"ERROR: tidewire_conformance.pytest_plugin needs jsonschema: {install_command('conformance')}"
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert line in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
@@ -184,3 +190,63 @@ def test_the_client_pytest_plugin_needs_no_extra(run_without, tmp_path):
 def test_version_needs_no_extra(run_without):
     done = run_without((*CLI, *SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{metadata.version('tidewire')}\n", "")
+
+
+# ---- the command that installs an extra ----------------------------------------------------------------------------
+
+
+def installed_from(monkeypatch, tmp_path, direct_url):
+    """Make `tidewire` look as if pip had installed it from a certain place. None: from a package index."""
+    info = tmp_path / "tidewire-9.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tidewire\nVersion: 9.0\n")
+    if direct_url is not None:
+        (info / "direct_url.json").write_text(direct_url)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+WHEEL = "file:///tmp/my%20wheels/tidewire-9.0-py3-none-any.whl"
+GIT = "https://git.example/tidewire"
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "command"),
+    [
+        (None, "pip install 'tidewire[server]'"),
+        ('{"url": "file:///src/tide", "dir_info": {"editable": true}}', "pip install -e '/src/tide[server]'"),
+        ('{"url": "file:///src/tide", "dir_info": {}}', "pip install '/src/tide[server]'"),
+        (
+            f'{{"url": "{WHEEL}", "archive_info": {{}}}}',
+            "pip install '/tmp/my wheels/tidewire-9.0-py3-none-any.whl[server]'",
+        ),
+        (
+            f'{{"url": "{GIT}", "vcs_info": {{"vcs": "git", "commit_id": "abc"}}}}',
+            f"pip install 'tidewire[server] @ git+{GIT}@abc'",
+        ),
+        (
+            '{"url": "https://files.example/tidewire.whl", "archive_info": {}}',
+            "pip install 'tidewire[server] @ https://files.example/tidewire.whl'",
+        ),
+        ("[]", "pip install 'tidewire[server]'"),
+        ("not JSON", "pip install 'tidewire[server]'"),
+    ],
+)
+def test_command_names_the_place_from_which_tidewire_was_installed(
+    monkeypatch, tmp_path, direct_url, command
+):
+    installed_from(monkeypatch, tmp_path, direct_url)
+    assert install_command("server") == command
+
+
+def test_source_code_that_is_not_installed_is_named():
+    # -S leaves out the installed packages.
+    code = "from tidewire.install_command import install_command; print(install_command('server'))"
+    source = str(Path(tidewire.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout == "pip install '.[server]' in the folder with the source code of Tidewire\n"

@@ -11,7 +11,9 @@ import textwrap
 import pytest
 
 from support.controlled_server import held
-from support.reference_server import Fold, Peer, eventually
+from support.reference_server import Fold, Peer, eventually, serving
+from tidewire_server import Server
+from tidewire_server.serving.anonymous_access import ExposedServerError
 
 FAULTS = {
     "raise": "internal",
@@ -153,3 +155,63 @@ def test_a_leftover_thread_does_not_keep_a_process_with_server_run_alive(tmp_pat
             assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+# ---- the setting `debug` -------------------------------------------------------------------------------------------
+
+
+def failing_server(**settings):
+    server = Server(**settings)
+
+    @server.endpoint
+    def divide(by: int = 0) -> float:
+        return 1 / by
+
+    @server.endpoint(batch=True)
+    async def divide_all(by: list[int]) -> list[float]:
+        return [1 / each for each in by]
+
+    return server
+
+
+@pytest.mark.parametrize("endpoint", ["divide", "divide_all"])
+def test_debug_sends_the_traceback_to_the_caller(endpoint, caplog):
+    with serving(failing_server(debug=True)) as peer:
+        (item,) = peer.run(endpoint, {"by": 0})["state"]["items"]
+    error = item["error"]
+    assert error["code"] == "internal"
+    assert f"{endpoint!r} failed:\nTraceback (most recent call last):" in error["detail"]
+    assert "1 / " in error["detail"]
+    assert error["detail"].endswith("ZeroDivisionError: division by zero")
+    assert "tidewire_server" not in error["detail"]
+    assert "debug is on: callers receive the tracebacks" in caplog.text
+
+
+def test_without_debug_the_caller_learns_how_to_get_the_traceback():
+    with serving(failing_server()) as peer:
+        (item,) = peer.run("divide")["state"]["items"]
+    assert "ZeroDivisionError" not in item["error"]["detail"]
+    assert "Server(debug=True) or `tidewire serve --debug`" in item["error"]["detail"]
+
+
+def test_a_long_traceback_is_cut_at_its_beginning():
+    server = Server(debug=True)
+
+    @server.endpoint
+    def fails(n: int = 5000) -> int:
+        raise RuntimeError("x" * n + "\udc80 end")
+
+    with serving(server) as peer:
+        (short,), (long,) = (peer.run("fails", {"n": n})["state"]["items"] for n in (1, 20_000))
+    assert short["error"]["detail"].endswith(r"RuntimeError: x\udc80 end")
+    assert len(long["error"]["detail"]) < 8200
+    assert long["error"]["detail"].endswith(r"xx\udc80 end")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_debug_is_refused_on_an_address_that_other_machines_can_reach(host):
+    refused = r"refusing to serve on .* with debug, .* turn off debug \(--debug or TIDEWIRE_DEBUG\)"
+    with pytest.raises(SystemExit, match=refused):
+        failing_server(debug=True, tokens=["sesame"]).run(host=host, port=0)
+    with pytest.raises(ExposedServerError), failing_server(debug=True, tokens=["sesame"]).running(host=host):
+        pass

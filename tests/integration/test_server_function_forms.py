@@ -159,7 +159,7 @@ def not_a_number() -> list[float]:
         (returns_a_generator_without_annotation, "annotate it `-> Iterator[T]`"),
         (returns_an_async_generator_without_annotation, "annotate it `-> AsyncIterator[T]`"),
         (returns_a_coroutine, "declare the function `async def`, and await the coroutine"),
-        (picture, "pydantic.Base64Bytes"),
+        (picture, "tidewire_server.Binary"),
         (not_a_number, "/1: nan"),
     ],
 )

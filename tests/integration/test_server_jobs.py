@@ -671,6 +671,7 @@ def test_a_job_beyond_max_state_bytes_fails():
     with serving(make_server(max_state_bytes=20_000)) as peer:
         item = failed(peer, "grow")
         assert item["error"]["code"] == "state_too_large"
+        assert "max_state_bytes=20000; return less, or raise this setting" in item["error"]["detail"]
         assert 18_000 < len(item["value"]) < 20_000
         assert peer.run("grow", {"times": 19})["status"] == "succeeded"
         job = peer.start("grow")

@@ -14,6 +14,7 @@ import pytest
 
 from support.fork_server import Forked
 from support.reference_server import Peer, eventually, serving
+from tidewire.install_command import install_command
 from tidewire_server import Server
 
 ENDPOINTS = """
@@ -357,7 +358,7 @@ def test_a_missing_extra_prints_how_to_install_it(folder, tmp_path, hidden, argu
         timeout=30,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"pip install 'tidewire[{extra}]'" in done.stderr
+    assert install_command(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from support.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
+from tidewire import AsyncClient, Client
+from tidewire.errors import JobNotFoundError
 from tidewire_server import Server, Stream
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
@@ -233,3 +235,26 @@ def test_a_token_has_only_one_spelling():
         if other != genuine:
             with pytest.raises(ProblemError):
                 tokens.check(other, "job")
+
+
+# ---- requested with the client ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["job", "batch_job"])
+def test_client_returns_an_absolute_url_with_a_token(peer, anonymous, kind):
+    with Client(f"{peer.url}/v1", token="o-token") as client:
+        url = getattr(client, kind)(client.submit("say").id).stream_url()
+        assert url.startswith(f"{peer.url}/v1/jobs/")
+        answer, events = read(anonymous, url)
+        assert (answer.status_code, events[-1].type) == (200, "done")
+        with pytest.raises(JobNotFoundError):
+            client.job("nothing").stream_url()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_async_client_returns_the_same_url(peer, anonymous):
+    async with AsyncClient(peer.url, token="o-token") as client:
+        job = await client.submit("say")
+        _, events = await asyncio.to_thread(read, anonymous, await job.stream_url())
+    assert events[-1].type == "done"

@@ -5,8 +5,7 @@ import threading
 import httpx
 import pytest
 
-from support.client_timing import with_timing
-from tidewire import AsyncClient, Client, TextDelta
+from tidewire import AsyncClient, Client, RetryPolicy, TextDelta
 from tidewire.errors import (
     AuthenticationError,
     ConnectTimeoutError,
@@ -19,10 +18,10 @@ from tidewire.errors import (
     JobNotFoundError,
     QueueFullError,
     RequestError,
+    TotalTimeoutError,
     TransportError,
     VoidTextError,
 )
-from tidewire.http.api_session import Timing
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
@@ -166,19 +165,39 @@ def test_a_fault_without_a_value_raises(server):
 # ---- refused requests --------------------------------------------------------------------------------------------
 
 
-def test_refuses_applies_the_scripted_number_of_times(server):
-    async def nap(_):
-        pass
-
+def test_refuses_applies_the_scripted_number_of_times_without_waiting(server, client):
     scripted = server.endpoint("scripted")
     scripted.returns(1)
     scripted.refuses("queue_full", times=2)
-    with with_timing(Client(server.url), Timing(sleep=nap)) as client:
-        assert client.run("scripted") == 1
-        scripted.refuses("queue_full", times=99)
-        with pytest.raises(QueueFullError):
-            client.run("scripted")
+    assert client.run("scripted") == 1
+    scripted.refuses("queue_full", times=1000)
+    with pytest.raises(QueueFullError, match="gave up"):
+        client.with_options(retry=RetryPolicy(patience=3600)).run("scripted")
+    with pytest.raises(TotalTimeoutError):
+        client.with_options(timeout=0.05).run("scripted")
     assert [submit.job_id for submit in server.submits][:3] == [None, None, "job-1"]
+
+
+@pytest.mark.parametrize("method", ["fails", "refuses"])
+def test_unknown_problem_code_is_refused_with_a_suggestion(server, method):
+    scripted = getattr(server.endpoint("scripted"), method)
+    with pytest.raises(ValueError, match=r"unknown problem code 'que_full'; did you mean 'queue_full'\?"):
+        scripted("que_full")
+    with pytest.raises(ValueError, match="unknown problem code 'nonsense'; the codes are: malformed_body, "):
+        scripted("nonsense")
+
+
+def test_unknown_endpoint_is_reported_with_a_suggestion(server, client):
+    server.endpoint("Caption").returns(1)
+    with pytest.raises(EndpointNotFoundError, match="did you mean 'Caption'.*has: Caption"):
+        client.run("Captoin")
+
+
+def test_stream_url_opens_the_stream_without_other_credentials():
+    with FakeServer(token="sesame") as server, Client(server.url, token="sesame") as client:
+        server.endpoint("talk").streams(["Hel", "lo"])
+        url = client.submit("talk").stream_url()
+        assert url.startswith(f"{server.url}/v1/jobs/job-1/events?")
 
 
 def test_refuses_sends_the_pointer(server, client):

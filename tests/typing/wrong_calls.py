@@ -24,8 +24,6 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     job = client.submit("caption", returns=Caption)
     job.result().txt  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     number: int = job.result()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
-    # Without `returns`, a value has the type JsonValue, not Any.
-    client.run("caption")["text"]  # type: ignore[index, call-overload]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript, reportArgumentType, reportCallIssue]
     for update in job:
         update.text = "other", number  # type: ignore[misc, assignment]  # pyright: ignore[reportAttributeAccessIssue]
     for _, result in client.submit_batch("caption", [], returns=Caption).as_completed():
@@ -38,7 +36,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     for token in job.tokens():
         token.logprob + 1  # type: ignore[operator]  # pyright: ignore[reportOptionalOperand, reportUnusedExpression]
 
-    Client()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Client(token=b"t")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     RetryPolicy(max_attempts=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

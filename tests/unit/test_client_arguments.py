@@ -50,7 +50,7 @@ def test_invalid_option_is_refused_by_with_options(settings, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"url": None}, "url must be a string such as .*, not None"),
+        ({"url": 5}, "url must be a string such as .*, not 5"),
         ({"url": "http://127.0.0.1:0"}, "not a valid server URL: write it like"),
         ({"url": "http://a b"}, "not a valid server URL: write it like"),
         ({"hooks": 5}, "hooks must be a Hooks object, not 5"),

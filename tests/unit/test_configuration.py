@@ -216,7 +216,7 @@ def test_tokens_in_two_places_are_refused(tmp_path, environment):
 
 
 def test_token_of_the_client_in_the_environment_is_ignored(environment):
-    environment(TIDEWIRE_TOKEN="sesame")
+    environment(TIDEWIRE_TOKEN="sesame", TIDEWIRE_URL="http://127.0.0.1:8000")
     assert configure({}).settings == {}
 
 

@@ -30,6 +30,7 @@ ORDER = {
         {"jobs"},
         {"testing"},
         {"http"},
+        {"install_command"},
         {"submit_members", "options", "types", "errors", "hooks", "checkpoint"},
         {"protocol"},
     ],
@@ -45,7 +46,7 @@ ORDER = {
         {"endpoints"},
         {"log_writer"},
         {"store"},
-        {"settings", "errors", "metrics", "principals", "store_urls", "version"},
+        {"settings", "setting_errors", "errors", "metrics", "principals", "store_urls", "version"},
     ],
     "tidewire_conformance": [
         {"__init__", "__main__", "cli", "pytest_plugin"},

@@ -40,6 +40,18 @@ def test_blocking_class_has_the_parameters_and_docstrings_of_its_async_class(blo
         assert inspect.getdoc(function), name
 
 
+@pytest.mark.parametrize("cls", [Client, Job, BatchJob], ids=lambda cls: cls.__name__)
+def test_docstrings_of_blocking_classes_are_whole(cls):
+    for name, member in inspect.getmembers(
+        cls, lambda each: inspect.isfunction(each) or isinstance(each, property)
+    ):
+        if name.startswith("_"):
+            continue
+        text = inspect.getdoc(member)
+        assert "Async" not in text, name
+        assert not re.match(r".*\bsee `", text.partition("\n\n")[0], re.IGNORECASE), name
+
+
 @pytest.mark.parametrize(
     "function",
     [Client.__init__, Client.with_options, AsyncClient.__init__, AsyncClient.with_options, Server.endpoint]

@@ -110,7 +110,7 @@ def test_stream_parameter_determines_the_initial_value_and_the_columns():
     async def array(s: Stream[list[int]]) -> None: ...
     async def table(s: Stream[dict[str, int]]) -> None: ...
     async def model(s: Stream[Square]) -> None: ...
-    async def free(s: Stream) -> None: ...
+    async def free(s: Stream[Any]) -> None: ...
     async def returned() -> str: ...
 
     found = [endpoint(each) for each in (text, array, table, model, free, returned)]
@@ -118,6 +118,17 @@ def test_stream_parameter_determines_the_initial_value_and_the_columns():
     assert [each.columns(each.input.read({}, "")) for each in found] == [[""], [], [], [], [], [""]]
     assert [each.streams for each in found] == [True] * 5 + [False]
     assert [list(each.input.schema["properties"]) for each in found] == [[]] * 6
+
+
+@pytest.mark.parametrize("annotation", [Stream, Stream | None])
+def test_stream_without_the_type_of_its_value_is_refused_at_registration(annotation):
+    def bare(out): ...
+
+    bare.__annotations__["out"] = annotation
+    with pytest.raises(
+        TypeError, match=r"endpoint 'bare': the parameter out is annotated Stream .*write Stream\[str\]"
+    ):
+        endpoint(bare)
 
 
 def test_async_functions_and_generators_are_detected():

@@ -67,7 +67,7 @@ def test_a_body_with_more_than_max_values_is_refused_before_it_is_parsed(text, m
         read_json(text.encode(), max_values=4)
     found = refused.value.problem
     assert (found.status, found.code, found.model_extra) == (413, "body_too_large", {"limit": 4})
-    assert "more than 4 JSON values, including member names (max_body_values)" in str(refused.value)
+    assert "more than 4 JSON values, including member names; send fewer" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,11 @@ def make_endpoint():
     [
         (
             {"numbers": [1] + ["x"] * 1000},
-            "/input/numbers/1: Input should be a valid integer (and 999 more)",
+            (
+                '/input/numbers/1: Input should be a valid integer; received "x". Also '
+                '/input/numbers/2: Input should be a valid integer; received "x". Also '
+                '/input/numbers/3: Input should be a valid integer; received "x" (and 997 more)'
+            ),
             None,
         ),
         (

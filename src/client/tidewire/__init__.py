@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidewire.jobs.map_work import MapProgress
     from tidewire.jobs.tokens import Token
     from tidewire.protocol.backoff import RetryPolicy
+    from tidewire.protocol.jsonable import Binary
     from tidewire.sync import Client
     from tidewire.types import ItemUpdate, TextDelta, Update
 
@@ -38,6 +39,7 @@ __all__ = [
     "AsyncJob",
     "AsyncMap",
     "BatchJob",
+    "Binary",
     "Checkpoint",
     "Client",
     "Hooks",
@@ -58,6 +60,7 @@ _HOMES = {
     "AsyncJob": "tidewire.jobs.job",
     "AsyncMap": "tidewire.jobs.map_iterator",
     "BatchJob": "tidewire.blocking.blocking_jobs",
+    "Binary": "tidewire.protocol.jsonable",
     "Checkpoint": "tidewire.checkpoint",
     "Client": "tidewire.sync",
     "Hooks": "tidewire.hooks",

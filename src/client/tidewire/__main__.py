@@ -7,8 +7,12 @@ import sys
 from importlib.metadata import version
 from typing import Final
 
+from tidewire.install_command import install_command
+
 _OF_THE_EXTRA: Final = {"click", "rich", "shellingham", "typer"}
 """Modules that the extra `cli` installs."""
+_EXTRAS: Final = {"serve": "server", "compact": "server", "conformance": "conformance", "codegen": "codegen"}
+"""Extras that commands need, and that include the extra `cli`."""
 
 
 def main() -> None:
@@ -27,7 +31,8 @@ def main() -> None:
         if error.name is not None and error.name.partition(".")[0] not in _OF_THE_EXTRA:
             raise
         missing = error.name or error
-        print(f"tidewire: the command line needs {missing}: pip install 'tidewire[cli]'", file=sys.stderr)
+        extra = _EXTRAS.get("".join(sys.argv[1:2]), "cli")
+        print(f"tidewire: the command line needs {missing}: {install_command(extra)}", file=sys.stderr)
         sys.exit(2)
     cli.main()
 

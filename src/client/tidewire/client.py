@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar, overload
 
 import anyio
-from pydantic import JsonValue
 
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import InvalidInputError, ItemFailedError, TotalTimeoutError, Where
@@ -16,6 +15,7 @@ from tidewire.http.api_session import ApiSession, Timing, may_run
 from tidewire.http.auth_refresh import Auth
 from tidewire.http.proxy_and_tls_checks import check_proxy, check_uds, check_verify
 from tidewire.http.transport import Transport
+from tidewire.http.url_and_token import read_url_and_token
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.job_starter import JobStarter
@@ -42,7 +42,8 @@ class AsyncClient:
     The client and its jobs belong to the event loop on which the client is first used. Using them on any other event
     loop raises EventLoopError, even if the first event loop has ended.
 
-    The client respects the environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
+    The client respects the environment variables `TIDEWIRE_URL`, `TIDEWIRE_TOKEN`, `HTTPS_PROXY`, `NO_PROXY` and
+    `SSL_CERT_FILE`.
 
     Example:
         async with AsyncClient("http://127.0.0.1:8000") as client:
@@ -53,8 +54,9 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
+        token: str | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
         timeout: float | None = None,
@@ -73,7 +75,11 @@ class AsyncClient:
         Args:
             url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. If the URL contains
                 a user and password, the client sends them in the `Authorization` header. They never appear in error
-                messages.
+                messages. None: the value of the environment variable `TIDEWIRE_URL`.
+            token: Bearer token, which the client sends in the header `Authorization`, to the server's origin only. It
+                never appears in error messages. It excludes `auth`, a header `Authorization` and a user in the URL.
+                Without any of these, the client uses the environment variable `TIDEWIRE_TOKEN`, if it is set. If
+                `TIDEWIRE_URL` is also set, the client uses `TIDEWIRE_TOKEN` only for the origin of that URL.
             headers: Extra headers for every request, such as credentials. The client sends them to the server's
                 origin only. Headers passed to `with_options` are added to the headers of the client, and replace
                 headers of the same name.
@@ -90,7 +96,8 @@ class AsyncClient:
             queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
                 QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
-                without progress, the waits, and the number of failures in a row.
+                without progress, the waits, and the number of failures in a row. By default, the client gives up
+                after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -101,6 +108,10 @@ class AsyncClient:
                 `Host`, and proxies in the environment variables are not used.
             hooks: Callbacks for metrics and tracing. The client calls them for requests, reconnects, resyncs and the
                 ends of jobs.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is not valid, there is no URL, or arguments exclude each other.
         """
         options = Options(
             timeout=timeout,
@@ -113,8 +124,9 @@ class AsyncClient:
         transport = Transport(
             verify=check_verify(verify), proxy=check_proxy(proxy), uds=check_uds(uds, proxy)
         )
+        server = read_url_and_token(url, token, auth=auth, headers=headers)
         self._starter = JobStarter(
-            ApiSession(url, transport, auth=auth, timing=Timing(), hooks=hooks), options
+            ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks), options
         )
 
     async def __aenter__(self) -> Self:
@@ -167,7 +179,8 @@ class AsyncClient:
             deadline: Seconds that a job may take, counted from its submission. Then the server ends an unfinished job
                 as failed. None: no deadline.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
-                without progress, the waits, and the number of failures in a row.
+                without progress, the waits, and the number of failures in a row. By default, the client gives up
+                after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -236,7 +249,7 @@ class AsyncClient:
         returns: None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> AsyncJob[JsonValue]: ...
+    ) -> AsyncJob[Any]: ...
 
     async def submit(
         self,
@@ -259,7 +272,7 @@ class AsyncClient:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
             input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
                 with `members`.
-            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON, as `Any`.
             idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
                 returns the same job, even if another process sends that request. By default the client generates a
                 random key for each call.
@@ -306,7 +319,7 @@ class AsyncClient:
         returns: None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> JsonValue: ...
+    ) -> Any: ...
 
     async def run(
         self,
@@ -326,7 +339,7 @@ class AsyncClient:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
             input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
                 with `members`.
-            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON, as `Any`.
             idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
                 returns the same job, even if another process sends that request. By default the client generates a
                 random key for each call.
@@ -380,7 +393,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> AsyncBatchJob[JsonValue]: ...
+    ) -> AsyncBatchJob[Any]: ...
 
     async def submit_batch(
         self,
@@ -401,7 +414,7 @@ class AsyncClient:
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
             inputs: One or more inputs. Each input is JSON, or anything that pydantic serializes to JSON.
-            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON, as `Any`.
             idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
                 returns the same job, even if another process sends that request. By default the client generates a
                 random key for each call.
@@ -460,7 +473,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> AsyncMap[JsonValue]: ...
+    ) -> AsyncMap[Any]: ...
 
     @overload
     def map(
@@ -494,7 +507,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> AsyncMap[JsonValue | ItemFailedError]: ...
+    ) -> AsyncMap[Any | ItemFailedError]: ...
 
     def map(
         self,
@@ -521,7 +534,7 @@ class AsyncClient:
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
             inputs: Iterable or async iterable of inputs.
-            returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON.
+            returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON, as `Any`.
             return_exceptions: Yield the error of a failed item in place of its value, instead of raising it.
             concurrency: Maximum number of jobs running at the same time.
             batch_size: Maximum number of inputs in one job. The server's limits `max_inputs` and `max_body_bytes` may
@@ -566,7 +579,7 @@ class AsyncClient:
     @overload
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> AsyncJob[JsonValue]: ...
+    ) -> AsyncJob[Any]: ...
 
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
@@ -576,7 +589,7 @@ class AsyncClient:
         Args:
             job_id: The job's id. Without a checkpoint, the first update contains the whole value so far.
             checkpoint: Result of an earlier `job.checkpoint()`. The updates continue after the position of the checkpoint.
-            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON, as `Any`.
 
         Raises:
             CheckpointError: The checkpoint belongs to another job or another server.
@@ -596,7 +609,7 @@ class AsyncClient:
     @overload
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> AsyncBatchJob[JsonValue]: ...
+    ) -> AsyncBatchJob[Any]: ...
 
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
@@ -607,7 +620,7 @@ class AsyncClient:
         Args:
             job_id: The job's id. Without a checkpoint, the first update of each item contains the whole value so far.
             checkpoint: Result of an earlier `job.checkpoint()`. The updates continue after the position of the checkpoint.
-            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON, as `Any`.
 
         Raises:
             CheckpointError: The checkpoint belongs to another job or another server.

@@ -36,8 +36,6 @@ Each error message says what happened, where it happened, and what to do. The at
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import JsonValue
-
 from tidewire.protocol.problems import Problem
 
 
@@ -153,7 +151,7 @@ class RequestError(TidewireError):
 class AuthenticationError(RequestError):
     """The server responded with 401, because the credentials are missing or invalid."""
 
-    default_advice = "Pass valid credentials: Client(url, headers={'Authorization': …}) or auth=…."
+    default_advice = "Pass valid credentials: Client(url, token=…), headers={'Authorization': …} or auth=…."
 
 
 class PermissionDeniedError(RequestError):
@@ -212,7 +210,7 @@ class JobFailedError(TidewireError):
         value: The job's partial value at the time of the failure, as JSON.
     """
 
-    value: JsonValue = None
+    value: Any = None
 
 
 class JobCancelledError(TidewireError):
@@ -222,7 +220,7 @@ class JobCancelledError(TidewireError):
         value: The job's partial value at the time of the cancellation, as JSON.
     """
 
-    value: JsonValue = None
+    value: Any = None
 
 
 class ItemFailedError(TidewireError):
@@ -236,7 +234,7 @@ class ItemFailedError(TidewireError):
 
     index: int = 0
     status: str = "failed"
-    value: JsonValue = None
+    value: Any = None
 
 
 class InvalidValueError(TidewireError, ValueError):
@@ -334,6 +332,20 @@ class TotalTimeoutError(TidewireError, TimeoutError):
 
 class QueueTimeoutError(TotalTimeoutError):
     """The `timeout` that the caller passed has expired while the job was still in the server's queue."""
+
+
+_ADVICE: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "state_too_large": "The values of all items of a job count. Return smaller values, submit fewer inputs per job, or "
+        "raise the setting max_state_bytes of the server: Server(max_state_bytes=…).",
+    }
+)
+"""Advice for failed jobs and items, by the code of the problem."""
+
+
+def advice_for(problem: Problem | None) -> str | None:
+    """Return the advice for a failed job or item. None if there is no special advice."""
+    return None if problem is None else _ADVICE.get(problem.code)
 
 
 _BY_CODE: MappingProxyType[str, type[RequestError]] = MappingProxyType(

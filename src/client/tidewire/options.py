@@ -64,7 +64,8 @@ class Options:
     None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """Limits for the retries of failed requests and the reconnects of lost streams. They limit the time without
-    progress, the waits, and the number of failures in a row."""
+    progress, the waits, and the number of failures in a row. By default, the client gives up after 300 seconds without
+    progress; `RetryPolicy` documents all limits and their defaults."""
     max_state_bytes: int = MAX_STATE_BYTES
     """Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises StateTooLargeError. The
     client may notice the excess late, but at most a sixteenth above the limit. The job continues on the server."""

@@ -12,7 +12,14 @@ from tidewire.errors import InvalidInputError
 from tidewire.options import Options
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
-from tidewire.protocol.jsonable import converted, rows_of
+from tidewire.protocol.jsonable import (
+    converted,
+    from_array,
+    is_plain_dataclass,
+    place_of,
+    rows_of,
+    rows_of_dataclass,
+)
 from tidewire.types import UNSET
 
 
@@ -73,18 +80,46 @@ def jsonable(value: Any, pointer: str) -> JsonValue:
     Raises:
         InvalidInputError: The value cannot be serialized.
         TypeError: The value contains an object that pydantic would convert to something else without an error, such as
-            an open file.
+            an open file or bytes.
     """
     _, argument, *number = pointer.split("/")
-    _refuse_lossy(value, "".join([argument, *(f"[{each}]" for each in number)]), MAX_VALUE_DEPTH)
+    path = "".join([argument, *(f"[{each}]" for each in number)])
+    has_dataclass = _refuse_lossy(value, path, MAX_VALUE_DEPTH)
     try:
-        plain: JsonValue = converted(_ANYTHING, value)
+        plain: JsonValue = _plain(value) if has_dataclass else converted(_ANYTHING, value, from_array)
     except (PydanticSerializationError, ValueError) as error:
-        advice = "Convert it to a JSON type first: an array with tolist(), bytes to base64 text."
+        place = pointer + place_of(value, _plain)
+        is_binary = "invalid utf-8" in str(error)
+        advice = "Annotate bytes with tidewire.Binary." if is_binary else "Convert it to a JSON type first."
         raise InvalidInputError(
-            f"the input at {pointer!r} cannot be serialized as JSON: {error}", advice=advice
+            f"the input at {place!r} cannot be serialized as JSON: {error}", advice=advice
         ) from None
     return plain
+
+
+def _plain(value: Any) -> Any:
+    return converted(_ANYTHING, _with_typed_dataclasses(value, MAX_VALUE_DEPTH), from_array)
+
+
+def _with_typed_dataclasses(value: Any, room: int) -> Any:
+    """Replace the dataclasses in a value by JSON. Otherwise pydantic would ignore the annotations of their fields, such
+    as `Binary`, because it does not know the types of the values in a dict or a list.
+    """
+    if type(value) in _SAFE or not room:
+        return value
+    if is_plain_dataclass(value):
+        return converted(rows_of_dataclass(value), value, from_array)
+    if type(value) is dict and not _SAFE.issuperset(map(type, value.values())):
+        return {name: _with_typed_dataclasses(member, room - 1) for name, member in value.items()}
+    if type(value) in {list, tuple} and not _SAFE.issuperset(map(type, value)):
+        return [_with_typed_dataclasses(element, room - 1) for element in value]
+    return value
+
+
+_BYTES: Final = (
+    "bytes; pass them in a model or a dataclass whose field has the type tidewire.Binary, which sends them as base64, or "
+    "pass base64.b64encode(data).decode()"
+)
 
 
 _ANYTHING: Final = rows_of(Any)
@@ -93,8 +128,9 @@ _SAFE: Final = frozenset({str, int, float, bool, type(None)})
 """Types that need no check in `_refuse_lossy`."""
 
 
-def _refuse_lossy(value: Any, path: str, room: int) -> None:
-    """Raise an error for an object that pydantic serializes without an error, but not as the caller intends.
+def _refuse_lossy(value: Any, path: str, room: int) -> bool:
+    """Raise an error for an object that pydantic serializes without an error, but not as the caller intends. Return whether
+    the value is or contains a dataclass.
 
     Args:
         value: The value to check.
@@ -102,10 +138,10 @@ def _refuse_lossy(value: Any, path: str, room: int) -> None:
         room: Number of nesting levels to check. The conversion to JSON refuses values that are nested deeper.
 
     Raises:
-        TypeError: The value is or contains an open file, a set, a complex number, or a dict with a tuple as a key.
+        TypeError: The value is or contains an open file, bytes, a set, a complex number, or a dict with a tuple as a key.
     """
     if type(value) in _SAFE or not room:
-        return
+        return False
     if isinstance(value, Mapping):
         if any(isinstance(key, tuple) for key in value):
             raise TypeError(
@@ -120,19 +156,23 @@ def _refuse_lossy(value: Any, path: str, room: int) -> None:
         for name, member in _unserialized_fields(value):
             if _is_file(member):
                 raise TypeError(f"{path}.{name}: {_FILE}")
-        return
+        return not isinstance(value, BaseModel)
     elif isinstance(value, set | frozenset):
         raise TypeError(f"{path}: a set, which has no order; pass a list, such as sorted(…)")
+    elif isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{path}: {_BYTES}")
     elif isinstance(value, complex):
         raise TypeError(f"{path}: a complex number; pass [z.real, z.imag]")
     elif _is_file(value):
         raise TypeError(f"{path}: {_FILE}")
     else:
-        return
+        return False
     # Long lists of numbers or strings are frequent. This comparison is about ten times as fast as a loop over them.
-    if not _SAFE.issuperset(map(type, elements)):
-        for at, member in members:
-            _refuse_lossy(member, at, room - 1)
+    if _SAFE.issuperset(map(type, elements)):
+        return False
+    # Check all members, also after the first dataclass.
+    found = [_refuse_lossy(member, at, room - 1) for at, member in members]
+    return any(found)
 
 
 _FILE: Final = (

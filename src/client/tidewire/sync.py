@@ -11,8 +11,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 
-from pydantic import JsonValue
-
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
@@ -40,7 +38,8 @@ class Client:
     The client also works on a thread with a running event loop, for example in a notebook. It blocks that loop and
     emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it.
 
-    The environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` are honored.
+    The client respects the environment variables `TIDEWIRE_URL`, `TIDEWIRE_TOKEN`, `HTTPS_PROXY`, `NO_PROXY` and
+    `SSL_CERT_FILE`.
 
     Example:
         with Client("http://127.0.0.1:8000") as client:
@@ -51,8 +50,9 @@ class Client:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
+        token: str | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
         timeout: float | None = None,
@@ -71,7 +71,11 @@ class Client:
         Args:
             url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. If the URL contains
                 a user and password, the client sends them in the `Authorization` header. They never appear in error
-                messages.
+                messages. None: the value of the environment variable `TIDEWIRE_URL`.
+            token: Bearer token, which the client sends in the header `Authorization`, to the server's origin only. It
+                never appears in error messages. It excludes `auth`, a header `Authorization` and a user in the URL.
+                Without any of these, the client uses the environment variable `TIDEWIRE_TOKEN`, if it is set. If
+                `TIDEWIRE_URL` is also set, the client uses `TIDEWIRE_TOKEN` only for the origin of that URL.
             headers: Extra headers for every request, such as credentials. The client sends them to the server's
                 origin only. Headers passed to `with_options` are added to the headers of the client, and replace
                 headers of the same name.
@@ -88,7 +92,8 @@ class Client:
             queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
                 QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
-                without progress, the waits, and the number of failures in a row.
+                without progress, the waits, and the number of failures in a row. By default, the client gives up
+                after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -99,9 +104,14 @@ class Client:
                 `Host`, and proxies in the environment variables are not used.
             hooks: Callbacks for metrics and tracing. The client calls them for requests, reconnects, resyncs and the
                 ends of jobs.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is not valid, there is no URL, or arguments exclude each other.
         """
         client = AsyncClient(
             url,
+            token=token,
             headers=headers,
             auth=auth,
             timeout=timeout,
@@ -177,7 +187,8 @@ class Client:
             deadline: Seconds that a job may take, counted from its submission. Then the server ends an unfinished job
                 as failed. None: no deadline.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
-                without progress, the waits, and the number of failures in a row.
+                without progress, the waits, and the number of failures in a row. By default, the client gives up
+                after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
                 StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
                 The job continues on the server.
@@ -213,7 +224,7 @@ class Client:
         returns: None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> Job[JsonValue]: ...
+    ) -> Job[Any]: ...
 
     def submit(
         self,
@@ -236,7 +247,7 @@ class Client:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
             input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
                 with `members`.
-            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON, as `Any`.
             idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
                 returns the same job, even if another process sends that request. By default the client generates a
                 random key for each call.
@@ -285,7 +296,7 @@ class Client:
         returns: None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> JsonValue: ...
+    ) -> Any: ...
 
     def run(
         self,
@@ -305,7 +316,7 @@ class Client:
             endpoint: Endpoint name. May be omitted if the server has exactly one.
             input: The whole input as one value: JSON, or anything that pydantic serializes to JSON. Mutually exclusive
                 with `members`.
-            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON, as `Any`.
             idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
                 returns the same job, even if another process sends that request. By default the client generates a
                 random key for each call.
@@ -349,7 +360,7 @@ class Client:
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> BatchJob[JsonValue]: ...
+    ) -> BatchJob[Any]: ...
 
     def submit_batch(
         self,
@@ -370,7 +381,7 @@ class Client:
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
             inputs: One or more inputs. Each input is JSON, or anything that pydantic serializes to JSON.
-            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON, as `Any`.
             idempotency_key: Idempotency key of the request. If another request has the same key and content, the server
                 returns the same job, even if another process sends that request. By default the client generates a
                 random key for each call.
@@ -431,7 +442,7 @@ class Client:
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> Iterator[JsonValue]: ...
+    ) -> Iterator[Any]: ...
 
     @overload
     def map(
@@ -465,7 +476,7 @@ class Client:
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> Iterator[JsonValue | ItemFailedError]: ...
+    ) -> Iterator[Any | ItemFailedError]: ...
 
     def map(
         self,
@@ -492,7 +503,7 @@ class Client:
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
             inputs: Iterable of inputs.
-            returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON.
+            returns: Type or `TypeAdapter` for each value. Without it, values are plain JSON, as `Any`.
             return_exceptions: Yield the error of a failed item in place of its value, instead of raising it.
             concurrency: Maximum number of jobs running at the same time.
             batch_size: Maximum number of inputs in one job. The server's limits `max_inputs` and `max_body_bytes` may
@@ -536,7 +547,7 @@ class Client:
     @overload
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> Job[JsonValue]: ...
+    ) -> Job[Any]: ...
 
     def job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
@@ -546,7 +557,7 @@ class Client:
         Args:
             job_id: The job's id. Without a checkpoint, the first update contains the whole value so far.
             checkpoint: Result of an earlier `job.checkpoint()`. The updates continue after the position of the checkpoint.
-            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON.
+            returns: Type or `TypeAdapter` for the job's value. Without it, the value is plain JSON, as `Any`.
 
         Raises:
             CheckpointError: The checkpoint belongs to another job or another server.
@@ -567,7 +578,7 @@ class Client:
     @overload
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> BatchJob[JsonValue]: ...
+    ) -> BatchJob[Any]: ...
 
     def batch_job(
         self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
@@ -578,7 +589,7 @@ class Client:
         Args:
             job_id: The job's id. Without a checkpoint, the first update of each item contains the whole value so far.
             checkpoint: Result of an earlier `job.checkpoint()`. The updates continue after the position of the checkpoint.
-            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON.
+            returns: Type or `TypeAdapter` for the value of each item. Without it, values are plain JSON, as `Any`.
 
         Raises:
             CheckpointError: The checkpoint belongs to another job or another server.

@@ -219,7 +219,7 @@ class Update(Generic[T]):
         return str(self._change.member("status"))
 
     @property
-    def value(self) -> JsonValue:
+    def value(self) -> Any:
         """The complete value after this event. Each access returns a new copy, which later events do not change."""
         return self._change.member("value")
 

@@ -10,8 +10,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tidewire"):
             raise
+        from tidewire.install_command import install_command  # noqa: PLC0415 - only for this message
+
         print(
-            f"tidewire: `python -m tidewire_conformance` needs {error.name or error}: pip install 'tidewire[conformance]'",
+            f"tidewire: `python -m tidewire_conformance` needs {error.name or error}: {install_command('conformance')}",
             file=sys.stderr,
         )
         sys.exit(2)

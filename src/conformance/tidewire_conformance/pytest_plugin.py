@@ -38,8 +38,10 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise
+    from tidewire.install_command import install_command
+
     raise pytest.UsageError(
-        f"tidewire_conformance.pytest_plugin needs {error.name or error}: pip install 'tidewire[conformance]'"
+        f"tidewire_conformance.pytest_plugin needs {error.name or error}: {install_command('conformance')}"
     ) from None
 
 SHOWN: Final = 5

@@ -1,6 +1,9 @@
 """Reference server for the Tidewire protocol. It serves Python functions as endpoints with resumable result streams."""
 
+from tidewire.install_command import install_command
+
 try:
+    from tidewire.protocol.jsonable import Binary
     from tidewire_server.endpoints.context import Context
     from tidewire_server.endpoints.yieldables import Append, Last
     from tidewire_server.errors import ItemError
@@ -10,7 +13,8 @@ except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise
     raise ModuleNotFoundError(
-        f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
+        f"tidewire_server needs {error.name or error}, which is not installed: {install_command('server')}",
+        name=error.name,
     ) from None
 
-__all__ = ["Append", "Context", "ItemError", "Last", "Server", "Stream"]
+__all__ = ["Append", "Binary", "Context", "ItemError", "Last", "Server", "Stream"]

@@ -2,6 +2,8 @@
 
 import sys
 
+from tidewire.install_command import install_command
+
 
 def main() -> None:
     """Run the command. If a dependency is not installed, print how to install it, and exit with code 2."""
@@ -11,7 +13,7 @@ def main() -> None:
         if (error.name or "").startswith("tidewire"):
             raise
         print(
-            f"tidewire: `python -m tidewire_server` needs {error.name or error}: pip install 'tidewire[server]'",
+            f"tidewire: `python -m tidewire_server` needs {error.name or error}: {install_command('server')}",
             file=sys.stderr,
         )
         sys.exit(2)

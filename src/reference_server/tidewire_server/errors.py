@@ -1,10 +1,9 @@
 """Exceptions of the server, and their conversion to problem details (RFC 9457)."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
+from tidewire.protocol.problems import REGISTRY, Problem, no_such_endpoint, problem, to_json
 
 ITEM_ERROR = "item_refused"
 """Default code of an `ItemError`.
@@ -105,7 +104,10 @@ class StateTooLargeError(Exception):
     """A change would make a job's state larger than `max_state_bytes`. The job fails."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the job's state would exceed max_state_bytes={limit}")
+        # The message must be short, because it becomes a part of the state, where little room is left.
+        super().__init__(
+            f"the job's state would exceed max_state_bytes={limit}; return less, or raise this setting"
+        )
         self.limit = limit
 
 
@@ -127,11 +129,8 @@ class UnknownEndpointError(KeyError):
     """The server has no endpoint with this name."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        names = list(known)
         super().__init__(name)
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        self._text = f"endpoint {name!r} does not exist; {hint}this server has: {', '.join(names) or 'none'}"
+        self._text = no_such_endpoint(name, known)
 
     def __str__(self) -> str:
         return self._text

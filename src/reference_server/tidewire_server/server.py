@@ -28,7 +28,7 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
-from tidewire_server.serving.anonymous_access import AnonymousAccessError
+from tidewire_server.serving.anonymous_access import ExposedServerError
 from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
@@ -64,7 +64,7 @@ class Server:
                 They take precedence over `settings`. The class `Settings` lists all settings with their bounds.
 
         Raises:
-            pydantic.ValidationError: A setting is unknown or out of bounds.
+            SettingsError: A setting is unknown, or its value is not valid. It is a ValueError.
         """
         self.settings = (settings or Settings()).replace(**options)
         self.endpoints: dict[str, Endpoint] = {}
@@ -161,8 +161,10 @@ class Server:
                 "rerun", the restarted server runs them again from the start. With "fail", they fail with
                 `worker_lost`. Use "fail" for functions that must not run twice.
             columns: JSON Pointers of the texts and arrays within the value to which the function appends, or a
-                function that computes these pointers from the input. If the value is a text, the default is the value
-                itself.
+                function that computes these pointers from the input, as in `lambda given:
+                [f"/{len(given.history)}/text"]`. Like the functions in other options, it is called with the pydantic
+                model if the endpoint's function takes one, and otherwise with an object that has the function's
+                parameters as attributes. If the value is a text, the default is the value itself.
             initial: Value of an item until its function produces the first value, or a function that computes this
                 value from the input.
             validate: Function that is called with each input after its validation against the schema. To reject the
@@ -232,7 +234,7 @@ class Server:
         """Change settings. This method must be called before the server is first used.
 
         Raises:
-            pydantic.ValidationError: A setting is unknown or out of bounds.
+            SettingsError: A setting is unknown, or its value is not valid. It is a ValueError.
             RuntimeError: `app` has been accessed, or the server is running.
         """
         if self._serving.app is not None and options:
@@ -281,8 +283,8 @@ class Server:
             switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound, the log cannot be opened, the port file cannot be written, or the
-                server has no tokens and other machines can reach the address. If the exception is not caught, Python
+            SystemExit: The address cannot be bound, the log cannot be opened, the port file cannot be written, or
+                other machines can reach the address, and the server has no tokens or `debug` is on. If the exception is not caught, Python
                 prints the reason in one line and exits with code 1.
             RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
@@ -312,7 +314,7 @@ class Server:
                 started=started,
                 switch_interval=switch_interval,
             )
-        except (AnonymousAccessError, StoreError, PortFileError) as error:
+        except (ExposedServerError, StoreError, PortFileError) as error:
             listener.close()
             sys.exit(str(error))
 
@@ -336,7 +338,7 @@ class Server:
 
         Raises:
             OSError: The address cannot be bound.
-            AnonymousAccessError: The server has no tokens, and other machines can reach the address.
+            ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
             StoreError: The log cannot be opened, or another server is using it.
             RuntimeError: The server is already running.
         """

@@ -11,10 +11,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
+from tidewire_server.setting_errors import settings_error
 from tidewire_server.store_urls import file_of
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -194,6 +195,13 @@ class Settings(BaseModel):
         description="Maximum number of runs of a job if the server crashes in each run. The job then fails with `worker_lost`.",
     )
 
+    # ---- development -------------------------------------------------------------------------------------------
+    debug: bool = Field(
+        False,
+        description="Send tracebacks to the callers. A server with this setting refuses to start on "
+        "an address that other machines can reach.",
+    )
+
     # ---- access and address -------------------------------------------------------------------------------------
     tokens: tuple[str, ...] = Field(
         (),
@@ -245,7 +253,7 @@ class Settings(BaseModel):
         "such origin.",
     )
     root_path: str = Field(
-        "", pattern=r"^(/[^/?#]+)*$", description="Path prefix under which a proxy serves this server."
+        "", pattern=r"^(/[^/?#]+)*$", description="Path prefix of this server behind a proxy."
     )
 
     @field_validator("log")
@@ -303,9 +311,12 @@ class Settings(BaseModel):
         """Return a validated copy of the settings in which some values are changed.
 
         Raises:
-            pydantic.ValidationError: A name is unknown, or a value is out of bounds.
+            SettingsError: A name is unknown, or a value is not valid.
         """
-        return Settings(**(self.model_dump() | changes))
+        try:
+            return Settings(**(self.model_dump() | changes))
+        except ValidationError as error:
+            raise settings_error(error, Settings.model_fields) from None
 
 
 def share_of(total: int, share: float) -> int:
@@ -335,9 +346,7 @@ class Launch(BaseModel):
         None,
         description="File with tokens for /metrics. It has one token per line. Set either this or `operator_tokens`.",
     )
-    port_file: Path | None = Field(
-        None, description="File to write the port number to when the server is ready."
-    )
+    port_file: Path | None = Field(None, description="File to write the port number to when ready.")
     model: Path | None = Field(
         None, description="Folder with a Hugging Face checkpoint; by default, a small bundled model."
     )

@@ -29,6 +29,7 @@ from tidewire.errors import (
     RequestError,
     TidewireError,
 )
+from tidewire.install_command import install_command
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.sync import Client
@@ -475,7 +476,7 @@ def _described(client: Client, name: str, offered: list[str]) -> EndpointDescrip
 
 def _without_generator(error: ImportError) -> typer.Exit:
     """Print how to install the missing package, and return the exception that ends the command."""
-    display.Screen().error(f"`tidewire codegen` needs {error.name or error}: pip install 'tidewire[codegen]'")
+    display.Screen().error(f"`tidewire codegen` needs {error.name or error}: {install_command('codegen')}")
     return typer.Exit(USAGE)
 
 

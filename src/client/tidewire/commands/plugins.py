@@ -13,6 +13,7 @@ import typer.main
 from rich.markup import escape
 
 from tidewire.commands import display
+from tidewire.install_command import install_command
 
 COMMANDS: Final = "tidewire.commands"
 """Name of the entry-point group for commands of plugins. Each entry point is a typer app, or a function that typer can
@@ -57,15 +58,15 @@ def _load(point: EntryPoint) -> Any:
 
 def _missing(point: EntryPoint, error: ImportError) -> Any:
     extra = _EXTRAS.get(point.module.partition(".")[0])
-    wanted = f"'tidewire[{extra}]'" if extra else (error.name or "the missing package")
+    command_line = install_command(extra) if extra else f"pip install {error.name or 'the missing package'}"
 
     def command() -> NoReturn:
-        display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: pip install {wanted}")
+        display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: {command_line}")
         raise typer.Exit(USAGE)
 
     # The library rich reads help texts as markup. Escape the brackets, because rich would drop `[server]` as an unknown
     # tag.
-    command.__doc__ = escape(f"Not installed: pip install {wanted}")
+    command.__doc__ = escape(f"Not installed: {command_line}")
     return _command(point.name, command, ignore_unknown_options=True, allow_extra_args=True)
 
 

@@ -32,8 +32,9 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, without_credentials
-from tidewire.http.urls import is_under, path_segment, resolve, same_origin, split_credentials
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
+from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
+from tidewire.http.urls import is_under, path_segment, resolve, same_origin
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.follower import HELLO_TIMEOUT
@@ -96,14 +97,18 @@ class ApiSession:
     """
 
     def __init__(
-        self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing, hooks: Hooks | None = None
+        self,
+        server: UrlAndToken,
+        transport: Transport,
+        *,
+        auth: Auth | None,
+        timing: Timing,
+        hooks: Hooks | None = None,
     ) -> None:
-        if not isinstance(url, str):
-            raise TypeError(f"url must be a string such as 'http://127.0.0.1:8000', not {url!r}")
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks must be a Hooks object, not {hooks!r}")
-        self.base: str
-        self.base, self._url_credentials = split_credentials(url)
+        self.base: str = server.base
+        self._server = server
         self.transport = transport
         self.timing = timing
         self.hooks: Hooks = hooks or Hooks()
@@ -181,6 +186,22 @@ class ApiSession:
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
         return await self._bounded(request, options, since)
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait before the next attempt.
+
+        A client of a fake server in the same process does not wait, so that tests are fast. If the time limit of the
+        call would pass during the wait, it waits nevertheless, and the call raises the same error as with a real server.
+        """
+        ends = anyio.current_time() + seconds
+        if (
+            self.timing.sleep is anyio.sleep
+            and is_mounted(self.base)
+            and ends < anyio.current_effective_deadline()
+        ):
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self.timing.sleep(seconds)
+
     def policy(self, options: Options) -> RequestPolicy:
         """Create the counters of one call or one stream."""
         return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
@@ -257,7 +278,7 @@ class ApiSession:
                     fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
-            await self.timing.sleep(pause)
+            await self.sleep(pause)
             if unknown:
                 await self._check_keys(request, options, policy, fault)
             policy.begin()
@@ -273,7 +294,7 @@ class ApiSession:
         Raises:
             TidewireError: The fault, if the server does not keep the keys, or if the client could not find out.
         """
-        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
+        if self.credentials.current or self._server.credentials or _names_credentials(options.headers):
             return
         try:
             discovery = await self.discover(options, policy=policy)
@@ -311,7 +332,9 @@ class ApiSession:
         self.transport.loop.check()
         content = {"Content-Type": "application/json"} if body is not None else {}
         own = {"Accept": "application/json", **content}
-        return overlaid(own, self._url_credentials, options.headers, await self.credentials.get(), more or {})
+        return overlaid(
+            own, self._server.credentials, options.headers, await self.credentials.get(), more or {}
+        )
 
     def redirected(self, response: Any) -> str:
         """Return the absolute URL of a redirect's target.
@@ -419,6 +442,8 @@ class ApiSession:
             # not a Tidewire server.
             return self.not_tidewire(response)
         error = status_errors.refused(response, problem, where)
+        if response.status == HTTPStatus.UNAUTHORIZED and self._server.is_token_withheld:
+            error.advice = _WITHHELD
         if problem is None or response.status == HTTPStatus.NOT_FOUND:
             error.advice = self.link_advice(response.url) or error.advice
         return error
@@ -482,6 +507,10 @@ class ApiSession:
         return f"{self.base}{API_ROOT}/jobs/{path_segment(job_id, 'the id of a job')}"
 
 
+_WITHHELD: Final = (
+    f"{TOKEN_VARIABLE} was not sent, because {URL_VARIABLE} is the URL of another server. Pass the token: "
+    "Client(url, token=…)."
+)
 _PREFIX: Final = "A proxy seems to remove a path prefix: set root_path on the server to the prefix, or keep the prefix in the proxy."
 _KEYS_UNKNOWN: Final = "The client did not retry, because it could not read whether the server keeps the keys of requests without credentials."
 _NOT_RETRIED: Final = (

@@ -515,6 +515,11 @@ def mount(url: str, transport: httpx.AsyncBaseTransport) -> None:
     _MOUNTED[url] = transport
 
 
+def is_mounted(url: str) -> bool:
+    """Whether the requests to the origin of a URL go to an in-process transport."""
+    return any(origin(url) == origin(each) for each in _MOUNTED)
+
+
 def unmount(url: str) -> None:
     """Undo `mount`."""
     del _MOUNTED[url]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import JsonValue
 
-from tidewire.errors import ItemFailedError
+from tidewire.errors import ItemFailedError, advice_for
 from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
@@ -108,7 +108,7 @@ class BatchJobReader(JobReader, Generic[T]):
         what = f"item {index} was cancelled" if status == "cancelled" else f"item {index} failed"
         if problem is not None:
             what += f": {problem.detail or problem.title} [{problem.code}]"
-        failed = ItemFailedError(what, where=self.where, problem=problem)
+        failed = ItemFailedError(what, where=self.where, problem=problem, advice=advice_for(problem))
         failed.index, failed.status, failed.value = index, status, item.get("value")
         return failed
 

@@ -92,6 +92,25 @@ class JobBase(Generic[R]):
         """
         await self._reader.wait(timeout)
 
+    async def stream_url(self) -> str:
+        """Request a URL of the job's event stream that needs no other credentials, for example for `EventSource` in a
+        web page.
+
+        The URL contains a stream token. It opens only the event stream of this job, and it expires after a time that
+        the server sets: by default 5 minutes, in the reference server the setting `stream_token_ttl`. A stream that is
+        open when the URL expires stays open. To open the stream again later, request another URL.
+
+        Everyone who has the URL can read the job until the URL expires, so do not log or publish it.
+
+        Raises:
+            RequestError: The server does not offer stream tokens, or refused the request.
+            TidewireError: The server could not be reached within the `RetryPolicy`.
+
+        Example:
+            page = f"/result.html?stream={quote(await job.stream_url())}"
+        """
+        return await self._reader.stream_url()
+
     def checkpoint(self) -> Checkpoint:
         """Return the position after the last delivered update. `client.job(checkpoint=…)` continues from this position.
 

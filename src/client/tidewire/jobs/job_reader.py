@@ -19,7 +19,10 @@ import anyio
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import (
     ConcurrentReadError,
+    JobNotFoundError,
+    ProtocolError,
     QueueTimeoutError,
+    RequestError,
     TidewireError,
     TotalTimeoutError,
     Where,
@@ -30,7 +33,7 @@ from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.options import check_seconds
 from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
-from tidewire.protocol.resources import JobResource
+from tidewire.protocol.resources import JobResource, StreamToken
 from tidewire.types import ItemChange, Position
 
 if TYPE_CHECKING:
@@ -173,6 +176,25 @@ class JobReader(ABC):
         """The iterator that has started and is not closed; None if there is no such iterator."""
         iterator = None if self._iterator is None else self._iterator()
         return None if iterator is None or iterator.closed else iterator
+
+    async def stream_url(self) -> str:
+        """Request a URL of the event stream that contains a stream token, and return it as an absolute URL."""
+        with self.bounded(self.deadline()):
+            try:
+                response = await self._session.request(
+                    "POST", f"{self._stream.job_url}/stream-token", self._options, job_id=self.id
+                )
+            except JobNotFoundError as error:
+                if error.code in {None, "job_not_found"}:
+                    raise
+                what = "the server does not offer stream tokens"
+                raise RequestError(what, where=error.where, problem=error.problem, advice="") from error
+        link = self._session.read(StreamToken, response, what="stream token", job_id=self.id).url
+        url = self._session.same_origin_link(response.url, link, "")
+        if not url:
+            what = "the URL with the stream token leads to another origin"
+            raise ProtocolError(what, where=response.where(job_id=self.id))
+        return url
 
     async def cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):

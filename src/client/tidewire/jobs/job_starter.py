@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
 import anyio
@@ -30,6 +31,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.follower import Follower
 from tidewire.protocol.follower_outcomes import Applied
+from tidewire.protocol.problems import did_you_mean
 from tidewire.protocol.resources import EndpointDescription, JobResource, Limits
 from tidewire.protocol.status_table import RequestKind
 from tidewire.submit_members import encoded, options_on_the_wire
@@ -121,12 +123,10 @@ class JobStarter:
                 self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names(since, but=error.what)
+            error.advice = await self._names(since, name, but=error.what)
             raise
         except InvalidInputError as error:
-            error.advice = (
-                error.advice or f"See the schema of its input: client.describe({name!r}).input_schema."
-            )
+            error.advice = error.advice or _input_advice(name, error)
             raise
         if isinstance(response, Connection):
             stream, initial = await self._streamed(response), None
@@ -161,12 +161,10 @@ class JobStarter:
                 since=since,
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names(since, but=error.what)
+            error.advice = await self._names(since, name, but=error.what)
             raise
         except InvalidInputError as error:
-            error.advice = (
-                error.advice or f"See the schema of its input: client.describe({name!r}).input_schema."
-            )
+            error.advice = error.advice or _input_advice(name, error)
             raise
         job = self.session.read(JobResource, response, what="submitted job")
         stream, initial = self._stream(job, response)
@@ -182,7 +180,7 @@ class JobStarter:
             shape,
             shared,
             options=self.options,
-            sleep=self.session.timing.sleep,
+            sleep=self.session.sleep,
             **settings,
         )
 
@@ -207,8 +205,8 @@ class JobStarter:
         await stream.adopt_response(connection)
         return stream
 
-    async def _names(self, since: float, *, but: str) -> str:
-        """Return advice that lists the server's endpoints. Returns an empty string if the error message `but` already
+    async def _names(self, since: float, name: str, *, but: str) -> str:
+        """Return advice that suggests an endpoint and lists the server's endpoints. Returns an empty string if the error message `but` already
         lists them.
         """
         try:
@@ -216,9 +214,12 @@ class JobStarter:
             names = [endpoint.name for endpoint in discovery.endpoints]
         except TidewireError:
             return ""
-        if names and all(name in but for name in names):
+        if names and all(each in but for each in names):
             return ""
-        return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
+        if not names:
+            return "This server has no endpoint."
+        question = did_you_mean(name, names)
+        return f"{question[:1].upper()}{question[1:]}This server has: {', '.join(names)}."
 
     def _jobs_url(self, endpoint: str) -> str:
         return f"{self.session.endpoint_url(endpoint)}/jobs"
@@ -342,6 +343,17 @@ class JobStarter:
             f"{job_url}/events" if events is None else session.same_origin_link(*events, f"{job_url}/events")
         )
         return JobStream(session, follower, self.options, job_url=job_url, events_url=events_url)
+
+
+def _input_advice(endpoint: str, error: InvalidInputError) -> str:
+    if error.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return f"See the schema of its input: client.describe({endpoint!r}).input_schema."
+    # A problem of the server says what to do, but the response of a gateway does not.
+    return (
+        ""
+        if error.problem
+        else "The request is too large for the server or a proxy in front of it: send less."
+    )
 
 
 _MAYBE_RUNNING: Final = (

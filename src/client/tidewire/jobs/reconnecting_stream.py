@@ -248,7 +248,7 @@ class JobStream:
     async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
         if reconnect.cause is Cause.POLL:
-            await self._session.timing.sleep(reconnect.wait)
+            await self._session.sleep(reconnect.wait)
             return
         level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(
             reconnect.cause, logging.INFO
@@ -268,7 +268,7 @@ class JobStream:
             job_id, reconnect.cause.value, reconnect.why, reconnect.wait, self._last_event_id
         )
         await tell(hooks.on_reconnect, event)
-        await self._session.timing.sleep(reconnect.wait)
+        await self._session.sleep(reconnect.wait)
 
     async def notify_end(self) -> None:
         """Log the job's end and call the `on_end` hook."""

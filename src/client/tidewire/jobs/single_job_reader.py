@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
+from tidewire.errors import JobCancelledError, JobFailedError, TidewireError, advice_for
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
@@ -109,7 +109,9 @@ class SingleJobReader(JobReader, Generic[T]):
             error = JobCancelledError("the job was cancelled", where=self.where, problem=problem)
         else:
             why = "" if problem is None else f": {problem.detail or problem.title} [{problem.code}]"
-            error = JobFailedError(f"the job failed{why}", where=self.where, problem=problem)
+            error = JobFailedError(
+                f"the job failed{why}", where=self.where, problem=problem, advice=advice_for(problem)
+            )
         error.value = item.get("value")
         raise error
 

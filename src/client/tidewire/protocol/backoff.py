@@ -20,6 +20,17 @@ FORMER_NAMES: Final = MappingProxyType(
 class RetryPolicy:
     """Limits for the retries of streams, reads, submits and cancels. The client gives up when it reaches `patience` or
     `attempts`, whichever is first.
+
+    Example:
+        # Wait for a server for up to an hour, and at most one minute between two attempts.
+        client = Client(url, retry=RetryPolicy(patience=3600.0, max_delay=60.0))
+
+    Args:
+        patience: Seconds without progress after which the client gives up.
+        min_delay: Shortest first wait, in seconds.
+        max_delay: Longest wait, in seconds, unless a server asks for a longer one.
+        attempts: Number of failures in a row after which the client gives up. None: no limit.
+        jitter: Range of the random factor of each wait: from 1 - jitter to 1 + jitter.
     """
 
     patience: float = 300.0

@@ -6,16 +6,27 @@ output of JSON mode with the output of Python mode. It restores numbers and name
 rejects them with an error that gives their path. It raises an error if two members became one.
 """
 
+import base64
+import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    PydanticUserError,
+    TypeAdapter,
+    WithJsonSchema,
+)
 from pydantic_core import to_jsonable_python
 
 from tidewire.protocol.document.json_pointer import escape
-from tidewire.protocol.strict_json import StrictJsonError
+from tidewire.protocol.strict_json import MAX_DEPTH, StrictJsonError
 
 
 def rows_of(given: Any) -> TypeAdapter[list[Any]]:
@@ -124,3 +135,97 @@ def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
                 f"at {pointer!r}: the keys {named[name]!r} and {known!r} both become the JSON member {name!r}"
             )
         named[name] = known
+
+
+# ---- arrays --------------------------------------------------------------------------------------------------------
+
+
+def from_array(value: Any) -> Any:
+    """Convert an array or a scalar of NumPy, or a tensor of PyTorch, to lists and numbers. This is a `fallback` for
+    `converted`.
+
+    Raises:
+        ValueError: The object has another type, or contains complex numbers.
+    """
+    if not hasattr(value, "tolist"):
+        raise ValueError(f"{type(value).__name__} has no JSON form")
+    plain = first = value.tolist()
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, complex):
+        raise ValueError("complex numbers have no JSON form; pass their real and imaginary parts")  # noqa: TRY004
+    return plain
+
+
+def place_of(value: Any, convert: Callable[[Any], Any], depth: int = 0) -> str:
+    """Return the JSON Pointer of the innermost part of a value that `convert` cannot convert to JSON.
+
+    Args:
+        value: The value.
+        convert: Function that converts a part of the value, and raises an error if the part has no JSON form.
+        depth: Depth of the value.
+    """
+    if depth < MAX_DEPTH:
+        for name, member in _parts(value):
+            try:
+                convert(member)
+            except Exception:  # noqa: BLE001 - any error means that this part has no JSON form
+                return f"/{escape(str(name))}{place_of(member, convert, depth + 1)}"
+    return ""
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list | tuple):
+        return enumerate(value)
+    return vars(value).items() if isinstance(value, BaseModel) or is_plain_dataclass(value) else ()
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def _decode(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise ValueError("must be base64, such as base64.b64encode(data).decode()") from None
+
+
+def _encode(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes | bytearray | memoryview) else value
+
+
+Binary = Annotated[
+    bytes,
+    BeforeValidator(_decode),
+    PlainSerializer(_encode, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "base64"}),
+]
+"""Type of bytes that are sent as base64 text.
+
+In Python the value is always `bytes`. It is encoded when it is converted to JSON, and a text is decoded when it is
+validated. (`pydantic.Base64Bytes` also decodes the bytes that a program passes to a model.)"""
+
+
+def is_plain_dataclass(value: Any) -> bool:
+    """Whether a value is an instance of a dataclass of the standard library."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
+
+
+def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
+    """Return the adapter for the type of a dataclass, which serializes fields such as `Binary` by their annotation. If
+    pydantic cannot create it, return the adapter for any value.
+    """
+    kind: Any = type(value)
+    return _rows_of_dataclass(kind)
+
+
+@lru_cache(256)
+def _rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
+    try:
+        return rows_of(kind)
+    except (PydanticUserError, NameError):
+        return rows_of(Any)

@@ -4,9 +4,11 @@ Diffs have no model, because there is one diff for each token and a model would 
 validates diffs as plain JSON.
 """
 
+import json
 from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.base_model import Count, Number, Positive, WireModel
@@ -183,14 +185,52 @@ def check_state(state: JsonValue, *, what: str) -> State:
         raise MessageError(f"{what}: {describe(error)}") from None
 
 
+_SHOWN_ERRORS: Final = 3
+"""Maximum number of errors that `describe` shows."""
+
+
 def describe(error: ValidationError) -> str:
-    """Summarize a validation error in one line, which contains the first invalid member, the error of this member, and
-    the number of other errors.
+    """Summarize a validation error in one line, which contains the first invalid members, the error of each of them with
+    the received value, and the number of other errors.
     """
-    first, *more = error.errors(include_url=False, include_context=False)
-    where = "/" + "/".join(str(part) for part in first["loc"]) if first["loc"] else "the whole"
-    rest = f" (and {len(more)} more)" if more else ""
-    return f"{where}: {first['msg']}{rest}"
+    found = error.errors(include_url=False, include_context=False)
+    shown = [
+        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole'}: {message_of(each)}"
+        for each in found[:_SHOWN_ERRORS]
+    ]
+    rest = f" (and {len(found) - len(shown)} more)" if len(found) > len(shown) else ""
+    return f"{'; '.join(shown)}{rest}"
+
+
+_MAX_SHOWN: Final = 60
+"""Maximum length of a value in an error message, in characters."""
+
+_WITHOUT_VALUE: Final = frozenset(
+    {"missing", "extra_forbidden", "unexpected_keyword_argument", "json_invalid"}
+)
+"""Types of errors that do not concern a value, or whose message already says enough."""
+
+
+def message_of(error: ErrorDetails) -> str:
+    """Return the message of one validation error, with the beginning of the value that was received."""
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] in _WITHOUT_VALUE or "input" not in error:
+        return message
+    return f"{message}; received {shown(error['input'])}"
+
+
+def shown(value: Any) -> str:
+    """Return a short form of a JSON value for an error message. The cost does not depend on the size of the value."""
+    if isinstance(value, dict):
+        return "an object" if value else "{}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"a list of length {len(value)}" if value else "[]"
+    if isinstance(value, str):
+        text = json.dumps(value[:_MAX_SHOWN], ensure_ascii=False)
+        return text if len(value) <= _MAX_SHOWN else f"{text[:-1]}…"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value!r:.{_MAX_SHOWN}}"
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ All errors of the protocol are problem details objects. They occur in the bodies
 events, as the `error` of an item, and as the `error` of a `done` event.
 """
 
+import difflib
+from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -112,3 +114,19 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
 def to_json(value: Problem) -> dict[str, Any]:
     """Return the problem as a JSON object, without the members that are None."""
     return value.model_dump(mode="json", exclude_none=True)
+
+
+_MAX_NAME: Final = 80
+"""Maximum length of an endpoint's name in an error message, in characters."""
+
+
+def no_such_endpoint(name: str, known: Iterable[str]) -> str:
+    """Return the error message for the name of an endpoint that does not exist. It suggests a similar name."""
+    names, shown = list(known), name[:_MAX_NAME]
+    return f"endpoint {shown!r} does not exist; {did_you_mean(shown, names)}this server has: {', '.join(names) or 'none'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that suggests a similar known name, with a space at its end. It is empty if there is none."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}? " if near else ""

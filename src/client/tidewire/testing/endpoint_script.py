@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import JsonValue
 
 from tidewire.protocol.messages import Progress, Queue
-from tidewire.protocol.problems import Problem, problem
+from tidewire.protocol.problems import REGISTRY, Problem, did_you_mean, problem
 
 
 class FakeToken(NamedTuple):
@@ -69,6 +69,18 @@ class ConnectionFault:
     """Whether the fault has already occurred."""
 
 
+def known_code(code: str) -> str:
+    """Return a problem code of the protocol.
+
+    Raises:
+        ValueError: The protocol has no such problem code.
+    """
+    if code not in REGISTRY:
+        question = did_you_mean(str(code), REGISTRY)
+        raise ValueError(f"unknown problem code {code!r}; {question}the codes are: {', '.join(REGISTRY)}")
+    return code
+
+
 Step = AppendText | SetValue | FakeToken | FailItem | SendEvent | RestartJob | ConnectionFault
 _CHANGES = (AppendText, SetValue, FakeToken)
 
@@ -127,8 +139,11 @@ class Answer:
             code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`.
             detail: Human-readable explanation.
             members: Additional members of the problem.
+
+        Raises:
+            ValueError: The protocol has no such problem code.
         """
-        self.steps.append(FailItem(problem(code, detail, **members)))
+        self.steps.append(FailItem(problem(known_code(code), detail, **members)))
         return self
 
     def queued(self, *positions: int) -> Self:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from tidewire.protocol.resources import EndpointCapabilities
-from tidewire.testing.endpoint_script import Answer, FakeToken
+from tidewire.testing.endpoint_script import Answer, FakeToken, known_code
 
 
 @dataclass(slots=True)
@@ -63,8 +63,11 @@ class FakeEndpoint:
             detail: Human-readable explanation.
             times: Number of requests to reject.
             members: Additional members of the problem, such as `pointer`.
+
+        Raises:
+            ValueError: The protocol has no such problem code.
         """
-        self._refusals.append(_Refusal(code, members | {"detail": detail}, times))
+        self._refusals.append(_Refusal(known_code(code), members | {"detail": detail}, times))
 
     def _add(self) -> Answer:
         answer = Answer()

@@ -13,7 +13,7 @@ from tidewire.http.transport import mount, unmount
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json
-from tidewire.protocol.problems import MEDIA_TYPE, problem
+from tidewire.protocol.problems import MEDIA_TYPE, no_such_endpoint, problem
 from tidewire.protocol.problems import to_json as problem_json
 from tidewire.protocol.resources import (
     Batch,
@@ -76,7 +76,7 @@ class FakeServer:
     """A Tidewire server inside the test process, whose endpoints return scripted answers.
 
     Inside the `with` block of the server, every client that is created with the server's `url` is connected to the server.
-    The server is deterministic and never waits. A job advances only while a client reads its events, and each scripted fault
+    The server is deterministic and never waits, and its clients do not wait before they retry or reconnect. A job advances only while a client reads its events, and each scripted fault
     occurs only once.
 
     Attributes:
@@ -181,7 +181,7 @@ class FakeServer:
     def _answer(self, request: FakeRequest) -> FakeResponse:
         parts = urlsplit(request.target)
         self.requests.append((request.method, parts.path))
-        if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
+        if not self._is_authorized(request):
             return _problem("unauthorized")
         match request.method, *parts.path.strip("/").split("/"):
             case ["GET", "v1"]:
@@ -193,8 +193,7 @@ class FakeServer:
             case ["POST", "v1", "endpoints", name, "jobs"] if unquote(name) in self._endpoints:
                 return self._submit(self._endpoints[unquote(name)], request)
             case [_, "v1", "endpoints", name, *_]:
-                names = ", ".join(self._endpoints) or "none"
-                return _problem("endpoint_not_found", f"no endpoint {unquote(name)!r}; there are: {names}")
+                return _problem("endpoint_not_found", no_such_endpoint(unquote(name), self._endpoints))
             case ["GET", "v1", "jobs"]:
                 newest = reversed(self._jobs.values())
                 return _json(200, {"jobs": [job.resource(state=False) for job in newest]})
@@ -206,6 +205,13 @@ class FakeServer:
                 return _problem("job_not_found", f"no job {job_id}")
             case _:
                 return _problem("not_found", f"nothing at {parts.path}")
+
+    def _is_authorized(self, request: FakeRequest) -> bool:
+        if self._token is None or request.headers.get("authorization") == f"Bearer {self._token}":
+            return True
+        parts = urlsplit(request.target)
+        job_id = parts.path.removeprefix("/v1/jobs/").removesuffix("/events")
+        return parse_qs(parts.query).get("token") == [_stream_token(job_id)]
 
     def _discovery(self) -> Discovery:
         return Discovery(
@@ -291,6 +297,9 @@ class FakeServer:
                 self.cancels.append(job.id)
                 job.cancel(body.get("items"))
                 return _job_reply(202, job)
+            case ["POST", "stream-token"]:
+                url = f"/v1/jobs/{job.id}/events?errors=inband&token={_stream_token(job.id)}"
+                return _json(200, {"url": url, "expires_at": "2100-01-01T00:00:00Z"})
             case ["DELETE"]:
                 self.forget(job.id)
                 return FakeResponse(204, {}, b"")
@@ -306,6 +315,10 @@ class FakeServer:
             return FakeResponse(204, {}, b"")
         frames: Iterator[bytes | Signal] = job.frames(cursor, self._heartbeat_ms)
         return FakeResponse(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)
+
+
+def _stream_token(job_id: str) -> str:
+    return f"token-of-{job_id}"
 
 
 def _job_reply(status: int, job: FakeJob, **headers: str) -> FakeResponse:

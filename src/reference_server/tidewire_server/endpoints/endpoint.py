@@ -71,7 +71,9 @@ class Options:
     functions that must not run twice."""
     columns: Columns | None = None
     """JSON Pointers of the texts and arrays within the value to which the function appends, or a function that
-    computes these pointers from the input. If the value is a text, the default is the value itself."""
+    computes these pointers from the input, as in `lambda given: [f"/{len(given.history)}/text"]`. Like the functions in
+    other options, it is called with the pydantic model if the endpoint's function takes one, and otherwise with an object
+    that has the function's parameters as attributes. If the value is a text, the default is the value itself."""
     initial: Any = DEFAULT
     """Value of an item until its function produces the first value, or a function that computes this value from the
     input."""

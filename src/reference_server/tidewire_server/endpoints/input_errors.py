@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
+from pydantic_core import ErrorDetails
 
 from tidewire.protocol.document.json_pointer import build
+from tidewire.protocol.messages import message_of
 from tidewire_server.errors import ProblemError, refuse
 
 _MAX_FAULTS: Final = 1000
 """Maximum number of validation errors for a detailed message. pydantic creates an object for each error that the server
 examines, and an input could have millions of errors."""
+
+_MAX_SHOWN: Final = 3
+"""Maximum number of errors that a message describes."""
 
 _MAX_NAME: Final = 200
 """Maximum length of a member's name in an error message, in characters."""
@@ -23,7 +28,7 @@ def refused_input(
 ) -> ProblemError:
     """Convert a validation error to an `invalid_input` problem.
 
-    If an input has several errors, the message describes the most helpful one, and says how many others there are.
+    If an input has several errors, the message describes the most helpful ones, and says how many others there are.
 
     Args:
         error: The error that pydantic raised.
@@ -34,16 +39,28 @@ def refused_input(
     if error.error_count() > _MAX_FAULTS:
         detail = f"{pointer}: the input has {error.error_count()} violations of the endpoint's schema"
         return refuse("invalid_input", detail, pointer=pointer)
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    # If a member's name is misspelled, pydantic reports an unknown and a missing member. Prefer the unknown member, because
-    # its message shows the misspelled name.
-    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-    place, name = _locate(value, first["loc"])
-    message = first["msg"]
-    if first["type"] == "missing":
+    found = error.errors(include_url=False, include_context=False)
+    # If a member's name is misspelled, pydantic reports an unknown and a missing member. Begin with the unknown member,
+    # because its message shows the misspelled name.
+    found.sort(key=lambda each: each["type"] != "extra_forbidden")
+    shown = [_message(each, value, pointer, known) for each in found[:_MAX_SHOWN]]
+    where = shown[0][0]
+    first, *others = dict.fromkeys(f"{place}: {text}" for place, text in shown)
+    detail = first
+    for other in others:
+        detail += f"{'' if detail.endswith('?') else '.'} Also {other}"
+    rest = f" (and {len(found) - len(shown)} more)" if len(found) > len(shown) else ""
+    return refuse("invalid_input", f"{detail}{rest}", pointer=where)
+
+
+def _message(error: ErrorDetails, value: JsonValue, pointer: str, known: Sequence[str]) -> tuple[str, str]:
+    """Return the JSON Pointer and the message of one error."""
+    place, name = _locate(value, error["loc"])
+    message = message_of(error)
+    if error["type"] == "missing":
         # Let the path end at the object that contains the missing member, because the member itself does not exist.
         place, message = place[:-1], f"the member {name!r} is missing"
-    if first["type"] == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         shown = str(name)[:_MAX_NAME]
         message = f"unknown member {shown!r}"
         if len(place) == 1:
@@ -51,10 +68,9 @@ def refused_input(
             message += (
                 f"; did you mean {close[0]!r}?" if close else f"; known members: {', '.join(known) or 'none'}"
             )
-    rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     # A member's name can be as long as the whole body. End the pointer before the first long name.
     where = pointer + build(tuple(itertools.takewhile(lambda token: len(str(token)) <= _MAX_NAME, place)))
-    return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)
+    return where, message
 
 
 def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:

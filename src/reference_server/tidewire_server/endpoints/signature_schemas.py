@@ -29,6 +29,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
 from tidewire.protocol.jsonable import rows_of
+from tidewire.protocol.messages import message_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
 from tidewire_server.endpoints.yieldables import contains_append, value_type
@@ -188,8 +189,8 @@ class ValueShape:
             self.adapter.validate_json(encoded, strict=True)
         except ValidationError as error:
             _check_strictly(value)  # orjson encodes NaN as null, but the error must report NaN
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise InvalidValueError(f"{named(build(first['loc']))}: {first['msg']}") from None
+            first = error.errors(include_url=False, include_context=False)[0]
+            raise InvalidValueError(f"{named(build(first['loc']))}: {message_of(first)}") from None
 
 
 def _check_strictly(value: JsonValue) -> None:
@@ -237,9 +238,14 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
                     f"endpoint {name!r}: the parameters {injected[kind]} and {parameter.name} are both annotated "
                     f"{kind.__name__}, but only one is allowed"
                 )
+            if annotation is Stream:
+                raise TypeError(
+                    f"endpoint {name!r}: the parameter {parameter.name} is annotated Stream without the type of the "
+                    "value; write Stream[str] for a text, Stream[list[float]] for a list, or Stream[Any] for any value"
+                )
             injected[kind] = parameter.name
             if kind is Stream:
-                streamed = (get_args(annotation) or (Any,))[0]
+                (streamed,) = get_args(annotation)
         elif parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             default = ... if parameter.default is parameter.empty else parameter.default
             members[parameter.name] = (annotation, default)

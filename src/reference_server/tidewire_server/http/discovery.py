@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from tidewire.protocol import messages
+from tidewire.protocol.problems import no_such_endpoint
 from tidewire.protocol.resources import Discovery
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
@@ -109,8 +110,5 @@ class DiscoveryDocuments:
         name = request.path_params["name"]
         endpoint = self._endpoints.get(name)
         if endpoint is None:
-            known = ", ".join(self._endpoints) or "none"
-            raise refuse(
-                "endpoint_not_found", f"endpoint {name[:80]!r} does not exist; this server has: {known}"
-            )
+            raise refuse("endpoint_not_found", no_such_endpoint(name, self._endpoints))
         return endpoint

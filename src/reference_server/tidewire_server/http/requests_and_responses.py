@@ -202,7 +202,8 @@ async def _received(receive: Receive, deadline: float) -> Message:
 def _too_large(max_bytes: int) -> ProblemError:
     return refuse(
         "body_too_large",
-        f"the request body is larger than the limit of {max_bytes} bytes (max_body_bytes)",
+        f"the request body is larger than the limit of {max_bytes} bytes; send less, for example several smaller jobs or "
+        f"smaller files, or raise the setting max_body_bytes of the server (TIDEWIRE_MAX_BODY_BYTES)",
         limit=max_bytes,
     )
 

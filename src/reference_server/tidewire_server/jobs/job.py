@@ -319,7 +319,7 @@ class Job:
     async def _failed(self, index: int, raised: BaseException, *, logged: bool = False) -> None:
         self._items[index].raised = raised
         item_name = f"job {self.record.id} item {index}"
-        error = problem_of(raised, item_name, self.endpoint.name, logged=logged)
+        error = problem_of(raised, item_name, self.endpoint.name, logged=logged, debug=self._settings.debug)
         await self._end_item(index, "failed", error)
 
     # ---- restart of the server ---------------------------------------------------------------------------------

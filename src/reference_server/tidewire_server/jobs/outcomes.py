@@ -3,7 +3,9 @@ job.
 """
 
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import JsonValue
@@ -22,11 +24,17 @@ _log = logging.getLogger(__name__)
 _MAX_DETAIL: Final = 2000
 """Maximum length of an error message sent to clients, in characters."""
 
+_PACKAGE: Final = str(Path(__file__).parents[1])
+_MAX_TRACEBACK: Final = 8000
+"""Maximum length of a traceback that `debug` sends to clients, in characters."""
+
 RESERVED_END_BYTES: Final = 256
 """Number of bytes of the state that are reserved for the end of each item, that is its status and a short error."""
 
 
-def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: bool) -> Problem:
+def problem_of(
+    raised: BaseException, item_name: str, endpoint: str, *, logged: bool, debug: bool = False
+) -> Problem:
     """Convert an exception to the problem that the client receives. If the client cannot fix the cause, log the
     exception.
 
@@ -37,6 +45,7 @@ def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: 
         item_name: Name of the item in the server's log.
         endpoint: Name of the endpoint.
         logged: Whether the exception was already written to the server's log.
+        debug: Whether the client receives the traceback of an exception that is not meant for clients.
     """
     try:
         found = _public_problem(raised)
@@ -49,9 +58,26 @@ def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: 
         return found
     if not logged:
         _log.error("%s: endpoint %r failed", item_name, endpoint, exc_info=raised)
+    if debug:
+        return problem("internal", f"the function of endpoint {endpoint!r} failed:\n{_traceback(raised)}")
     return problem(
-        "internal", f"the function of endpoint {endpoint!r} failed; the server's log has the details"
+        "internal",
+        f"the function of endpoint {endpoint!r} failed; the server's log has the details (during development, "
+        "Server(debug=True) or `tidewire serve --debug` also sends them to the caller)",
     )
+
+
+def _traceback(raised: BaseException) -> str:
+    """Return the traceback of an exception, from the first frame outside of this package. If it is long, return only its
+    end, which contains the cause.
+    """
+    trace = raised.__traceback__
+    while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(raised), raised, trace)).rstrip()
+    # A lone surrogate, for example in a file name, cannot be sent as JSON.
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= _MAX_TRACEBACK else f"…{text[-_MAX_TRACEBACK:]}"
 
 
 def _public_problem(raised: BaseException) -> Problem | None:

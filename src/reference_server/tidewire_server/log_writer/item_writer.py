@@ -119,12 +119,15 @@ class ItemWriter:
             if not self.log_writer.append_text(path, x):
                 self._write(self.log_writer.append, [(path, x)])
         else:
-            addition = plain(x)
+            path = self._path(at)
+            # Elements that are appended to the value itself have the type of its elements. Their annotation matters, for
+            # example for `Binary`.
+            addition = self._to_json(x) if type(x) is list and path == self._place else plain(x)
             # The log writer skips empty additions, and would skip 0, None and false as well.
             if not isinstance(addition, str | list) and not addition:
                 raise ValueError(f"only a string or a list of elements can be appended, not {x!r}")
             self._stop_comparing()
-            self._write(self.log_writer.append, [(self._path(at), addition)])
+            self._write(self.log_writer.append, [(path, addition)])
 
     def truncate(self, n_last: int, at: str | None = None) -> None:
         """See `Stream.truncate`."""

@@ -10,7 +10,13 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from tidewire.protocol.jsonable import converted, rows_of
+from tidewire.protocol.jsonable import (
+    converted,
+    from_array,
+    is_plain_dataclass,
+    rows_of,
+    rows_of_dataclass,
+)
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.log_writer.value_errors import said_of_part
 
@@ -40,10 +46,12 @@ def plain(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if is_plain_dataclass(value):
+        return made_by(rows_of_dataclass(value), value)
     return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
-_BYTES: Final = "; to send bytes that are not UTF-8 as base64, annotate them with pydantic.Base64Bytes"
+_BYTES: Final = "; to send bytes that are not UTF-8 as base64, annotate them with tidewire_server.Binary"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 
@@ -55,10 +63,4 @@ def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
         ValueError: The value has no JSON form.
         TypeError: The value has no JSON form.
     """
-    return converted(rows, value, _from_array)
-
-
-def _from_array(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise InvalidValueError(f"{type(value).__name__} has no JSON form")
+    return converted(rows, value, from_array)

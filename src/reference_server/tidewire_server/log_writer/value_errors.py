@@ -3,14 +3,11 @@ state.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
-from pydantic import BaseModel
-
 from tidewire.protocol.document.diff_shapes import DiffError
-from tidewire.protocol.document.json_pointer import escape
-from tidewire.protocol.strict_json import MAX_DEPTH
+from tidewire.protocol.jsonable import place_of
 
 _AT: Final = re.compile(r"at (['\"])(.*?)\1: ", re.DOTALL)
 """Pattern of the path at the beginning of an error message of `strict_json`."""
@@ -42,28 +39,9 @@ def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
         makes: Function that converts a part of the value, and raises an error if the part has no JSON form.
         reason: Description of the error, which becomes a part of the message.
     """
-    return f"{named(_place(value, makes, 0))}: not JSON: {reason}"
+    return f"{named(place_of(value, makes))}: not JSON: {reason}"
 
 
 def named(pointer: str) -> str:
     """Return a path within the value for an error message, or "the value" if the path is empty."""
     return pointer or "the value"
-
-
-def _place(value: Any, makes: Callable[[Any], Any], depth: int) -> str:
-    """Return the JSON Pointer of the innermost part of a value that has no JSON form."""
-    if depth < MAX_DEPTH:
-        for name, member in _parts(value):
-            try:
-                makes(member)
-            except Exception:  # noqa: BLE001 - any error means that this part has no JSON form
-                return f"/{escape(str(name))}{_place(member, makes, depth + 1)}"
-    return ""
-
-
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    if isinstance(value, list | tuple):
-        return enumerate(value)
-    return vars(value).items() if isinstance(value, BaseModel) else ()

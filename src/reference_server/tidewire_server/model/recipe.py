@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tidewire.install_command import install_command
+
 try:
     import tokenizers
     import torch
@@ -27,7 +29,8 @@ try:
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name or error} is not installed: pip install 'tidewire[engine]'", name=error.name
+        f"the recipe needs {error.name or error}, which is not installed: {install_command('engine')}",
+        name=error.name,
     ) from None
 
 from tidewire_server.model import model_card, stdlib_corpus

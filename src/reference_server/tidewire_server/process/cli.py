@@ -17,20 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 
 import typer
 import typer.core
-from pydantic import ValidationError
 
-from tidewire.protocol.messages import describe
+from tidewire.install_command import install_command
 from tidewire_server.process.flags import (
     ENV_PREFIX,
     FIELDS,
     FLAGS,
     SINGULAR,
-    allowed,
     flag_of,
     not_a_flag,
     shown,
     unknown,
 )
+from tidewire_server.setting_errors import allowed
 from tidewire_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _serve(
         from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
-        from tidewire_server.serving.anonymous_access import AnonymousAccessError  # noqa: PLC0415
+        from tidewire_server.serving.anonymous_access import ExposedServerError  # noqa: PLC0415
         from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
@@ -118,8 +117,6 @@ def _serve(
             add_script(server)
         server.configure(**configuration.settings)
         _configure_endpoints(server, configuration)
-    except ValidationError as error:
-        _fail(f"settings: {describe(error)}", code=2)
     except ValueError as error:
         _fail(str(error), code=2)
     if show_config:
@@ -138,7 +135,7 @@ def _serve(
             started=lambda url: print(startup_banner(server, url, launch.uds), flush=True),
             switch_interval=launch.switch_interval,
         )
-    except AnonymousAccessError as error:
+    except ExposedServerError as error:
         _fail(str(error), code=2)
     except (StoreError, PortFileError) as error:
         _fail(str(error))
@@ -268,7 +265,7 @@ def _default_server(configuration: "Configuration") -> "Server":
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
     if (error.name or "").startswith("tidewire"):
         raise error
-    _fail(f"{error.name} is not installed; install it with: pip install 'tidewire[{extra}]'")
+    _fail(f"{error.name} is not installed; install it with: {install_command(extra)}")
 
 
 def _fail(message: str, *, code: int = 1) -> NoReturn:

@@ -32,21 +32,20 @@ from pydantic_settings import (
 from tidewire_server.process.flags import (
     ENV_PREFIX,
     FIELDS,
-    SECRET,
     TOKEN_FILES,
-    allowed,
     flag_of,
     shown,
     unknown,
     variable_of,
 )
+from tidewire_server.setting_errors import SECRET, reason
 from tidewire_server.settings import Launch, Settings
 
 DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
-_CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
-"""Environment variable of the client's commands. It may be set in the same shell, and the server ignores it."""
+_OF_THE_CLIENT: Final = (f"{ENV_PREFIX}URL", f"{ENV_PREFIX}TOKEN")
+"""Environment variables of the client. They may be set in the same shell, and the server ignores them."""
 _SIMILAR: Final = 0.75
 """Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
 
@@ -222,8 +221,8 @@ def _load_tokens(path: Path, name: str, origin: str) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise ConfigurationError(f"{origin}: {path} is not UTF-8") from None
     except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(f"{origin}: {path}: {reason}") from None
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{origin}: {path}: {why}") from None
     if not tokens:
         raise ConfigurationError(f"{origin}: {path} contains no token")
     return tokens
@@ -234,7 +233,7 @@ def _environment_errors() -> list[str]:
 
     An empty secret would turn off authentication without notice.
     """
-    known = [f"{ENV_PREFIX}CONFIG", _CLIENT_TOKEN, *map(variable_of, FIELDS)]
+    known = [f"{ENV_PREFIX}CONFIG", *_OF_THE_CLIENT, *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
     errors = []
     for variable, value in os.environ.items():
@@ -256,11 +255,8 @@ def _format_error(error: ErrorDetails, origin: Callable[..., str]) -> str:
         return (
             f"{where}: must be a table in the file: [{_ENDPOINTS}.{'NAME' if name == _ENDPOINTS else name}]"
         )
-    reason = f"must be {allowed(fields[name])}"
-    if error["type"] == "value_error":
-        reason = error["msg"].removeprefix("Value error, ")
     value = "" if name in SECRET else f" = {error['input']!r}"[:_MAX_SHOWN]
-    return f"{where}: {name}{value}: {reason}"
+    return f"{where}: {name}{value}: {reason(error, fields[name])}"
 
 
 def _location(file: Path | None, text: str, path: Sequence[str]) -> str:

@@ -4,14 +4,12 @@ Every setting can be set in the environment and in the configuration file. Only 
 flag: those that a tutorial, a how-to guide or the startup banner mentions, and `log_level`.
 """
 
-import difflib
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, get_origin
 
-from annotated_types import Ge, Gt, Le, MinLen
 from pydantic.fields import FieldInfo
 
+from tidewire_server.setting_errors import SECRET, suggestion
 from tidewire_server.settings import Launch, Settings
 
 FLAGS: Final = {
@@ -24,6 +22,7 @@ FLAGS: Final = {
         "allowed_hosts",
         "cors_origins",
         "log_level",
+        "debug",
     ),
     "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
     "Text generation, without a target": ("model", "device"),
@@ -46,11 +45,6 @@ FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.
 
 ENV_PREFIX: Final = "TIDEWIRE_"
 
-SECRET: Final = frozenset({"tokens", "operator_tokens", "stream_token_secret"})
-"""Settings whose value is never displayed. They have no flag, because every user of the machine can read the command
-lines of processes.
-"""
-
 TOKEN_FILES: Final = {"tokens": "token_file", "operator_tokens": "operator_token_file"}
 """Settings whose values can be read from a file, with the setting that names the file."""
 
@@ -61,14 +55,6 @@ SINGULAR: Final = {
     "cors_origins": "cors_origin",
 }
 """Settings with several values. Their flag has a singular name and is repeated for each value."""
-
-_KINDS: Final = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    Path: "a path",
-}
 
 
 def flag_of(name: str) -> str:
@@ -110,8 +96,7 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """Return an error message for an unknown name. If there is a similar known name, the message suggests it."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"unknown name {name!r}{suggestion(name, known)}"
 
 
 def shown(name: str, value: Any) -> str:
@@ -125,27 +110,3 @@ def shown(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value) or "''"
-
-
-def allowed(field: FieldInfo) -> str:
-    """Describe the values that a setting accepts, such as `a number from 0.001 to 300`."""
-    kinds = get_args(field.annotation) or (field.annotation,)
-    if get_origin(field.annotation) is Literal:
-        return " or ".join(map(str, kinds))
-    kind = "a list of strings" if get_origin(field.annotation) is tuple else _KINDS[kinds[0]]
-    words = f"{kind} {_bounds(field.metadata)}".rstrip()
-    return f"{words}, or none" if type(None) in kinds else words
-
-
-def _bounds(metadata: Iterable[Any]) -> str:
-    most = next((f"{bound.le:g}" for bound in metadata if isinstance(bound, Le)), None)
-    for bound in metadata:
-        if isinstance(bound, Ge):
-            return f"of at least {bound.ge:g}" if most is None else f"from {bound.ge:g} to {most}"
-        if isinstance(bound, Gt):
-            return f"above {bound.gt:g}" + ("" if most is None else f" and at most {most}")
-        if isinstance(bound, MinLen):
-            return f"of at least {bound.min_length} characters"
-        if pattern := getattr(bound, "pattern", None):
-            return f"like `{pattern}`"
-    return ""

@@ -1,4 +1,4 @@
-"""Refusal to serve without tokens on an address that other machines can reach."""
+"""Refusal to serve without tokens, or with `debug`, on an address that other machines can reach."""
 
 import logging
 import socket
@@ -10,8 +10,33 @@ from tidewire_server.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-class AnonymousAccessError(Exception):
+class ExposedServerError(Exception):
+    """Other machines can reach the server's address, and a setting does not permit that."""
+
+
+class AnonymousAccessError(ExposedServerError):
     """The server has no tokens, and other machines can reach its address."""
+
+
+class ExposedDebugError(ExposedServerError):
+    """The setting `debug` is on, and other machines can reach the server's address."""
+
+
+def check_debug(listener: socket.socket, settings: Settings) -> None:
+    """Check that a server with the setting `debug` listens only on a loopback address or a Unix domain socket, and log
+    a warning.
+
+    Raises:
+        ExposedDebugError: Other machines can reach the address.
+    """
+    if not settings.debug:
+        return
+    if not is_unix(listener) and not is_loopback(listener.getsockname()[0]):
+        raise ExposedDebugError(
+            f"refusing to serve on {_where(listener)} with debug, because callers would receive the tracebacks of your "
+            "functions; turn off debug (--debug or TIDEWIRE_DEBUG), or serve on 127.0.0.1"
+        )
+    _log.warning("debug is on: callers receive the tracebacks of failed functions")
 
 
 def check_anonymous_access(listener: socket.socket, settings: Settings) -> None:
@@ -26,13 +51,17 @@ def check_anonymous_access(listener: socket.socket, settings: Settings) -> None:
     """
     if is_unix(listener):
         return
-    host, port = listener.getsockname()[:2]
-    if settings.tokens or is_loopback(host):
+    if settings.tokens or is_loopback(listener.getsockname()[0]):
         return
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = _where(listener)
     if not settings.allow_anonymous:
         raise AnonymousAccessError(
             f"refusing to serve on {where} without tokens, because everyone who can reach this address would have "
             "access; set tokens (--token-file or TIDEWIRE_TOKENS), or allow_anonymous (--allow-anonymous)"
         )
     _log.warning("serving on %s without tokens: everyone who can reach this address has access", where)
+
+
+def _where(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,17 +15,20 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
+from tidewire.install_command import install_command
+
 try:
     import uvicorn
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
+        f"the server needs {error.name or error}, which is not installed: {install_command('server')}",
+        name=error.name,
     ) from None
 
 from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
-from tidewire_server.serving.anonymous_access import check_anonymous_access
+from tidewire_server.serving.anonymous_access import check_anonymous_access, check_debug
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
@@ -146,12 +149,13 @@ def serve(
 
     Raises:
         OSError: The address cannot be bound.
-        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
+        ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
         StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
     check_anonymous_access(listener, settings)
+    check_debug(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
         removed_at_exit(listener) as path,
@@ -206,7 +210,7 @@ def in_background(
 
     Raises:
         OSError: The address cannot be bound.
-        AnonymousAccessError: The server has no tokens, and other machines can reach the address.
+        ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
     """
     listener = bind(host, port, uds=uds)
     with removed_at_exit(listener):
@@ -217,6 +221,7 @@ def _in_background(app: TidewireApp, settings: Settings, listener: socket.socket
     app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
         check_anonymous_access(listener, settings)
+        check_debug(listener, settings)
         app.open_log()
     except BaseException:
         listener.close()

@@ -5,6 +5,8 @@ cache, the scheduler, the sampler and the log-probabilities. In this project, on
 of the default model import torch.
 """
 
+from tidewire.install_command import install_command
+
 try:
     from tidewire_server.generation.torch_engine.engine_loop import TorchEngine
     from tidewire_server.generation.torch_engine.load_checkpoint import LoadError
@@ -12,7 +14,8 @@ except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise
     raise ModuleNotFoundError(
-        f"{error.name or error} is not installed: pip install 'tidewire[engine]'", name=error.name
+        f"text generation needs {error.name or error}, which is not installed: {install_command('engine')}",
+        name=error.name,
     ) from None
 
 __all__ = ["LoadError", "TorchEngine"]

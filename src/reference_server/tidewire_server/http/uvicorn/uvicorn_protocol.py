@@ -14,12 +14,13 @@ import math
 from collections import Counter
 from typing import Any, Final
 
+from tidewire.install_command import install_command
+
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name} is not installed, and the server needs it to limit slow requests: "
-        "pip install 'tidewire[server]'",
+        f"the server needs {error.name}, which is not installed, to limit slow requests: {install_command('server')}",
         name=error.name,
     ) from None
 

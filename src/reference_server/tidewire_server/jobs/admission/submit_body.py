@@ -81,8 +81,9 @@ def _refuse_too_many_values(body: bytes, max_values: int) -> None:
             raise refuse("malformed_body", f"nested deeper than {strict_json.MAX_DEPTH} levels")
         raise refuse(
             "body_too_large",
-            f"the request body has more than {max_values} JSON values, including member names (max_body_values); send "
-            "fewer values per request, or many numbers as one base64 text",
+            f"the request body has more than {max_values} JSON values, including member names; send fewer "
+            "values per request, or many numbers as one base64 text, or raise the setting max_body_values of the server "
+            "(TIDEWIRE_MAX_BODY_VALUES)",
             limit=max_values,
         )
 

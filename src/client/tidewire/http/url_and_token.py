@@ -1,0 +1,89 @@
+"""The server's URL and the bearer token of a client, from its arguments and from the environment variables
+`TIDEWIRE_URL` and `TIDEWIRE_TOKEN`.
+
+Error messages never contain a token.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tidewire.http.urls import same_origin, split_credentials
+
+URL_VARIABLE: Final = "TIDEWIRE_URL"
+TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
+
+
+class UrlAndToken(NamedTuple):
+    """The server of a client, and the credentials that are known before its first request.
+
+    Attributes:
+        base: Base URL of the server, without credentials.
+        credentials: The `Authorization` header with the token, or with the user and password in the URL. It may be
+            empty.
+        is_token_withheld: Whether `TIDEWIRE_TOKEN` is set but not used, because `TIDEWIRE_URL` has another origin.
+    """
+
+    base: str
+    credentials: Mapping[str, str]
+    is_token_withheld: bool = False
+
+
+def read_url_and_token(url: Any, token: Any, *, auth: Any, headers: Mapping[str, str] | None) -> UrlAndToken:
+    """Determine the server and the credentials of a client.
+
+    `TIDEWIRE_URL` is read only if no URL was passed. `TIDEWIRE_TOKEN` is used only if no other credentials were passed.
+    If both variables are set, the token is used only for the origin of `TIDEWIRE_URL`.
+
+    Raises:
+        TypeError: An argument is not a string.
+        ValueError: There is no URL, the URL or the token is not valid, or other credentials were passed with the token.
+    """
+    if url is None:
+        url = os.environ.get(URL_VARIABLE)
+        if not url:
+            raise ValueError(
+                f"there is no URL: pass one, such as 'http://127.0.0.1:8000', or set the environment variable {URL_VARIABLE}"
+            )
+        base, credentials = _split_variable(url)
+    elif isinstance(url, str):
+        base, credentials = split_credentials(url)
+    else:
+        raise TypeError(f"url must be a string such as 'http://127.0.0.1:8000', not {url!r}")
+    others = [
+        name
+        for name, is_passed in (
+            ("auth", auth is not None),
+            ("headers['Authorization']", "authorization" in {name.lower() for name in headers or ()}),
+            ("a user in the URL", bool(credentials)),
+        )
+        if is_passed
+    ]
+    if token is not None:
+        if others:
+            raise ValueError(f"token and {others[0]} exclude each other: pass only one of them")
+        return UrlAndToken(base, _bearer("token", token))
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token or others:
+        return UrlAndToken(base, credentials)
+    variable = os.environ.get(URL_VARIABLE)
+    if variable and not same_origin(_split_variable(variable)[0], base):
+        return UrlAndToken(base, {}, is_token_withheld=True)
+    return UrlAndToken(base, _bearer(TOKEN_VARIABLE, token))
+
+
+def _split_variable(url: str) -> tuple[str, dict[str, str]]:
+    try:
+        return split_credentials(url)
+    except ValueError as error:
+        raise ValueError(f"{URL_VARIABLE}: {error}") from None
+
+
+def _bearer(origin: str, token: Any) -> dict[str, str]:
+    if not isinstance(token, str):
+        raise TypeError(f"{origin} must be a string, not {type(token).__name__}")
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise ValueError(
+            f"{origin} must consist of visible ASCII characters without spaces, and without the word 'Bearer'"
+        )
+    return {"Authorization": f"Bearer {token}"}
