@@ -46,7 +46,7 @@ def test_endpoint_shows_its_individual_limits():
 
 def test_example_command_includes_a_token_placeholder_without_the_token():
     shown = startup_banner(make_server(tokens=["ann:sesame"]), URL)
-    assert f"tidewire call {URL} count --token-file FILE" in shown
+    assert f"tidewire call {URL} draw prompt=TEXT --token-file FILE" in shown
     assert f"curl --header 'Authorization: Bearer TOKEN' {URL}/v1" in shown
     assert "sesame" not in shown
 

@@ -35,7 +35,6 @@ from tidewire.errors import (
 )
 from tidewire.hooks import Hooks, log
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
-from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.sync import Client
 from tidewire.types import UNSET
@@ -129,8 +128,7 @@ def _client(
     endpoint and the key are for the advice of the error.
     """
     screen = display.Screen()
-    attempts = RetryPolicy().attempts
-    hooks = Hooks(on_reconnect=lambda event: screen.show_reconnect(event, attempts))
+    hooks = Hooks(on_reconnect=screen.show_reconnect)
     retries = display.ShowRetries(screen)
     log.addHandler(retries)
     level = log.level

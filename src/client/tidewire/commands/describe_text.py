@@ -47,7 +47,7 @@ def describe_server(discovery: Discovery, url: str, width: int, *, show_all: boo
         yield _text(f"protocol: {discovery.protocol}")
         yield _text(f"capabilities: {', '.join(discovery.capabilities) or 'none'}")
     else:
-        yield _hint(f"one endpoint: {command_line(url, 'describe')} ENDPOINT; limits: --all")
+        yield _hint(f"limits: --all; one endpoint: {command_line(url, 'describe')} ENDPOINT")
 
 
 def describe_endpoint(

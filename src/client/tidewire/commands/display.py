@@ -96,21 +96,13 @@ class Screen:
             self._last_line, self._last_progress = line, now
             self.note(line)
 
-    def show_reconnect(self, event: ReconnectEvent, attempts: int | None) -> None:
-        """Show that a stream was lost, and when the client reconnects.
-
-        Args:
-            event: The event of the hook `on_reconnect`.
-            attempts: Maximum number of failures in a row, or None if only the time is limited.
-        """
+    def show_reconnect(self, event: ReconnectEvent) -> None:
+        """Show that a stream was lost, when the client reconnects, and when it will give up."""
         reason = _RECONNECTS.get(event.cause)
-        if reason is None:
-            return
-        limit = "" if attempts is None else f" of {attempts}"
-        if event.failures:
-            until = "" if attempts is not None else f", giving up in {_seconds(event.remaining)}"
-            limit = f" ({event.failures}{limit}{until})"
-        self.note(f"{reason}; retrying in {_seconds(event.wait)}{limit}")
+        if reason is not None:
+            failures = f"attempt {event.failures}, " if event.failures else ""
+            limit = f"({failures}giving up in {_seconds(event.remaining)})"
+            self.note(f"{reason}; retrying in {_seconds(event.wait)} {limit}")
 
     def show_end(self, job: JobResource) -> None:
         """Show the notes and the usage of an ended job."""

@@ -73,15 +73,16 @@ def _named_server(module: types.ModuleType, module_name: str, name: str) -> Serv
 
 
 def _only_server(module: types.ModuleType, module_name: str) -> Server:
-    servers = {name: value for name, value in vars(module).items() if isinstance(value, Server)}
-    different = {id(server): name for name, server in reversed(servers.items())}
-    if len(different) == 1:
+    servers: dict[str, Server] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Server) and not any(value is each for each in servers.values()):
+            servers[name] = value
+    if len(servers) == 1:
         return next(iter(servers.values()))
     if servers:
-        names = " and ".join(reversed(different.values()))
-        first = next(iter(servers))
         raise TargetError(
-            f"{module_name} has {len(different)} servers: {names}; name one of them, such as {module_name}:{first}"
+            f"{module_name} has {len(servers)} servers: {', '.join(servers)}; name one of them, such as "
+            f"{module_name}:{next(iter(servers))}"
         )
     raise TargetError(
         f"{module_name} has no server; write `server = tidewire_server.Server()` at its top level, and decorate functions "
