@@ -157,6 +157,15 @@ def test_a_lost_connection_is_shown_with_the_wait_and_the_number_of_the_attempt(
     assert re.fullmatch(pattern, result.stderr)
 
 
+def test_a_wait_of_a_busy_server_is_shown():
+    with FakeServer() as server:
+        server.endpoint("talk").refuses("queue_full", "the queue is full")
+        server.endpoint("talk").streams(["text"])
+        result = run("call", server.url, "talk")
+    assert result.stdout == "text\n"
+    assert re.fullmatch(r"the queue is full \[queue_full\]; retrying in [\d.]+ s\n", result.stderr)
+
+
 def test_attach_from_now_omits_what_has_arrived(url):
     with Client(url) as client:
         job = client.submit("gated")

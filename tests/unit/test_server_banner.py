@@ -99,7 +99,9 @@ def test_example_command_calls_the_first_endpoint_with_its_example_or_with_place
 
     assert example_command() == f"""tidewire call {URL} draw prompt=TEXT size=1 'tags=["TEXT"]'"""
     example = {"prompt": "the sea", "size": 2, "tags": []}
-    assert example_command(examples=[example]) == f"tidewire call {URL} draw 'prompt=the sea' size=2 'tags=[]'"
+    assert (
+        example_command(examples=[example]) == f"tidewire call {URL} draw 'prompt=the sea' size=2 'tags=[]'"
+    )
     two_lines = example | {"prompt": "a\nb"}
     assert example_command(examples=[two_lines]) == (
         f"""tidewire call {URL} draw --input '{{"prompt": "a\\nb", "size": 2, "tags": []}}'"""

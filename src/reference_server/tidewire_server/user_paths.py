@@ -10,4 +10,3 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     The shell does not expand `~` in `--option=~/path`, in a configuration file and in the arguments of a function.
     """
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises an error for an unknown user
-

@@ -179,7 +179,7 @@ def _exit_code(error: TidewireError) -> int:
         f"call {_URL} generate prompt='import ' top_logprobs=3   (also prints the most probable tokens)",
         f"call {_URL} generate -i @input.json --json | jq 'select(.type == \"result\").value.text'",
         f"call {_URL} generate prompt=hello --detach   (prints the job's id, for `tidewire attach`)",
-    )
+    ),
 )
 def call(
     url: Url,
@@ -232,9 +232,10 @@ def call(
     after the text.
     """
     endpoint = words[0] if words and "=" not in words[0] else None
-    with _client(
-        url, header, token_file, timeout, endpoint=endpoint, idempotency_key=idempotency_key
-    ) as (client, screen):
+    with _client(url, header, token_file, timeout, endpoint=endpoint, idempotency_key=idempotency_key) as (
+        client,
+        screen,
+    ):
         members = read_words(words[endpoint is not None :] if words else [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
@@ -439,7 +440,7 @@ def describe(
     epilog=_examples(
         f"codegen {_URL} -o gpu.py",
         f"codegen {_URL} --endpoint generate > generate.py",
-    )
+    ),
 )
 def codegen(
     url: Url,

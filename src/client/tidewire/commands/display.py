@@ -32,7 +32,7 @@ from tidewire.protocol.resources import JobResource
 
 PROGRESS_EVERY: Final = 1.0
 """Minimum time between two progress lines, in seconds."""
-SHORT_WAIT: Final = 1.0
+SHORT_WAIT: Final = 0.5
 """Waits before the next attempt of a request that are shorter than this number of seconds are not shown."""
 
 _RECONNECTS: Final = {

@@ -51,7 +51,9 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
             )
         case TransportError() | TotalTimeoutError() | RequestError() if "may or may not" in advice:
             again = f" Repeat the command with --idempotency-key {key}, or" if key else " To"
-            advice = f"The job may or may not have started.{again} look for it with: {command_line(url, 'jobs')}"
+            advice = (
+                f"The job may or may not have started.{again} look for it with: {command_line(url, 'jobs')}"
+            )
         case _:
             advice = ""
     error.advice = advice
