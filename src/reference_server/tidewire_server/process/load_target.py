@@ -18,7 +18,7 @@ _LIBRARIES: Final = tuple(
     str(Path(folder).resolve())
     for folder in (
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        Path(__file__).parents[1],
+        str(Path(__file__).parents[1]),
     )
 )
 """Folders with code that the user has not written."""
