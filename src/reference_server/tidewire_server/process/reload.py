@@ -36,7 +36,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
     children: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        # In a process group of its own, the child does not receive the Ctrl-C of the terminal a second time.
+        # In a separate process group, the child does not receive the Ctrl-C of the terminal a second time.
         group: dict[str, Any] = {"process_group": 0} if hasattr(os, "setpgid") else {}
         children[:] = [subprocess.Popen(command, env=variables, **group)]  # noqa: S603 - the command is this one
         return children[0]
