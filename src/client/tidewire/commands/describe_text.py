@@ -186,7 +186,7 @@ def _table(
         last, left = row[-1], width - indent
         if wrap and last and left < least:
             yield Text(start.rstrip(), style)
-            start, left = " " * 4, width - 4
+            start, left = " " * 4, max(2, width - 4)  # one wide character
         lines = _wrapped(last, left) if wrap else [_cut(last, left) if left >= least else ""]
         for line in lines or [""]:
             yield Text(f"{start}{line}".rstrip(), style)
