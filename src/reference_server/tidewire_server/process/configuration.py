@@ -40,11 +40,12 @@ from tidewire_server.process.flags import (
 )
 from tidewire_server.setting_errors import SECRET, reason
 from tidewire_server.settings import Launch, Settings
+from tidewire_server.user_paths import user_path
 
 DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
-_OF_THE_CLIENT: Final = (f"{ENV_PREFIX}URL", f"{ENV_PREFIX}TOKEN")
+_OF_THE_CLIENT: Final = (f"{ENV_PREFIX}TOKEN", f"{ENV_PREFIX}URL")
 """Environment variables of the client. They may be set in the same shell, and the server ignores them."""
 _SIMILAR: Final = 0.75
 """Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
@@ -154,6 +155,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     Raises:
         ConfigurationError: A name is unknown, or a value is not valid.
     """
+    file = None if file is None else user_path(file)
     text, tables = ("", {}) if file is None else _load(file)
 
     class Sources(_FromText, Launch, Settings, BaseSettings):
