@@ -21,7 +21,7 @@ from tidewire.commands.error_advice import advise
 from tidewire.commands.follow_job import INTERRUPTED, follow, follow_from_now
 from tidewire.commands.plugins import USAGE, Commands
 from tidewire.commands.read_inputs import expanded, read_headers, read_input, read_lines, read_words, typed
-from tidewire.commands.server_url import VARIABLE, CommandWithUrl, check_url
+from tidewire.commands.server_url import CommandWithUrl, check_url
 from tidewire.errors import (
     EndpointNotFoundError,
     InvalidInputError,
@@ -34,6 +34,7 @@ from tidewire.errors import (
     TidewireError,
 )
 from tidewire.hooks import Hooks, log
+from tidewire.http.url_and_token import URL_VARIABLE
 from tidewire.install_command import install_command
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery, EndpointDescription
@@ -62,7 +63,7 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Run jobs on Tidewire servers and stream their results. Jobs and results survive lost connections. "
-    f"If the environment variable {VARIABLE} contains the address of the server, the argument URL may be omitted.",
+    f"If the environment variable {URL_VARIABLE} contains the address of the server, the argument URL may be omitted.",
     epilog=_EPILOG,
 )
 
@@ -79,7 +80,7 @@ Url = Annotated[
     typer.Argument(
         metavar="URL",
         help="Base URL of the server, such as http://127.0.0.1:8000. It may be omitted if the environment variable "
-        f"{VARIABLE} contains it.",
+        f"{URL_VARIABLE} contains it.",
     ),
 ]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]

@@ -1,6 +1,6 @@
 """Advice of errors on the command line, which refers to commands and options instead of to calls of Python."""
 
-from tidewire.commands.server_url import VARIABLE, command_line
+from tidewire.commands.server_url import command_line
 from tidewire.errors import (
     AuthenticationError,
     InvalidInputError,
@@ -12,6 +12,7 @@ from tidewire.errors import (
     TotalTimeoutError,
     TransportError,
 )
+from tidewire.http.url_and_token import URL_VARIABLE
 
 _PYTHON = ("client.", "Client(", "with_options", "idempotency_key", "=…")
 """Parts of the advice in `tidewire.errors` and in the client that only programs can follow."""
@@ -44,7 +45,7 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
         case StateTooLargeError():
             advice = "Data received before this error is valid. The job keeps running on the server."
         case NotATidewireServerError():
-            advice = f"Check the argument URL and {VARIABLE}."
+            advice = f"Check the argument URL and {URL_VARIABLE}."
         case TransportError() | TotalTimeoutError() if error.job_id is not None:
             advice = (
                 f"The job may still run. To attach to it, run: {command_line(url, 'attach', error.job_id)}"

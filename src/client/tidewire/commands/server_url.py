@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import typer.core
 
-from tidewire.http.url_and_token import URL_VARIABLE as VARIABLE
+from tidewire.http.url_and_token import URL_VARIABLE
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -40,7 +40,7 @@ class CommandWithUrl(typer.core.TyperCommand):
 
 def from_environment() -> str | None:
     """Return the URL in TIDEWIRE_URL, or None if the variable is not set."""
-    return os.environ.get(VARIABLE, "").strip() or None
+    return os.environ.get(URL_VARIABLE, "").strip() or None
 
 
 def check_url(word: str) -> None:
@@ -52,7 +52,7 @@ def check_url(word: str) -> None:
     if not _is_url(word):
         raise ValueError(
             f"{word!r} is not the URL of a server; pass a URL such as http://127.0.0.1:8000 as the first argument, or set "
-            f"{VARIABLE}"
+            f"{URL_VARIABLE}"
         )
 
 

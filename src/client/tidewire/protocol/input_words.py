@@ -83,7 +83,7 @@ def words_of(example: JsonValue, schema: Any) -> list[str]:
     words = _member_words(example, schema) if isinstance(example, dict) else None
     # A line break within a quoted word is valid in a shell, but hard to read and to copy.
     if words is None or not all(map(str.isprintable, words)):
-        return ["--input", json.dumps(example, ensure_ascii=False)]
+        return ["--input", _to_json(example)]
     return words
 
 
@@ -98,13 +98,19 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
     for name, value in example.items():
         of_member = member_schema(name, schema)
         texts = [value] if isinstance(value, str) else []
-        texts.append(json.dumps(value, ensure_ascii=False))
+        texts.append(_to_json(value))
         same = (text for text in texts if _is_same(parse_word(text, of_member, schema), value))
         text = next(same, None)
         if text is None or not name or "=" in name or name.startswith("-"):
             return None
         words.append(f"{name}={text}")
     return words
+
+
+def _to_json(value: JsonValue) -> str:
+    """Serialize a value. Characters that would act on a terminal are escaped as JSON escapes them."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)
 
 
 def _is_same(one: JsonValue, other: JsonValue) -> bool:
