@@ -28,7 +28,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -487,7 +486,7 @@ class Job:
 
         def ended(digest: str, checks: list[JsonValue]) -> JobRecord:
             done = done_of(status, self._usage, error, expires_at, digest, checks)
-            return replace(record, status=status, ended_at=now, expires_at=expires_at, done=done)
+            return record.ended(done, now, expires_at)
 
         record.done = (await self._log_writer.end(ended)).done
         record.status, record.ended_at, record.expires_at = status, now, expires_at

@@ -10,8 +10,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 from pydantic import JsonValue, ValidationError
@@ -66,8 +65,7 @@ class ClosableStream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """Job that a request has submitted.
 
     `replayed` is true if an earlier request with the same idempotency key created the job.

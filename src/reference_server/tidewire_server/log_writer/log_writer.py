@@ -196,6 +196,7 @@ class LogWriter:
         "_sole",
         "_state",
         "_state_bytes",
+        "_stopped",
         "_stopping",
         "_task",
         "_texts",
@@ -237,7 +238,9 @@ class LogWriter:
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         """Path of the job's column if it has exactly one column, otherwise None. A diff that is only a string appends to
         this column."""
-        self._column_depth = MAX_STATE_DEPTH - 1 - max((path.count("/") for path in self._columns), default=0)
+        self._column_depth = MAX_STATE_DEPTH - 1
+        for path in self._columns:
+            self._column_depth = min(self._column_depth, MAX_STATE_DEPTH - 1 - path.count("/"))
         self._column_is_text: tuple[bool, ...] | None = None
         """For each column, whether its value is a text. None if a column is neither a text nor an array, and from any
         change that is not a row until the next row."""
@@ -285,7 +288,9 @@ class LogWriter:
         self._committing = asyncio.Lock()
         self._retrying = False
         """Whether the store refused the last write, which is retried."""
-        self._stopping = asyncio.Event()
+        self._stopped = False
+        self._stopping: asyncio.Event | None = None
+        """Event that ends the pause before a retry. The first pause creates it, because hardly any job needs it."""
         self._backlog_fell: threading.Condition | None = None
         """Condition on which worker threads wait until the backlog shrinks. The first thread that waits creates it."""
 
@@ -805,10 +810,11 @@ class LogWriter:
                 if not reported:
                     _log.error("%s; a job cannot continue, and retries the write every %g s", error, _RETRY)
                 reported = True
+                self._stopping = self._stopping or asyncio.Event()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY):
+                    async with asyncio.timeout(0 if self._stopped else _RETRY):
                         await self._stopping.wait()
-                if self._stopping.is_set():
+                if self._stopped:
                     raise HeadMovedError(f"the server is stopping, and {error}") from None
             else:
                 self._retrying = False
@@ -822,7 +828,9 @@ class LogWriter:
             self._ended = True
             self._close()
             self._wake_threads()
-        self._stopping.set()
+        self._stopped = True
+        if self._stopping is not None:
+            self._stopping.set()
         self.waits_until = None
 
     async def end(self, make_record: Callable[[str, list[JsonValue]], JobRecord]) -> JobRecord:
@@ -848,21 +856,19 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = self._block(self._loop.time())
-            document = self.document
-            items = document.value("/items")
+            items = self._document.value("/items")
             found = await asyncio.to_thread(digest, items) if large else digest(items)
-            record = make_record(found, self.pending_checks())
+            record = make_record(found, self.pending_checks() if self._unchecked else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
-            frames, head = ([], self._head) if last is None else (last.frames, last.state.cursor)
-            cursor = Cursor(head.epoch, head.seq + 1)
+            if last is None:
+                frames, state = [], StateAt(self._head, self._columns, self._document.view())
+            else:
+                frames, state = list(last.frames), last.state
+            epoch, seq = state.cursor
+            cursor = _new(Cursor, (epoch, seq + 1))
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
-            block = Block(
-                [*frames, messages.done_frame(cursor, record.done)],
-                StateAt(head, self._columns, document.view()),
-                done=True,
-                ended=record,
-            )
-            await self._append_block(block)
+            frames.append(messages.done_frame(cursor, record.done))
+            await self._append_block(_new(Block, (frames, state, True, record)))
             self._head = cursor
-        self._commits.logged(len(block.frames), sum(map(len, block.frames)))
+        self._commits.logged(len(frames), sum(map(len, frames)))
         return record

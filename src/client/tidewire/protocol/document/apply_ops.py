@@ -313,7 +313,7 @@ class DiffApplier:
         last = len(tokens) - 1
         for depth, token in enumerate(tokens):
             node = container[key]
-            container = node if id(node) in own else self._open(container, key)
+            container = node if id(node) in own else self._copied(container, key, node)
             if type(container) is dict:
                 key = token
                 if depth < last and token not in container:
@@ -330,16 +330,20 @@ class DiffApplier:
         Unless the current diff has created it, replace it by a copy first.
         """
         node = container[key]
-        if id(node) in self._own:
-            return node
-        if type(node) is not dict and type(node) not in ARRAYS:
+        return node if id(node) in self._own else self._copied(container, key, node)
+
+    def _copied(self, container: Any, key: Any, node: Any) -> Any:
+        if type(node) is dict:
+            copy: Any = node.copy()
+        elif type(node) in ARRAYS:
+            copy = self._copy_array(node)
+        else:
             raise DiffError(f"{describe(node)} has no members")
-        copy = self._copy(node)
         container[key] = self._own[id(copy)] = copy
         return copy
 
-    def _copy(self, node: Any) -> Any:
-        """Return a copy of a dict or an array that ops may modify in place."""
+    def _copy_array(self, node: Any) -> Any:
+        """Return a copy of an array that ops may modify in place."""
         return node.copy()
 
 

@@ -41,6 +41,8 @@ def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
     kind = type(value)
     if value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[union-attr]
         return value
+    if kind is int and _LEAST <= value <= _MOST:  # type: ignore[operator]
+        return value
     try:
         copy: JsonValue = _copies((value,), max_depth)[0]
     except _NotAdmitted:

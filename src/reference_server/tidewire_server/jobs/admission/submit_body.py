@@ -5,8 +5,7 @@ of bytes. The values are therefore counted before the body is parsed.
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -32,8 +31,7 @@ _WITHOUT_OPTIONS: Final = SubmitBody()
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """Parsed body of a request to submit a job. The inputs are not validated yet."""
 
     inputs: list[JsonValue]
