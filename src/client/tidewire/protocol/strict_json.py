@@ -176,16 +176,16 @@ def _loads_fast(text: str) -> Any:
 
 
 def _count_members(value: JsonValue) -> int:
-    """Return the total number of members of all objects in a value."""
+    """Return the total number of members of all objects in a value, whose depth must be limited."""
     count = 0
-    pending: list[Any] = [value]
-    while pending:
-        node = pending.pop()
-        if type(node) is dict:
-            count += len(node)
-            pending.extend(node.values())
-        elif type(node) is list:
-            pending.extend(node)
+    children: Iterable[Any] = ()
+    if type(value) is dict:
+        count, children = len(value), value.values()
+    elif type(value) is list:
+        children = value
+    for child in children:
+        if type(child) is dict or type(child) is list:
+            count += _count_members(child)
     return count
 
 

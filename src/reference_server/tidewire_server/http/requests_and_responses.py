@@ -166,13 +166,15 @@ async def read_body(
         )
     body, more = bytearray(), True
     connection: UvicornConnection = request.scope["tidewire.http.response"]
-    deadline = asyncio.get_running_loop().time() + within
+    deadline: float | None = None
     while more:
         try:
             # Nearly every body arrives together with the head of its request. In that case, avoid the cost of a timer.
-            message = await (
-                request.receive() if connection.body_received() else _received(request.receive, deadline)
-            )
+            if connection.body_received():
+                message = await request.receive()
+            else:
+                deadline = deadline or asyncio.get_running_loop().time() + within
+                message = await _received(request.receive, deadline)
         except TimeoutError:
             received = f"{len(body)} bytes of {declared or 'a body of unknown length'}"
             raise ProblemError(

@@ -338,17 +338,17 @@ class TidewireApp:
     async def _create_job(
         self, request: Request, endpoint: Endpoint, body: bytes, key: str | None, *, as_stream: bool
     ) -> ASGIApp:
-        principal, root = principal_of(request), root_of(request)
+        principal, root, service = principal_of(request), root_of(request), self.service
         if not as_stream:
-            submitted = await self.service.submit(principal, endpoint, body, key)
-            job = await self.service.encoded_resource(submitted.record, root)
+            submitted = await service.submit(principal, endpoint, body, key)
+            job = await service.encoded_resource(submitted.record, root)
             return SharedResponse(job, 201, _submit_headers(submitted, root), self._settings.stall_timeout)
         # Acquire the stream slot first. If that failed after the job was submitted, the job would run despite the
         # error.
-        release_slot = self.service.acquire_slot(principal)
+        release_slot = service.acquire_slot(principal)
         try:
-            submitted = await self.service.submit(principal, endpoint, body, key)
-            log = await self.service.log(submitted.record)
+            submitted = await service.submit(principal, endpoint, body, key)
+            log = await service.log(submitted.record)
         except BaseException:
             release_slot()
             raise
@@ -356,7 +356,7 @@ class TidewireApp:
         headers["content-location"] = events_url = f"{root}/jobs/{submitted.record.id}/events"
         plan = plan_replay(None, log.extent())
         return EventStream(
-            self.service, submitted.record, log, plan, release_slot, events_url=events_url, headers=headers
+            service, submitted.record, log, plan, release_slot, events_url=events_url, headers=headers
         )
 
     @property

@@ -236,7 +236,7 @@ class DiffApplier:
         if type(target) in ARRAYS:
             if type(x) is not list:
                 raise DiffError(f"only an array can be appended to an array, not {describe(x)}")
-            return self._admit(x, depth)  # type: ignore[return-value]
+            return admit(x, MAX_STATE_DEPTH - depth)  # type: ignore[return-value]
         raise DiffError(f"cannot append to {describe(target)}, only to a text or an array")
 
     def _growable(self, tokens: Tokens) -> Any:
@@ -269,7 +269,7 @@ class DiffApplier:
 
     def _set(self, tokens: Tokens, value: Any) -> None:
         container, key = self._slot(tokens)
-        value = self._admit(value, len(tokens))
+        value = admit(value, MAX_STATE_DEPTH - len(tokens))
         if type(container) is dict or key < len(container):
             container[key] = value
         elif key == len(container):
@@ -283,7 +283,7 @@ class DiffApplier:
             raise DiffError("an element can only be inserted into an array")
         if key > len(container):
             raise DiffError(f"index {key} is beyond the end of an array of {len(container)}")
-        container.insert(key, self._admit(value, len(tokens)))
+        container.insert(key, admit(value, MAX_STATE_DEPTH - len(tokens)))
 
     def _delete(self, tokens: Tokens) -> None:
         if not tokens:
@@ -295,9 +295,6 @@ class DiffApplier:
     def _target(self, tokens: Tokens) -> Any:
         container, key = place(self._top, tokens)
         return container[key]
-
-    def _admit(self, value: Any, depth: int) -> JsonValue:
-        return admit(value, MAX_STATE_DEPTH - depth)
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         """Return a writable copy of the dict or list that contains the target of a path, and the key or index of the target.
