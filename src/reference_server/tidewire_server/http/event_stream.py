@@ -23,7 +23,7 @@ there is space in the send buffer, so a slow reader costs no more than a fast re
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -108,7 +108,7 @@ class EventStream:
         release_slot: Callable[[], None],
         *,
         events_url: str,
-        headers: Mapping[str, str] | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
         snapshot_interval: float | None = None,
         as_logged: bool = False,
     ) -> None:
@@ -121,7 +121,7 @@ class EventStream:
             plan: Where the stream starts: its first event, and the position after which it continues.
             release_slot: Function that releases the principal's stream slot. It is called once, when the stream ends.
             events_url: URI reference of the stream, which is sent in the `hello` event.
-            headers: Additional response headers.
+            headers: Additional response headers, with names in lowercase.
             snapshot_interval: Minimum number of seconds between two snapshots, if the reader wants only snapshots.
             as_logged: Whether to send every event as it was logged, without merging events for a slow reader.
         """
@@ -133,7 +133,7 @@ class EventStream:
         self._plan = plan
         self._events_url = events_url
         self._release_slot = release_slot
-        self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self._headers = [*HEADERS, *headers]
         self._interval = snapshot_interval
         self._as_logged = as_logged
         self._snapshot_bytes = _SMALL_STATE_BYTES

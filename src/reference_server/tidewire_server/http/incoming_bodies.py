@@ -1,6 +1,6 @@
 """Limit on the memory that request bodies use while they arrive and are processed (`max_incoming_bytes`)."""
 
-from typing import Final
+from typing import Final, Self
 
 from tidewire_server.errors import refuse
 
@@ -37,7 +37,7 @@ class BodyCount:
         self._bodies = bodies
         self._size = 0
 
-    def __enter__(self) -> "BodyCount":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

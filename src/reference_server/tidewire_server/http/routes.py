@@ -352,8 +352,11 @@ class TidewireApp:
         except BaseException:
             release_slot()
             raise
-        headers = _submit_headers(submitted, root)
-        headers["content-location"] = events_url = f"{root}/jobs/{submitted.record.id}/events"
+        job_url = f"{root}/jobs/{submitted.record.id}"
+        events_url = f"{job_url}/events"
+        headers = [(b"location", job_url.encode()), (b"content-location", events_url.encode())]
+        if submitted.replayed:
+            headers.append((b"idempotency-replayed", b"true"))
         plan = plan_replay(None, log.extent())
         return EventStream(
             service, submitted.record, log, plan, release_slot, events_url=events_url, headers=headers

@@ -7,7 +7,7 @@ that a state that only grows need not be copied.
 
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -76,7 +76,7 @@ class MemoryLog(Subscribers):
         self._state = first.state
         self._ended = False
         self._oldest = first.state
-        self._checkpoints: deque[StateAt] = deque()
+        self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
         self._closed = False
@@ -147,7 +147,7 @@ class MemoryLog(Subscribers):
             and self._frames.size > self._max_bytes
             and self._checkpoints[0].cursor < self._head
         ):
-            self._trim(self._checkpoints.popleft())
+            self._trim(self._checkpoints.pop(0))
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)

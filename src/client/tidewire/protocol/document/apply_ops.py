@@ -166,8 +166,12 @@ class DiffApplier:
     def _run(self, ops: list[Any]) -> None:
         for index, op in enumerate(ops):
             try:
-                check_form(op)
-                self._perform(op)
+                # Most ops that are not appends set a member. This path saves half of the function calls.
+                if type(op) is list and len(op) == 3 and op[0] == "s" and type(op[1]) is str:
+                    self._set(parse(op[1]), op[2])
+                else:
+                    check_form(op)
+                    self._perform(op)
             except (DiffError, PointerError, StrictJsonError) as error:
                 kind = type(error) if isinstance(error, DiffError) else DiffError
                 path = op[1] if isinstance(op, list) and len(op) > 1 and op[0] != "r" else None
