@@ -342,7 +342,7 @@ class AsyncClient:
         """
         job: AsyncJob[Any] | None = None
         timeout = self._starter.options.timeout
-        if timeout is None:  # a scope would take a fiftieth of the time of a short job
+        if timeout is None:  # a scope takes 38 function calls, a hundredth of those of a short job
             job = await self.submit(
                 endpoint, input, returns=returns, idempotency_key=idempotency_key, **members
             )

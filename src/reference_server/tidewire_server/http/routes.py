@@ -309,7 +309,7 @@ class TidewireApp:
     async def _submit_directly(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request to submit a job like the router and the middleware do, but without calling them.
 
-        They take a tenth of the CPU time of a short job (bench/jobs.py). `test_server_direct_submit` compares the
+        They take a twentieth of the CPU time of a short job (bench/jobs.py). `test_server_direct_submit` compares the
         responses of both ways.
         """
         request = Request(scope, receive, send)
