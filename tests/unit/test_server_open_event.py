@@ -177,3 +177,46 @@ async def test_each_call_is_an_event_if_merging_is_off():
         job.stream.append("x", at="/a")
         job.stream.row("y", 2)
     assert len(await job.events()) == 6
+
+
+START = [["s", "/items/0/status", "running"], ["s", "/status", "running"]]
+
+
+@on_event_loop
+async def test_start_of_an_item_is_a_separate_event_before_any_other_change():
+    end = [["s", "/items/0/value", "done"], ["s", "/items/0/status", "succeeded"]]
+    changes = {
+        "end": lambda job: job.log_writer.change(end),
+        "append": lambda job: job.stream.append("text"),
+        "read": lambda job: job.log_writer.value("/items/0/status"),
+        "second start": lambda job: job.log_writer.start([["s", "/items/0/status", "running"]]),
+        "nothing": lambda job: None,
+    }
+    for name, change in changes.items():
+        job = StreamHarness("")
+        job.log_writer.change([["s", "/items/0/status", "queued"], ["s", "/status", "queued"]])
+        await job.log_writer.commit()
+        head = job.log.extent().head
+        job.log_writer.start(START)
+        change(job)
+        await job.log_writer.commit()
+        chunk = await job.log.read(head, 10_000)
+        first, *others = chunk.frames.decode().split("\n\n")[:-1]
+        assert first.endswith(f"data:{json.dumps(START, separators=(',', ':'))}"), name
+        assert len(others) == (name in {"end", "append", "second start"}), name
+        state = (await job.log.state()).view.value()
+        assert state["status"] == "running"
+        assert state["items"][0]["status"] == ("succeeded" if name == "end" else "running")
+
+
+@on_event_loop
+async def test_change_that_fails_after_a_start_keeps_the_start_and_counts_only_its_own_ops():
+    job = StreamHarness("", max_state_bytes=2 * KIB)
+    job.log_writer.start(START)
+    with pytest.raises(ValueError, match=r"^op 1: at '/items/0/value/x'"):
+        job.log_writer.change([["s", "/items/0/status", "failed"], ["s", "/items/0/value/x", 1]])
+    assert job.log_writer.value("/items/0/status") == "running"
+    job.log_writer.start([["s", "/items/0/status", "queued"]])
+    with pytest.raises(StateTooLargeError):
+        job.log_writer.change([["s", "/items/0/value", "x" * 3000]])
+    assert job.log_writer.value("/items/0/status") == "queued"

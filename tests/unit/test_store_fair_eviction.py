@@ -55,3 +55,17 @@ def test_random_changes_keep_the_order_and_the_number():
                 assert expected[principal].pop(0) == gone
         expected = {name: entries for name, entries in expected.items() if entries}
         assert len(held) == sum(map(len, expected.values()))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replacing_gives_the_same_entries_as_adding_and_evicting(seed):
+    rng, replaced, evicted = random.Random(seed), FairEviction[int](), FairEviction[int]()
+    for entry in range(600):
+        principal = rng.choice("aaab" if entry % 100 < 50 else "abcd")
+        if entry < 20:
+            replaced.add(principal, entry)
+            evicted.add(principal, entry)
+        else:
+            evicted.add(principal, entry)
+            assert replaced.replace(principal, entry) == evicted.evict()
+    assert [replaced.evict() for _ in range(len(replaced))] == [evicted.evict() for _ in range(len(evicted))]

@@ -40,6 +40,8 @@ def test_valid_json_is_read_like_the_standard_library_does(text):
         ("1" * 5000, "2^53"),
         ('{"a":1,"a":1}', "duplicate member 'a'"),
         ('[{"b":{"a":1,"a":2}}]', "duplicate member 'a'"),
+        ('{"a" :1,"a": {"b":":"}}', "duplicate member 'a'"),
+        ('{"a":[{"b":1},{"b":1,"b":"\\":"}]}', "duplicate member 'b'"),
         ('"\\ud83d"', "surrogate"),
         ('["\\udc00x"]', "surrogate"),
         ('{"\\ud83d":1}', "surrogate"),

@@ -355,6 +355,11 @@ class AsyncClient:
         """
         job: AsyncJob[Any] | None = None
         timeout = self._starter.options.timeout
+        if timeout is None:  # a scope takes 38 function calls, a hundredth of those of a short job
+            job = await self.submit(
+                endpoint, input, returns=returns, idempotency_key=idempotency_key, **members
+            )
+            return await job.result()
         with anyio.move_on_after(timeout):
             job = await self.submit(
                 endpoint, input, returns=returns, idempotency_key=idempotency_key, **members

@@ -129,7 +129,8 @@ def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
     """
     headers: dict[str, tuple[str, str]] = {}
     for layer in layers:
-        headers.update({name.lower(): (name, value) for name, value in layer.items()})
+        for name, value in layer.items():
+            headers[name.lower()] = name, value
     return dict(headers.values())
 
 

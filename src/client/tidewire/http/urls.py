@@ -70,12 +70,19 @@ def path_segment(name: str, what: str) -> str:
 
 def is_under(url: str, base: str) -> bool:
     """Whether the path of a URL starts with the path of a base URL of the same origin."""
-    return unquote(urlsplit(url).path).startswith(f"{unquote(urlsplit(base).path).rstrip('/')}/")
+    return unquote(_path(url)).startswith(f"{unquote(_path(base)).rstrip('/')}/")
 
 
 def last_segment(url: str) -> str:
     """Return the last segment of a URL's path, percent-decoded. In a link to a job, this segment is the job's id."""
-    return unquote(urlsplit(url).path.rpartition("/")[2])
+    return unquote(_path(url).rpartition("/")[2])
+
+
+def _path(url: str) -> str:
+    """Return the path of a URL, or of a URI reference. Plain URLs are not parsed, because parsing takes much longer."""
+    root = _ROOT.match(url)
+    path = url if root is None else url[root.end() :]
+    return path if _PLAIN_PATH.fullmatch(path) else urlsplit(url).path
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:

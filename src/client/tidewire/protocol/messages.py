@@ -249,7 +249,7 @@ def diff_frame(cursor: Cursor, diff: JsonValue) -> bytes:
 
 def done_frame(cursor: Cursor, done: Done) -> bytes:
     """Encode a `done` event as a server-sent event."""
-    return encode(to_text(done), id=str(cursor), event="done")
+    return b"id:%d-%d\nevent:done\ndata:%b\n\n" % (*cursor, to_text(done).encode())
 
 
 def ephemeral_frame(

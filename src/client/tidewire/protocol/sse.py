@@ -215,11 +215,11 @@ class Decoder:
         self._line += chunk
         return events
 
-    def _take_events(self, block: bytes, events: list[Event]) -> None:
+    def _take_events(self, block: bytes, events: list[Event], *, first_alone: bool = False) -> None:
         """Decode complete events.
 
         If all events have the usual shape, they are decoded with one regular expression. Otherwise they are decoded line by
-        line.
+        line. If `first_alone` is true, the block follows an event that was decoded alone.
         """
         if len(block) > self._limit:
             self._take_lines(block, events)
@@ -228,7 +228,13 @@ class Decoder:
         # does not have.
         fields = _COMMON_EVENTS.split(block.decode("utf-8", "replace"))
         if fields[-2] is None:
-            self._take_lines(block, events)
+            # The first event of a stream usually has a `retry` field, but the others have the usual shape.
+            first = block.find(b"\n\n") + 2
+            if first_alone or first == len(block) or not block.startswith(b"retry:"):
+                self._take_lines(block, events)
+            else:
+                self._take_lines(block[:first], events)
+                self._take_events(block[first:], events, first_alone=True)
             return
         if len(fields) == 5:  # a single event
             _, id_, type_, data, _ = fields

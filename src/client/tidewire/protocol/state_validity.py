@@ -25,7 +25,12 @@ def _ops(diff: JsonValue) -> Any:
 
 def changes_value(diff: JsonValue) -> bool:
     """Whether an applied diff changed the value of an item."""
-    return type(diff) is str or any(op[0] == "r" or _touches_value(op[1]) for op in _ops(diff))
+    if type(diff) is str:
+        return True
+    for op in _ops(diff):  # noqa: SIM110 - `any` with a generator takes twice as long
+        if op[0] == "r" or _touches_value(op[1]):
+            return True
+    return False
 
 
 def _touches_value(path: str) -> bool:
@@ -43,10 +48,12 @@ def check_shape(document: Document, diff: JsonValue) -> None:
     Raises:
         MessageError: The state is invalid. The message names the invalid member.
     """
-    if not all(_keeps_shape(op) for op in _ops(diff)):
-        state = messages.check_state(_without_values(document), what="the state after a diff")
-        if state.status in ENDED:
-            raise MessageError("a diff sets a final job status, which only a done event may do")
+    for op in _ops(diff):
+        if not _keeps_shape(op):
+            state = messages.check_state(_without_values(document), what="the state after a diff")
+            if state.status in ENDED:
+                raise MessageError("a diff sets a final job status, which only a done event may do")
+            return
 
 
 def _keeps_shape(op: Any) -> bool:

@@ -5,8 +5,9 @@ The module rejects NaN, infinities and numbers that overflow to infinity, such a
 and without an exponent is an integer.
 
 Nearly every event is a short string or a row of numbers. A few searches for substrings determine whether a text could
-violate one of these rules. Only such texts are parsed by the slower exact parser. Each substring is searched separately,
-because a single regular expression for all of them took a hundred times as long.
+violate one of these rules, except the rule about duplicate member names. To exclude these, the members of the parsed value
+are counted. Only the other texts are parsed by the slower exact parser. Each substring is searched separately, because a
+single regular expression for all of them took a hundred times as long.
 """
 
 import json
@@ -32,6 +33,8 @@ _PART = 2**16
 
 _SUSPECT_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
+_UNDECIDED = object()
+
 
 class StrictJsonError(ValueError):
     """A text is not valid JSON, or it violates a rule of the protocol. The message names the rule and, if known, the path."""
@@ -53,11 +56,10 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
             text = text.decode()
         except UnicodeDecodeError as error:
             raise StrictJsonError(f"not UTF-8: byte {error.start} cannot be decoded") from None
-    if not _is_suspect(text) and text.count("[") <= max_depth:
-        try:
-            return pydantic_core.from_json(text, allow_inf_nan=False)  # type: ignore[no-any-return]
-        except ValueError as error:
-            raise StrictJsonError(f"not JSON: {error}") from None
+    if not _is_suspect(text) and text.count("[") + text.count("{") <= max_depth:
+        value = _loads_fast(text)
+        if value is not _UNDECIDED:
+            return value  # type: ignore[no-any-return]
     if nests_deeper_than(max_depth, text):
         raise StrictJsonError(f"nested deeper than {max_depth} levels")
     try:
@@ -152,13 +154,39 @@ def lone_surrogate(text: str) -> int | None:
 def _is_suspect(text: str) -> bool:
     """Whether a JSON text could violate a rule of the protocol, and must therefore be parsed by the exact parser."""
     return (
-        "{" in text
-        or ("\\" in text and ("\\ud" in text or "\\uD" in text))
+        ("\\" in text and ("\\ud" in text or "\\uD" in text))
         or "NaN" in text
         or "Infinity" in text
         or _SUSPECT_NUMBER.search(text) is not None
         or (not text.isascii() and lone_surrogate(text) is not None)
     )
+
+
+def _loads_fast(text: str) -> Any:
+    """Parse a text that is not suspect. Return `_UNDECIDED` if one of its objects may have a duplicate member name."""
+    has_objects = "{" in text
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        if has_objects:
+            return _UNDECIDED  # the exact parser has the same error messages for all objects
+        raise StrictJsonError(f"not JSON: {error}") from None
+    # The text has one colon for each member, so it has more colons than the value has members if a name occurs twice.
+    return value if not has_objects or text.count(":") == _count_members(value) else _UNDECIDED
+
+
+def _count_members(value: JsonValue) -> int:
+    """Return the total number of members of all objects in a value, whose depth must be limited."""
+    count = 0
+    children: Iterable[Any] = ()
+    if type(value) is dict:
+        count, children = len(value), value.values()
+    elif type(value) is list:
+        children = value
+    for child in children:
+        if type(child) is dict or type(child) is list:
+            count += _count_members(child)
+    return count
 
 
 def _members(node: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:

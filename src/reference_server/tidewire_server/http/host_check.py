@@ -36,15 +36,28 @@ class HostCheck:
         self._check_loopback = not settings.tokens and "*" not in settings.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.check(scope)
+        await self._app(scope, receive, send)
+
+    def check(self, scope: Scope) -> None:
+        """Check one request.
+
+        Raises:
+            ProblemError: The request has a foreign `Host` or `Origin`.
+        """
         server = scope.get("server")
         if self._check_all or (self._check_loopback and server is not None and is_loopback(server[0])):
             self._check(scope)
-        await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        hosts = _values(
-            scope, b"host"
-        )  # None in HTTP/1.0, which no browser uses. `TidewireApp` requires one in HTTP/1.1.
+        # HTTP/1.0, which no browser uses, may have no Host. `TidewireApp` requires one in HTTP/1.1.
+        hosts: list[str] = []
+        origins: list[str] = []
+        for line, value in scope["headers"]:
+            if line == b"host":
+                hosts.append(value.decode("latin-1").strip(" \t"))
+            elif line == b"origin":
+                origins.append(value.decode("latin-1").strip(" \t"))
         for host in hosts:
             name, is_address = _read_host(host)
             if not is_address and name not in self._hosts:
@@ -54,7 +67,6 @@ class HostCheck:
                         "allowed_hosts (--allowed-host)"
                     )
                 )
-        origins = _values(scope, b"origin")
         if not origins:
             return
         own = {
@@ -79,10 +91,6 @@ def is_loopback(address: str) -> bool:
         return False
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return (mapped or found).is_loopback
-
-
-def _values(scope: Scope, header: bytes) -> list[str]:
-    return [value.decode("latin-1").strip(" \t") for name, value in scope["headers"] if name == header]
 
 
 # Clients send the same few hosts again and again. `max_head_bytes` limits the size of a cached value.

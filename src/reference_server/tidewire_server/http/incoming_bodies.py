@@ -1,8 +1,6 @@
 """Limit on the memory that request bodies use while they arrive and are processed (`max_incoming_bytes`)."""
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Self
 
 from tidewire_server.errors import refuse
 
@@ -18,32 +16,46 @@ class IncomingBodies:
         Args:
             max_bytes: Maximum total size of all bodies. If only one body is arriving, it may exceed the limit.
         """
-        self._max_bytes = max_bytes
-        self._total = 0
+        self.max_bytes = max_bytes
+        self.total = 0
+        """Total size of the bodies that are arriving or being processed."""
 
-    @contextlib.contextmanager
-    def counting(self) -> Iterator[Callable[[int], None]]:
-        """Return a context manager in which one body is received and processed.
+    def counting(self) -> "BodyCount":
+        """Return a context manager in which one body is received and processed."""
+        return BodyCount(self)
 
-        Yields:
-            A function that counts a number of received bytes until the context manager exits. It raises a `ProblemError`
-            if the bytes would exceed the limit.
+
+class BodyCount:
+    """Context manager and callable that counts the bytes of one body until the context manager exits.
+
+    A class takes a third of the time that `contextlib.contextmanager` takes for each request.
+    """
+
+    __slots__ = ("_bodies", "_size")
+
+    def __init__(self, bodies: IncomingBodies) -> None:
+        self._bodies = bodies
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bodies.total -= self._size
+
+    def __call__(self, received: int) -> None:
+        """Count received bytes.
+
+        Raises:
+            ProblemError: The bytes would exceed the limit.
         """
-        size = 0
-
-        def count(received: int) -> None:
-            nonlocal size
-            if self._total > size and self._total + received > self._max_bytes:
-                raise refuse(
-                    "unavailable",
-                    f"the request bodies that are arriving take {self._total} bytes, and {received} bytes more would "
-                    f"exceed the limit of {self._max_bytes} bytes (max_incoming_bytes); retry later",
-                    retry_after_ms=_RETRY_MS,
-                )
-            size += received
-            self._total += received
-
-        try:
-            yield count
-        finally:
-            self._total -= size
+        bodies = self._bodies
+        if bodies.total > self._size and bodies.total + received > bodies.max_bytes:
+            raise refuse(
+                "unavailable",
+                f"the request bodies that are arriving take {bodies.total} bytes, and {received} bytes more would "
+                f"exceed the limit of {bodies.max_bytes} bytes (max_incoming_bytes); retry later",
+                retry_after_ms=_RETRY_MS,
+            )
+        self._size += received
+        bodies.total += received

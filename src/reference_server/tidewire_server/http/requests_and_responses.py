@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
@@ -60,6 +60,16 @@ def header_lines(request: Request, name: bytes) -> list[str]:
     and catches an exception.
     """
     return [str(value, "latin-1") for key, value in request.scope["headers"] if key == name]
+
+
+PRINCIPAL: Final = "tidewire.principal"
+"""Key in the ASGI scope under which the caller's principal is stored. Starlette's `request.state` is slower."""
+
+
+def principal_of(request: Request) -> str:
+    """Return the principal of the caller, who must be authenticated."""
+    principal: str = request.scope[PRINCIPAL]
+    return principal
 
 
 def header(request: Request, name: bytes) -> str:
@@ -144,10 +154,11 @@ async def read_body(
             unsupported media type or content coding.
         ClientDisconnect: The connection closed before the body was complete.
     """
-    declared = header(request, b"content-length")
+    first_lines: dict[bytes, bytes] = dict(reversed(request.scope["headers"]))
+    declared = str(first_lines.get(b"content-length", b""), "latin-1")
     if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
         raise _too_large(max_bytes)
-    coding = header(request, b"content-encoding").strip().lower()
+    coding = str(first_lines.get(b"content-encoding", b""), "latin-1").strip().lower()
     if coding not in {"identity", ""}:
         raise refuse(
             "unsupported_media_type",
@@ -155,13 +166,15 @@ async def read_body(
         )
     body, more = bytearray(), True
     connection: UvicornConnection = request.scope["tidewire.http.response"]
-    deadline = asyncio.get_running_loop().time() + within
+    deadline: float | None = None
     while more:
         try:
             # Nearly every body arrives together with the head of its request. In that case, avoid the cost of a timer.
-            message = await (
-                request.receive() if connection.body_received() else _received(request.receive, deadline)
-            )
+            if connection.body_received():
+                message = await request.receive()
+            else:
+                deadline = deadline or asyncio.get_running_loop().time() + within
+                message = await _received(request.receive, deadline)
         except TimeoutError:
             received = f"{len(body)} bytes of {declared or 'a body of unknown length'}"
             raise ProblemError(
@@ -177,7 +190,7 @@ async def read_body(
             count(len(part))
         body += part
     if body or not optional:
-        _check_media_type(header(request, b"content-type"))
+        _check_media_type(str(first_lines.get(b"content-type", b""), "latin-1"))
     return bytes(body)
 
 

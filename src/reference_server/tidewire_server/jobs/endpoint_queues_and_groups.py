@@ -58,8 +58,12 @@ class EndpointQueue:
     group: ConcurrencyGroup
     max_queue_size: int
     max_queue_size_per_caller: int
-    calls: float
-    """Maximum number of concurrent calls."""
+    max_rows_per_call: int
+    """Maximum number of items that one call of the function takes."""
+    max_items: float
+    """Maximum number of items in one job: the number of items that can run at the same time plus the number of items of
+    one caller that can wait in the queue.
+    """
     batch_queue: BatchQueue[QueueEntry] | None
     """Queue that groups waiting items into batches. None if the function takes one input per call."""
     rows: int = 0
@@ -74,20 +78,6 @@ class EndpointQueue:
     """Number of queue positions that are reserved for jobs that are still being submitted."""
     reserved_by: dict[str, int] = field(default_factory=dict)
     """The same number for each principal."""
-
-    @property
-    def max_rows_per_call(self) -> int:
-        """Maximum number of items that one call of the function takes."""
-        batching = self.endpoint.batching
-        return 1 if batching is None else batching.max_size
-
-    @property
-    def max_items(self) -> float:
-        """Maximum number of items in one job: the number of items that can run at the same time plus the number of
-        items of
-        one caller that can wait in the queue.
-        """
-        return self.calls * self.max_rows_per_call + self.max_queue_size_per_caller
 
 
 def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
@@ -141,8 +131,10 @@ def make_endpoint_queues(
             None if endpoint.batching is None else BatchQueue(endpoint.batching)
         )
         calls = group.limit if endpoint.is_async else min(group.limit, settings.max_threads)
+        rows = 1 if endpoint.batching is None else endpoint.batching.max_size
+        per_caller = share_of(max_queue_size, share)
         endpoint_queue = EndpointQueue(
-            endpoint, group, max_queue_size, share_of(max_queue_size, share), calls, batch_queue
+            endpoint, group, max_queue_size, per_caller, rows, calls * rows + per_caller, batch_queue
         )
         endpoint_queues[name] = endpoint_queue
         group.endpoint_queues.append(endpoint_queue)

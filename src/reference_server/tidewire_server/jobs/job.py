@@ -28,7 +28,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -128,7 +127,9 @@ class Job:
     @property
     def queue_entries(self) -> list[QueueEntry]:
         """Queue entries of all items."""
-        return [self._queue_entry(index) for index in range(len(self._items))]
+        record = self.record
+        endpoint, job, principal, arrived = record.endpoint, record.id, record.principal, record.created_at
+        return [QueueEntry(endpoint, job, index, principal, arrived) for index in range(len(self._items))]
 
     def _queue_entry(self, index: int) -> QueueEntry:
         record = self.record
@@ -221,11 +222,7 @@ class Job:
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
             publish_queue_position(self._log, None)
-        self._log_writer.change(ops, ends=True)
-
-    def _run(self, item: Item) -> Coroutine[Any, Any, JsonValue | Unset]:
-        work = run(self.endpoint, item.value, item.writer, self._log_writer)
-        return self._after_commit(work) if self.commits_starts else work
+        self._log_writer.start(ops)
 
     async def _after_commit(self, work: Coroutine[Any, Any, JsonValue | Unset]) -> JsonValue | Unset:
         with closing(work):
@@ -247,7 +244,9 @@ class Job:
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
         """Run the function of an item. Return the function's value, or the exception that it raised."""
-        work = self._run(item)
+        work = run(self.endpoint, item.value, item.writer, self._log_writer)
+        if self.commits_starts:
+            work = self._after_commit(work)
         if not self.endpoint.is_async:
             # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three iterations
             # of the event loop.
@@ -487,7 +486,7 @@ class Job:
 
         def ended(digest: str, checks: list[JsonValue]) -> JobRecord:
             done = done_of(status, self._usage, error, expires_at, digest, checks)
-            return replace(record, status=status, ended_at=now, expires_at=expires_at, done=done)
+            return record.ended(done, now, expires_at)
 
         record.done = (await self._log_writer.end(ended)).done
         record.status, record.ended_at, record.expires_at = status, now, expires_at

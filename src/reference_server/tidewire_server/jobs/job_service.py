@@ -8,11 +8,10 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 from pydantic import JsonValue, ValidationError
@@ -23,7 +22,7 @@ from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
 from tidewire.protocol.resources import JobResource
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.errors import refuse
+from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
@@ -69,8 +68,7 @@ class ClosableStream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """Job that a request has submitted.
 
     `replayed` is true if an earlier request with the same idempotency key created the job.
@@ -181,7 +179,9 @@ class JobService:
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         settings = self.settings
-        await self._refuse_too_many_jobs(principal)
+        limit = settings.max_jobs_per_principal
+        if await self.store.jobs.unfinished(principal) >= limit:
+            raise _too_many_jobs(limit)
         submission = read_submit(
             body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
         )
@@ -189,7 +189,9 @@ class JobService:
         self.inputs.reserve(principal, size)
         try:
             values = await admit_inputs(endpoint, submission)
-            await self._refuse_too_many_jobs(principal)  # other jobs may have been submitted in the meantime
+            # Check again, because other jobs may have been submitted in the meantime.
+            if await self.store.jobs.unfinished(principal) >= limit:
+                raise _too_many_jobs(limit)
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
             live = record.id in self._live
             if live:
@@ -198,14 +200,6 @@ class JobService:
             if not live:
                 self.inputs.cancel(principal, size)
         return record
-
-    async def _refuse_too_many_jobs(self, principal: str) -> None:
-        limit = self.settings.max_jobs_per_principal
-        if await self.store.jobs.unfinished(principal) >= limit:
-            raise refuse(
-                "too_many_jobs",
-                f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
-            )
 
     async def _commit_job(
         self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None
@@ -237,7 +231,7 @@ class JobService:
                     f"{settings.max_state_bytes} bytes (max_state_bytes)"
                 )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
-            record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
+            record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
             job = self._activate(record, admitted, columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
@@ -512,3 +506,10 @@ class JobService:
     def _jobs_survive(self) -> bool:
         """Whether the store keeps jobs after this server process has stopped."""
         return self.store.durability != "process"
+
+
+def _too_many_jobs(limit: int) -> ProblemError:
+    return refuse(
+        "too_many_jobs",
+        f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
+    )

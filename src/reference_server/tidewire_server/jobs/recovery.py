@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel
@@ -39,8 +39,7 @@ from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, Store, StoreError
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedJob:
+class AdmittedJob(NamedTuple):
     """A request to submit a job, with its validated inputs."""
 
     endpoint: Endpoint

@@ -56,6 +56,21 @@ class FairEviction(Generic[E]):
         self._resized(principal, len(entries) + 1)
         return entry
 
+    def replace(self, principal: str, entry: E) -> E:
+        """Add a new entry, and remove and return the entry that the store must delete for it.
+
+        The result is the same as that of `add` and `evict`. If the principal replaces its own entry, as on a server with one
+        principal, this method is faster, because no number of entries changes.
+        """
+        entries = self._entries.get(principal)
+        if entries is None or len(entries) != self._most or entry in entries:
+            self.add(principal, entry)
+            return self.evict()
+        evicted, _ = entries.popitem(last=False)
+        entries[entry] = None
+        self._principals[self._most].move_to_end(principal)
+        return evicted
+
     def _resized(self, principal: str, before: int) -> None:
         """Update the index after a principal's number of entries has changed by one."""
         now = len(self._entries[principal])

@@ -45,11 +45,11 @@ class FrameBuffer:
             written = self._cut + len(self._buffer)
             self._ends.append(written)
             return written
-        ends = accumulate(map(len, frames), initial=self.written)
+        ends = accumulate(map(len, frames), initial=self._cut + len(self._buffer))
         next(ends)
         self._ends.extend(ends)
         self._buffer += b"".join(frames)
-        return self.written
+        return self._cut + len(self._buffer)
 
     def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
         """Append events that are already concatenated in `frames`. The argument `ends` contains the offset in `frames`

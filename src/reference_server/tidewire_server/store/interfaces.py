@@ -133,8 +133,7 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
     return starts
 
 
-@dataclass(frozen=True, slots=True)
-class LogChunk:
+class LogChunk(NamedTuple):
     """Consecutive events of a log, in the encoding in which they are sent to clients. A chunk contains only complete
     events.
     """
@@ -243,6 +242,23 @@ class JobRecord:
     usage: dict[str, int | float] = field(default_factory=dict)
     """Sum of the usage reported by the items that have ended."""
 
+    def ended(self, done: Done, ended_at: float, expires_at: float) -> "JobRecord":
+        """Return the record of the ended job. Three times as fast as `dataclasses.replace`."""
+        return JobRecord(
+            self.id,
+            self.endpoint,
+            self.principal,
+            self.batch,
+            self.created_at,
+            self.attempt,
+            done.status,
+            self.started_at,
+            ended_at,
+            expires_at,
+            done,
+            self.usage,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
@@ -254,8 +270,7 @@ class Interrupted:
     log: "Log"
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(NamedTuple):
     """Marker for a deleted job, kept so that requests for the job get 410 instead of 404."""
 
     id: str
@@ -361,13 +376,12 @@ class Jobs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(NamedTuple):
     """An item that waits in the queue until it can run."""
 
     endpoint: str
     job: str
-    index: int
+    index: int  # type: ignore[assignment]  # replaces the method `tuple.index`
     principal: str
     arrived_at: float
     """Time at which the job was submitted, in seconds since the Unix epoch."""

@@ -26,8 +26,12 @@ class MemoryQueue:
 
     async def put(self, entries: Sequence[QueueEntry]) -> None:
         for entry in entries:
-            queues = self._queues.setdefault(entry.endpoint, OrderedDict())
-            queue = queues.setdefault(entry.principal, OrderedDict())
+            queues = self._queues.get(entry.endpoint)
+            if queues is None:
+                queues = self._queues[entry.endpoint] = OrderedDict()
+            queue = queues.get(entry.principal)
+            if queue is None:
+                queue = queues[entry.principal] = OrderedDict()
             if entry not in queue:
                 queue[entry] = None
                 self._sizes[entry.endpoint] = self._sizes.get(entry.endpoint, 0) + 1

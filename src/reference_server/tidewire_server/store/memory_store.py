@@ -7,7 +7,7 @@ that a state that only grows need not be copied.
 
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -76,7 +76,7 @@ class MemoryLog(Subscribers):
         self._state = first.state
         self._ended = False
         self._oldest = first.state
-        self._checkpoints: deque[StateAt] = deque()
+        self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
         self._closed = False
@@ -89,13 +89,13 @@ class MemoryLog(Subscribers):
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         if after == self._head:
-            return LogChunk(b"", after, ended=False)
+            return _new(LogChunk, (b"", after, False))
         extent = self.extent()
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
-        last = extent.id_at(seq)
-        return LogChunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
+        last = self._head if seq == self._head.seq else extent.id_at(seq)
+        return _new(LogChunk, (frames, last, self._ended and bool(frames) and last == self._head))
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         return self._oldest if oldest else self._state
@@ -147,7 +147,7 @@ class MemoryLog(Subscribers):
             and self._frames.size > self._max_bytes
             and self._checkpoints[0].cursor < self._head
         ):
-            self._trim(self._checkpoints.popleft())
+            self._trim(self._checkpoints.pop(0))
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)
@@ -187,9 +187,10 @@ class MemoryJobs:
         if key in self._old_keys:
             return self._old_keys[key]
         if len(self._keys) >= self._retention.max_tombstones:
-            del self._keys[self._keys_by_principal.evict(adding=key.principal)]
+            del self._keys[self._keys_by_principal.replace(key.principal, key)]
+        else:
+            self._keys_by_principal.add(key.principal, key)
         self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
-        self._keys_by_principal.add(key.principal, key)
         return None
 
     async def release(self, key: Key) -> None:
@@ -224,9 +225,10 @@ class MemoryJobs:
         self._finished(record.principal)
         self._ended[record.id] = stored
         self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
-        self._ended_by_principal.add(record.principal, record.id)
-        while len(self._ended) > self._retention.max_retained_jobs:
-            await self.delete_job(self._ended_by_principal.evict())
+        if len(self._ended) > self._retention.max_retained_jobs:
+            await self.delete_job(self._ended_by_principal.replace(record.principal, record.id))
+        else:
+            self._ended_by_principal.add(record.principal, record.id)
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []

@@ -27,6 +27,10 @@ ARITY: Final = {"a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
 """Length of each kind of op that has a path. A row has no path, and is one longer than the number of columns."""
 
 
+_new: Final = tuple.__new__
+"""Creates named tuples faster than their constructors, which are Python code."""
+
+
 class DiffError(ValueError):
     """The diff is malformed, or it cannot be applied to the value. None of its ops were applied."""
 
@@ -73,14 +77,14 @@ def read(diff: JsonValue, columns: Sequence[str]) -> DiffShape:
             one column.
     """
     kind = type(diff)
+    if kind is list:  # nearly every diff that is not a string
+        return _new(DiffShape, (diff, []))
     if isinstance(diff, str):
         if len(columns) != 1:
             raise DiffError(
                 f"a diff that is a string requires exactly one column, but there are {len(columns)}"
             )
         return DiffShape([["a", columns[0], diff]], [])
-    if isinstance(diff, list):
-        return DiffShape(diff, [])
     if not isinstance(diff, dict) or "ops" not in diff:
         raise UnknownOpError(
             f"a diff must be a string, an array, or an object with 'ops', but this is a {kind.__name__}"
@@ -107,7 +111,7 @@ def check_form(op: object) -> None:
         UnknownOpError: The protocol defines no op with this letter.
         DiffError: The value is not an op, or it has the wrong length, or its path is not a string.
     """
-    if not isinstance(op, list) or not op or not isinstance(op[0], str):
+    if not isinstance(op, list) or not op or type(op[0]) is not str:
         raise DiffError("an op must be an array that begins with a letter")
     letter = op[0]
     if letter == "r":

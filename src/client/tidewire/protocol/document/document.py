@@ -34,7 +34,13 @@ from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import array_index, parse
 from tidewire.protocol.document.json_values import admit, common_prefix, is_text
 from tidewire.protocol.document.state_size import json_bytes
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, in_pieces
+from tidewire.protocol.document.versioned_text_and_arrays import (
+    LATEST,
+    Rope,
+    RopeArray,
+    in_pieces,
+    materialize,
+)
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -167,7 +173,8 @@ class Document(DiffApplier):
             self._run(shape.ops)
             if self._top is not before._top:
                 check_stable_prefix(before, View(self._top, LATEST), self._touched)
-            verify(self, shape.check)
+            if shape.check:
+                verify(self, shape.check)
             if self._own:
                 # Later diffs must copy the dicts and lists that this diff created, because new views share them.
                 self._clear_node_caches()
@@ -217,7 +224,8 @@ class Document(DiffApplier):
             LookupError: The pointer does not exist in the document.
             PointerError: The pointer is malformed.
         """
-        return View(self._top, LATEST).value(pointer)
+        value: JsonValue = materialize(find(self._top, parse(pointer)), LATEST)
+        return value
 
     def in_pieces(self, pointer: str) -> Any:
         """Return a copy of the current value at a pointer for `digests.digest`.
@@ -368,11 +376,12 @@ class Document(DiffApplier):
         container, key = super()._slot(tokens)
         # An op on an element of an array can shift all later elements. The whole array therefore counts as changed.
         self._touched.append(tokens[:-1] if type(container) in ARRAYS else tokens)
-        self._clear_node_caches()
+        if self._growing or self._rows is not None:
+            self._clear_node_caches()
         return container, key
 
-    def _copy(self, node: Any) -> Any:
-        if type(node) is dict or type(node) is ArrayTree:
+    def _copy_array(self, node: Any) -> Any:
+        if type(node) is ArrayTree:
             return node.copy()
         elements = node.copy() if type(node) is list else node.items_at(LATEST)
         return elements if len(elements) <= MAX_COPIED and not self._long else ArrayTree(elements)

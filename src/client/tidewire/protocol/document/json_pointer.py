@@ -18,6 +18,7 @@ MAX_CACHED_LENGTH = 256
 _STRAY_TILDE = re.compile(r"~(?![01])")
 # Sixteen digits are enough for 2^53. Without a limit, `int` would raise a different ValueError for thousands of digits.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}")
+_SMALL_INDEXES = {str(index): index for index in range(100)}
 
 
 class PointerError(ValueError):
@@ -50,8 +51,9 @@ def array_index(token: str) -> int:
     Raises:
         PointerError: The token does not consist of 1 to 16 ASCII digits without a leading zero.
     """
-    if len(token) == 1 and "0" <= token <= "9":
-        return ord(token) - 48
+    small = _SMALL_INDEXES.get(token)
+    if small is not None:
+        return small
     if _INDEX.fullmatch(token) is None:
         raise PointerError(
             f"{token[:40]!r} is not an array index; use digits without a sign or a leading zero"

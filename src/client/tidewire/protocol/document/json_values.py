@@ -41,6 +41,8 @@ def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
     kind = type(value)
     if value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[union-attr]
         return value
+    if kind is int and _LEAST <= value <= _MOST:  # type: ignore[operator]
+        return value
     try:
         copy: JsonValue = _copies((value,), max_depth)[0]
     except _NotAdmitted:
@@ -117,7 +119,9 @@ def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
         elif kind is list or kind is dict:
             if max_depth <= 0:
                 raise _NotAdmitted("the value is nested too deep")
-            if kind is list:
+            if not value:
+                value = kind()  # noqa: PLW2901 - the copy replaces the original
+            elif kind is list:
                 value = _copies(value, max_depth - 1)  # noqa: PLW2901 - the copy replaces the original
             elif _are_names(value):
                 value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901

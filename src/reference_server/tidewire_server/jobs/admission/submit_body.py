@@ -5,8 +5,7 @@ of bytes. The values are therefore counted before the body is parsed.
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -26,14 +25,12 @@ _MAX_ADMIT_SECONDS: Final = 0.005
 _NESTING_BYTES: Final = 2**16
 """Number of bytes of a body with too many values that are checked for their nesting, which takes long in a whole body."""
 
-_WITHOUT_OPTIONS: Final = SubmitBody()
-"""Body with no member except `input`. Most bodies are like this."""
+_DEFAULT_GRACE: Final = SubmitBody().grace_ms / 1000
 
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """Parsed body of a request to submit a job. The inputs are not validated yet."""
 
     inputs: list[JsonValue]
@@ -119,6 +116,8 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
         ProblemError: The body is not valid. The problem's pointer refers to the invalid member.
     """
     members = read_json(body, max_values=max_values)
+    if len(members) == 1 and "input" in members:  # most bodies
+        return Submission([members["input"]], False, {}, False, _DEFAULT_GRACE, None, len(body))
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
@@ -127,9 +126,7 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
     if isinstance(inputs := members.get("inputs"), list):
         _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.
     try:
-        submit = _WITHOUT_OPTIONS
-        if len(members) > 1 or "input" not in members:
-            submit = SubmitBody.model_validate(_without_contents(members), strict=True)
+        submit = SubmitBody.model_validate(_without_contents(members), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         pointer = build(first["loc"])
