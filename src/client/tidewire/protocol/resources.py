@@ -86,6 +86,9 @@ class EndpointDescription(WireModel):
     value_schema: dict[str, JsonValue]
     examples: list[JsonValue] = Field(default_factory=list)
     capabilities: EndpointCapabilities
+    on_restart: str = "rerun"
+    """What a new attempt after a restart of the server does with the items that had not ended: `rerun` retracts their
+    values, `continue` keeps them, and with `fail` there is no new attempt. Clients ignore unknown words."""
     links: dict[str, str] = Field(default_factory=dict)
     """Links by name. There are always `self` and `jobs`, the URL to which clients submit jobs. Other links, such as
     `vocabulary`, are optional."""
