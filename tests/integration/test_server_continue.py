@@ -114,10 +114,10 @@ def test_a_counting_function_counts_each_number_once_whenever_the_server_is_kill
         together = server.submit("count_together", inputs=[{"n": 80}, {"n": 60}]).json()["id"]
         updates: dict[str, list[Update[Any]]] = {counts[0]: [], spelled: []}
         readers = []
-        for job in updates:
+        for job, received in updates.items():
             connected = threading.Event()
             readers.append(
-                threading.Thread(target=follow, args=(server.url, job, updates[job], connected), daemon=True)
+                threading.Thread(target=follow, args=(server.url, job, received, connected), daemon=True)
             )
             readers[-1].start()
             assert connected.wait(PATIENCE)
@@ -138,8 +138,7 @@ def test_a_counting_function_counts_each_number_once_whenever_the_server_is_kill
         for reader in readers:
             reader.join(PATIENCE)
         assert updates[counts[0]][-1].value == list(range(n))
-        received = "".join(update.text for update in updates[spelled])
-        assert received == letters
+        assert "".join(update.text for update in updates[spelled]) == letters
         assert {update.deleted for update in updates[spelled]} == {0}
 
 
