@@ -7,8 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
+from tidewire_server.endpoints.context import Context
+from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
-from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
+from tidewire_server.generation.engine import (
+    ContinuationError,
+    Delta,
+    Engine,
+    EngineError,
+    EngineFullError,
+    LoggedTokens,
+)
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
@@ -28,13 +37,6 @@ EXAMPLES: list[dict[str, Any]] = [
 ]
 
 
-def columns_of(request: Generate) -> list[str]:
-    """Return the JSON Pointers of the lists (columns) that the request asks for. Each list gets one element per
-    token.
-    """
-    return [f"/{name}" for name in request.columns]
-
-
 def initial_of(request: Generate) -> dict[str, Any]:
     """Return the value of a generation before its first token."""
     value: dict[str, Any] = {name: [] for name in request.columns}
@@ -43,47 +45,99 @@ def initial_of(request: Generate) -> dict[str, Any]:
     return value | {"text": request.prompt if request.echo else "", "finish_reason": None}
 
 
-def add_engine(server: Server, engine: Engine) -> None:
+def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun") -> None:
     """Add the endpoint `generate` to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
     clients can see their position and cancel them.
+
+    Args:
+        server: The server.
+        engine: The engine, which the server closes.
+        on_restart: See `add_generate`. With "continue", each value has the column `token_ids`, because a new attempt
+            continues after the logged tokens.
     """
     server.on_close(engine.close)
+    continues = on_restart == "continue"
+
+    def names_of(request: Generate) -> list[str]:
+        names = request.columns
+        return ["text", "token_ids", *names[1:]] if continues and "token_ids" not in names else names
+
+    def initial(request: Generate) -> dict[str, Any]:
+        return ({"token_ids": []} if continues else {}) | initial_of(request)
+
     caps = engine.caps
     vocabulary = caps.vocabulary
 
     @server.endpoint(
         name="generate",
         concurrency_limit=caps.concurrency,
-        columns=columns_of,
-        initial=initial_of,
+        on_restart=on_restart,
+        columns=lambda request: [f"/{name}" for name in names_of(request)],
+        initial=initial,
         validate=engine.check,
         capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
         examples=EXAMPLES,
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )
-    async def generate(request: Generate, stream: Stream[Generated]) -> None:
+    async def generate(request: Generate, stream: Stream[Generated], ctx: Context) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
+        logged = _logged_tokens(ctx.previous, request) if continues else None
         try:
-            async with aclosing(engine.generate(request)) as deltas:
-                await _write(deltas, request, stream)
+            async with aclosing(
+                engine.generate(request, logged) if logged else engine.generate(request)
+            ) as deltas:
+                await _write(
+                    deltas, request, names_of(request), stream, len(logged.token_ids) if logged else 0
+                )
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
             ):  # If the deadline caused the cancellation, the item has already ended.
                 stream.set("/finish_reason", "cancelled")
             raise
+        except ContinuationError as error:
+            raise ItemError(str(error), code="worker_lost") from error
         except EngineFullError as error:
             raise ItemError(str(error), code="queue_full") from error
         except EngineError as error:
             raise ItemError(str(error), code="internal") from error
 
 
-async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Generated]) -> None:
-    names = request.columns
+def _logged_tokens(previous: Any, request: Generate) -> LoggedTokens | None:
+    """Return the tokens that the earlier attempts had logged, or None if there are none.
+
+    Raises:
+        ItemError: The text has no token ids.
+    """
+    text = "" if previous is None else previous["text"].removeprefix(request.prompt if request.echo else "")
+    token_ids = (previous or {}).get("token_ids")
+    if token_ids:
+        return LoggedTokens(token_ids, text)
+    if text:
+        raise ItemError(
+            "the text cannot be continued after the restart of the server, because its token ids were not logged: the "
+            'endpoint did not have on_restart="continue" yet',
+            code="worker_lost",
+        )
+    return None
+
+
+async def _write(
+    deltas: AsyncIterator[Delta], request: Generate, names: list[str], stream: Stream[Generated], logged: int
+) -> None:
+    """Write the tokens of an engine to a stream.
+
+    Args:
+        deltas: Blocks of tokens.
+        request: The request of the tokens.
+        names: Names of the columns.
+        stream: Stream of the item.
+        logged: Number of tokens that the value already contains.
+    """
     part = -(-request.max_tokens // PROGRESS_PARTS)
-    tokens = reported = 0
+    tokens = reported = logged
     async for delta in deltas:
         if len(names) == 1:
             text = "".join(delta.text)
