@@ -96,12 +96,21 @@ def test_an_unknown_way_to_restart_is_refused():
         def once() -> None: ...
 
 
-def follow(url: str, job_id: str, updates: list[Update[Any]], connected: threading.Event) -> None:
-    with Client(url, retry=RETRY) as client:
-        job = client.job(job_id)
-        job.status()
-        connected.set()
-        updates.extend(job)
+def follow(server: Killed, job_id: str, received: list[Any], *, text: bool = False) -> threading.Thread:
+    """Read the updates of a job, or the pieces of its text, in a thread."""
+    connected = threading.Event()
+
+    def read() -> None:
+        with Client(server.url, retry=RETRY) as client:
+            job = client.job(job_id)
+            job.status()
+            connected.set()
+            received.extend(job.iter_text() if text else job)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert connected.wait(PATIENCE)
+    return thread
 
 
 def test_a_counting_function_counts_each_number_once_whenever_the_server_is_killed():
@@ -113,14 +122,9 @@ def test_a_counting_function_counts_each_number_once_whenever_the_server_is_kill
         spelled = server.submit("spell", input={"text": letters}).json()["id"]
         together = server.submit("count_together", inputs=[{"n": 80}, {"n": 60}]).json()["id"]
         updates: dict[str, list[Update[Any]]] = {counts[0]: [], spelled: []}
-        readers = []
-        for job, received in updates.items():
-            connected = threading.Event()
-            readers.append(
-                threading.Thread(target=follow, args=(server.url, job, received, connected), daemon=True)
-            )
-            readers[-1].start()
-            assert connected.wait(PATIENCE)
+        pieces: list[str] = []
+        readers = [follow(server, job, received) for job, received in updates.items()]
+        readers.append(follow(server, spelled, pieces, text=True))
         for _ in range(5):
             if draw.random() < 0.3:
                 server.kill()
@@ -138,7 +142,7 @@ def test_a_counting_function_counts_each_number_once_whenever_the_server_is_kill
         for reader in readers:
             reader.join(PATIENCE)
         assert updates[counts[0]][-1].value == list(range(n))
-        assert "".join(update.text for update in updates[spelled]) == letters
+        assert "".join(update.text for update in updates[spelled]) == "".join(pieces) == letters
         assert {update.deleted for update in updates[spelled]} == {0}
 
 

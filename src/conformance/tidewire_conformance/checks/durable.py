@@ -169,23 +169,23 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
         if not _is_restart(step.block) or step.before is None:
             continue
         judged += 1
-        items, where = step.block.json["state"]["items"], {"at": whole, "block": step.block}
+        items, where = step.block.json["state"]["items"], dict[str, Any](at=whole, block=step.block)
         for old, new, first in zip(step.before.value["items"], items, initial or items, strict=True):
             if old["status"] in ENDED_ITEM:
                 s.expect("TW-OVR-019", new == old, ("the same ended item as before:", old), new, **where)
                 continue
-            s.expect(
-                "TW-RES-049", new["status"] == "queued", "an item that starts again as queued", new, **where
-            )
-            kept = old if continues else first
-            what = (
-                "the value as it was logged:"
-                if continues
-                else "the initial value, because the endpoint does not continue:"
-            )
-            s.expect(
-                "TW-RES-036", new["value"] == kept["value"], (what, kept["value"]), new["value"], **where
-            )
+            queued = new["status"] == "queued"
+            s.expect("TW-RES-049", queued, "an item that starts again as queued", new, **where)
+            if continues:
+                same = new["value"] == old["value"]
+                s.expect(
+                    "TW-RES-036", same, ("the value as it was logged:", old["value"]), new["value"], **where
+                )
+            else:
+                retracted = not new["value"] or new["value"] == first["value"]
+                s.expect(
+                    "TW-RES-036", retracted, ("the initial value:", first["value"]), new["value"], **where
+                )
     return judged
 
 
