@@ -13,7 +13,7 @@ from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.generation.engine import ContinuationError, Delta, LoggedTokens
 from tidewire_server.generation.generate_endpoint import add_engine
-from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
 
@@ -54,12 +54,12 @@ def compare(engine: TorchEngine, request: Generate, places: Iterable[int]) -> De
 
 @pytest.mark.parametrize("members", REQUESTS.values(), ids=REQUESTS)
 def test_a_text_continues_with_the_same_tokens(engine: TorchEngine, members: dict[str, Any]):
-    whole = compare(engine, Generate(prompt="def f", max_tokens=TOKENS, **members), (2, 9, 17))
+    whole = compare(engine, ContinuedGenerate(prompt="def f", max_tokens=TOKENS, **members), (2, 9, 17))
     assert (len(whole.token_ids), whole.finish_reason) == (TOKENS, "length")
 
 
 def test_a_stop_string_that_began_before_the_interruption_still_ends_the_text(engine: TorchEngine):
-    request = Generate(prompt="def f", max_tokens=TOKENS, seed=7)
+    request = ContinuedGenerate(prompt="def f", max_tokens=TOKENS, seed=7)
     tokens = generate(engine, request)[0].text
     text = "".join(tokens)
     stop = text[len(text) // 2 : len(text) // 2 + 4]
@@ -74,7 +74,7 @@ def test_a_stop_string_that_began_before_the_interruption_still_ends_the_text(en
 def test_tokens_that_do_not_belong_to_the_model_are_refused(
     engine: TorchEngine, token_ids: list[int], text: str
 ):
-    request = Generate(prompt="def f", max_tokens=TOKENS)
+    request = ContinuedGenerate(prompt="def f", max_tokens=TOKENS)
     with pytest.raises(ContinuationError, match="do not match its logged text"):
         rest(engine, request, token_ids, text)
     assert generate(engine, request)[0].token_ids  # the engine still runs other requests
@@ -84,9 +84,10 @@ def test_an_endpoint_that_continues_logs_the_ids_of_each_text(engine: TorchEngin
     server = Server()
     add_engine(server, engine, on_restart="continue")
     value: Any = server.call("generate", prompt="def f", max_tokens=TOKENS, seed=5)
-    delta = generate(engine, Generate(prompt="def f", max_tokens=TOKENS, seed=5))[0]
+    delta = generate(engine, ContinuedGenerate(prompt="def f", max_tokens=TOKENS, seed=5))[0]
     assert value == {"text": "".join(delta.text), "token_ids": delta.token_ids, "finish_reason": "length"}
-    assert server.endpoints["generate"].columns(Generate()) == ["/text", "/token_ids"]
+    schema = server.endpoints["generate"].input.schema
+    assert (schema["title"], schema["properties"].keys()) == ("Generate", Generate.model_fields.keys())
 
 
 def continued(folder: Path, first: TorchEngine, second: TorchEngine, on_restart: OnRestart) -> dict[str, Any]:
@@ -96,10 +97,13 @@ def continued(folder: Path, first: TorchEngine, second: TorchEngine, on_restart:
     add_engine(server, first, on_restart=on_restart)
     with serving(server) as peer:
         job = peer.start("generate", LONG)
+        waiting = peer.start("generate", {"max_tokens": 3})
         eventually(lambda: len(peer.job(job)["state"]["items"][0]["value"]["text"]) > len(LONG["prompt"]))
     server = Server(**settings)
     add_engine(server, second, on_restart="continue")
     with serving(server) as peer:
+        waited = peer.ended(waiting)
+        assert waited["status"] == "succeeded", waited
         return peer.ended(job)
 
 
@@ -109,7 +113,7 @@ def interrupted(
     """Repeat `continued` until the first server was stopped before the generation ended."""
     for attempt in range(20):
         (folder / str(attempt)).mkdir()
-        job = continued(folder / str(attempt), start(first), start(second), on_restart)
+        job = continued(folder / str(attempt), start(first, slots=1), start(second), on_restart)
         if job["attempt"] == 2:
             return job
     raise AssertionError("each generation ended before its server stopped")

@@ -92,7 +92,6 @@ class Delta:
     """Text that each token adds. A token adds an empty string if a character is still incomplete, or if the text may be the
     beginning of a stop string."""
     token_ids: list[int] = field(default_factory=list)
-    """Id of each token. An engine that can continue a text always returns the ids."""
     logprobs: list[float | None] = field(default_factory=list)
     """Log-probability of each token in nats, before temperature and filters are applied. None for a probability of 0."""
     top_ids: list[list[int]] = field(default_factory=list)

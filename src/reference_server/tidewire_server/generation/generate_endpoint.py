@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
-from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import (
@@ -18,7 +17,7 @@ from tidewire_server.generation.engine import (
     EngineFullError,
     LoggedTokens,
 )
-from tidewire_server.generation.generate_input_and_value import Generate, Generated
+from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate, Generated
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 
@@ -35,6 +34,13 @@ EXAMPLES: list[dict[str, Any]] = [
         "stop": ["\nclass "],
     },
 ]
+
+
+def columns_of(request: Generate) -> list[str]:
+    """Return the JSON Pointers of the lists (columns) that the request asks for. Each list gets one element per
+    token.
+    """
+    return [f"/{name}" for name in request.columns]
 
 
 def initial_of(request: Generate) -> dict[str, Any]:
@@ -58,39 +64,17 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
             continues after the logged tokens.
     """
     server.on_close(engine.close)
-    continues = on_restart == "continue"
-
-    def names_of(request: Generate) -> list[str]:
-        names = request.columns
-        return ["text", "token_ids", *names[1:]] if continues and "token_ids" not in names else names
-
-    def initial(request: Generate) -> dict[str, Any]:
-        return ({"token_ids": []} if continues else {}) | initial_of(request)
-
     caps = engine.caps
     vocabulary = caps.vocabulary
 
-    @server.endpoint(
-        name="generate",
-        concurrency_limit=caps.concurrency,
-        on_restart=on_restart,
-        columns=lambda request: [f"/{name}" for name in names_of(request)],
-        initial=initial,
-        validate=engine.check,
-        capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
-        examples=EXAMPLES,
-        links={} if vocabulary is None else {"vocabulary": vocabulary.body},
-    )
-    async def generate(request: Generate, stream: Stream[Generated], ctx: Context) -> None:
+    async def generate(request: Generate, stream: Stream[Generated]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
-        logged = _logged_tokens(ctx.previous, request) if continues else None
+        logged = _logged_tokens(stream.value, request) if on_restart == "continue" else None
         try:
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
             ) as deltas:
-                await _write(
-                    deltas, request, names_of(request), stream, len(logged.token_ids) if logged else 0
-                )
+                await _write(deltas, request, stream, logged)
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
@@ -104,45 +88,51 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         except EngineError as error:
             raise ItemError(str(error), code="internal") from error
 
+    if on_restart == "continue":
+        generate.__annotations__["request"] = ContinuedGenerate
+    server.endpoint(
+        name="generate",
+        concurrency_limit=caps.concurrency,
+        on_restart=on_restart,
+        columns=columns_of,
+        initial=initial_of,
+        validate=engine.check,
+        capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
+        examples=EXAMPLES,
+        links={} if vocabulary is None else {"vocabulary": vocabulary.body},
+    )(generate)
 
-def _logged_tokens(previous: Any, request: Generate) -> LoggedTokens | None:
-    """Return the tokens that the earlier attempts had logged, or None if there are none.
+
+def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
+    """Return the tokens that the earlier attempts have logged, or None if there are none.
 
     Raises:
         ItemError: The text has no token ids.
     """
-    text = "" if previous is None else previous["text"].removeprefix(request.prompt if request.echo else "")
-    token_ids = (previous or {}).get("token_ids")
-    if token_ids:
-        return LoggedTokens(token_ids, text)
-    if text:
+    text = value["text"].removeprefix(request.prompt if request.echo else "")
+    if "token_ids" not in value and text:
         raise ItemError(
             "the text cannot be continued after the restart of the server, because its token ids were not logged: the "
             'endpoint did not have on_restart="continue" yet',
             code="worker_lost",
         )
-    return None
+    return LoggedTokens(value["token_ids"], text) if value.get("token_ids") else None
 
 
 async def _write(
-    deltas: AsyncIterator[Delta], request: Generate, names: list[str], stream: Stream[Generated], logged: int
+    deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Generated], logged: LoggedTokens | None
 ) -> None:
-    """Write the tokens of an engine to a stream.
-
-    Args:
-        deltas: Blocks of tokens.
-        request: The request of the tokens.
-        names: Names of the columns.
-        stream: Stream of the item.
-        logged: Number of tokens that the value already contains.
-    """
+    names, at = request.columns, None
+    if "token_ids" in names and "token_ids" not in stream.value:
+        # The job was submitted before the endpoint had `on_restart="continue"`.
+        names, at = ["text"], "/text"
     part = -(-request.max_tokens // PROGRESS_PARTS)
-    tokens = reported = logged
+    tokens = reported = 0 if logged is None else len(logged.token_ids)
     async for delta in deltas:
         if len(names) == 1:
             text = "".join(delta.text)
             if text:
-                stream.append(text)
+                stream.append(text, at=at)
         else:
             for row in zip(*(getattr(delta, name) for name in names), strict=True):
                 stream.row(*row)

@@ -404,11 +404,11 @@ class TorchEngine:
         finish = self._finish_of(sampled.token, job.continued + job.generated, request, job.text)
         if finish is not None:
             text += job.text.flush()
-        delta = Delta(
-            [text], [sampled.token], finish_reason=finish, prompt_tokens=len(job.prompt) - job.continued
-        )
+        delta = Delta(text=[text], finish_reason=finish, prompt_tokens=len(job.prompt) - job.continued)
         names = request.columns
         vocabulary = self._checkpoint.vocabulary
+        if "token_ids" in names:
+            delta.token_ids.append(sampled.token)
         if "logprobs" in names:
             delta.logprobs.append(_rounded(sampled.logprob, request.logprob_decimals))
         if "top_ids" in names:
