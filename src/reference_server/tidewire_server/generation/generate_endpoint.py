@@ -123,7 +123,8 @@ async def _write(
     deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Generated], logged: LoggedTokens | None
 ) -> None:
     names, at = request.columns, None
-    if "token_ids" in names and "token_ids" not in stream.value:
+    value: Any = stream.value
+    if "token_ids" in names and "token_ids" not in value:
         # The job was submitted before the endpoint had `on_restart="continue"`.
         names, at = ["text"], "/text"
     part = -(-request.max_tokens // PROGRESS_PARTS)
