@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.model_checkpoints import crafted_checkpoint, generate
+from support.model_checkpoints import collect, crafted_checkpoint, generate
 from support.reference_server import QUICK, eventually, serving
 from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import OnRestart
-from tidewire_server.generation.engine import ContinuationError, Delta, LoggedTokens
+from tidewire_server.generation.engine import ContinuationError, LoggedTokens
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
@@ -27,18 +27,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
 Start = Callable[..., TorchEngine]
 
 
-async def _rest(engine: TorchEngine, request: Generate, logged: LoggedTokens) -> Delta:
-    whole = Delta()
-    async for delta in engine.generate(request, logged):
-        whole.extend(delta)
-    return whole
+def rest(engine: TorchEngine, request: Generate, token_ids: list[int], text: str) -> Any:
+    """Return the output of a generation after the tokens of an earlier attempt."""
+    return asyncio.run(collect(engine, request, LoggedTokens(token_ids, text)))
 
 
-def rest(engine: TorchEngine, request: Generate, token_ids: list[int], text: str) -> Delta:
-    return asyncio.run(_rest(engine, request, LoggedTokens(token_ids, text)))
-
-
-def compare(engine: TorchEngine, request: Generate, places: Iterable[int]) -> Delta:
+def compare(engine: TorchEngine, request: Generate, places: Iterable[int]) -> Any:
     """Continue a generation after some of its tokens, and compare each column with the generation as a whole."""
     whole = generate(engine, request)[0]
     for at in {1, *places, len(whole.token_ids) - 1, len(whole.token_ids)}:
