@@ -81,7 +81,8 @@ def test_an_endpoint_that_continues_logs_the_ids_of_each_text(engine: TorchEngin
     delta = generate(engine, ContinuedGenerate(prompt="def f", max_tokens=TOKENS, seed=5))[0]
     assert value == {"text": "".join(delta.text), "token_ids": delta.token_ids, "finish_reason": "length"}
     schema = server.endpoints["generate"].input.schema
-    assert (schema["title"], schema["properties"].keys()) == ("Generate", Generate.model_fields.keys())
+    assert schema["title"] == "Generate"
+    assert {"prompt", "seed"} <= schema["properties"].keys() <= Generate.model_fields.keys()
 
 
 def continued(folder: Path, first: TorchEngine, second: TorchEngine, on_restart: OnRestart) -> dict[str, Any]:
