@@ -376,6 +376,21 @@ class DoesNotReportTextRetractedBySnapshot(FaultyClient):
         return (0, new) if self.opens else super().difference(old, new)
 
 
+class RetractsWholeTextAtRestart(FaultyClient):
+    """Retract the whole text when a new attempt starts, although the snapshot may continue it."""
+
+    scenario, kind, breaks = "restart-that-continues", "retracted", "TW-DIF-062"
+    restarts = False
+
+    def snapshot(self, name, data, *, has_id):
+        self.restarts = data["reason"] == "restart"
+        super().snapshot(name, data, has_id=has_id)
+        self.restarts = False
+
+    def difference(self, old, new):
+        return (len(old), new) if self.restarts else super().difference(old, new)
+
+
 class DigestsEscapedJson(FaultyClient):
     scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
     state_type = type(

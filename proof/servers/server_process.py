@@ -157,6 +157,14 @@ def _serve(
             stream.append(f"word {at} né 😀, ")
             stream.stable()
 
+    if hooks.has_durable_log:
+
+        @server.endpoint(on_restart="continue", examples=[{"letters": 80}], concurrency_limit=None)
+        async def spell(letters: int, stream: Stream[str]) -> None:
+            for at in range(len(stream.value), letters):
+                stream.append("tide"[at % 4])
+                await asyncio.sleep(0.01)
+
     @server.endpoint(examples=[{"n": 3}])
     def square(n: int) -> int:
         return n * n

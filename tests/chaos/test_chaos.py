@@ -25,6 +25,7 @@ import os
 import random
 import re
 import ssl
+import threading
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack
@@ -500,3 +501,45 @@ def test_each_fault_of_the_proxy_occurs_and_is_survived(url, fault):
 
         anyio.run(some)
         assert proxy.faults[fault]
+
+
+# ---- generation that continues -----------------------------------------------------------------------------------
+
+
+KILLS = 2
+GREEDY = {"prompt": "class Stack:\n    def push(self, item):", "max_tokens": 60, "temperature": 0.0}
+SAMPLED = GREEDY | {"seed": 11, "temperature": 0.8, "top_p": 0.95, "echo": True}
+
+
+def tokens_of(found):
+    return len(found["state"]["items"][0]["value"]["token_ids"])
+
+
+def test_a_continued_text_is_the_same_as_without_kills_at_random_tokens(tmp_path):
+    print(f"CHAOS_SEED={SEED}")
+    draw, updates = random.Random(SEED), []
+    with (
+        Killed(tmp_path, program="support.campaign_server", on_restart="continue") as server,
+        Client(server.url, retry=RetryPolicy(max_delay=0.1)) as client,
+    ):
+        greedy, sampled = [client.run("generate", members) for members in (GREEDY, SAMPLED)]
+        text = sampled["text"]
+        stop = text[-(len(text) // 4) :][:9]
+        stopped = {"text": text[: text.index(stop, len(GREEDY["prompt"]))], "finish_reason": "stop"}
+        inputs = [GREEDY, SAMPLED, SAMPLED | {"stop": [stop, "no such text"]}]
+        jobs = [client.submit("generate", members) for members in inputs]
+        reader = threading.Thread(target=lambda: updates.extend(jobs[1]), daemon=True)
+        reader.start()
+        for _ in range(KILLS):
+            aim = tokens_of(server.job(jobs[0].id)) + draw.randint(1, 25)
+            server.until(jobs[0].id, lambda found, aim=aim: found["done"] or tokens_of(found) >= aim)
+            server.kill()
+            server.start()
+        for job, expected in zip(jobs, (greedy, sampled, stopped), strict=True):
+            found = job.result(timeout=50)
+            assert (found["text"], found["finish_reason"]) == (expected["text"], expected["finish_reason"])
+            assert server.job(job.id)["done"]["usage"]["completion_tokens"] == len(found["token_ids"])
+        reader.join(50)
+        assert server.job(jobs[0].id)["attempt"] > 1
+    assert {update.deleted for update in updates} == {0}
+    assert "".join(update.text for update in updates) == text

@@ -42,7 +42,7 @@ def test_the_reference_server_passes_all_checks():
 @pytest.mark.timeout(120)
 def test_most_durable_and_batch_checks_run_without_the_script_endpoint():
     with running_server("no_script_endpoint") as url:
-        found = report(replace(plan(url), endpoints=("generate", "talk")))
+        found = report(replace(plan(url), endpoints=("generate", "talk", "spell")))
     assert findings(found) == []
     assert found.headline.startswith("core+durable+batch+logprobs+browser · ") or untested(found)
     for area in ("resume", "durable", "batch"):

@@ -15,6 +15,7 @@ import uvicorn
 from support.killable_server import run_fork_server
 from support.sample_server import SLOW, WORDS, Point, sentence
 from tidewire_server import ItemError, Server, Stream
+from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import load
@@ -26,10 +27,16 @@ torch.set_num_threads(1)
 CHECKPOINT = load(default_model(), device="cpu")
 
 
-def campaign_server(journal: str, queue_size: int, pause: float, **settings: Any) -> Server:
+def campaign_server(
+    journal: str = os.devnull,
+    queue_size: int = 8,
+    pause: float = 0.0,
+    on_restart: OnRestart = "rerun",
+    **settings: Any,
+) -> Server:
     server = Server(**settings)
     runs = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    add_engine(server, TorchEngine(CHECKPOINT))
+    add_engine(server, TorchEngine(CHECKPOINT), on_restart=on_restart)
 
     def record(tag: int) -> None:
         os.write(runs, b"%d %d\n" % (os.getpid(), tag))

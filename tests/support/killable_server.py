@@ -13,13 +13,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from tidewire_server import Server, Stream
+from tidewire_server import Append, Context, Last, Server, Stream
 from tidewire_server.script_endpoint import add_script
 from tidewire_server.serving.serve import serve
 
@@ -237,9 +237,81 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
             os._exit(0)
         return child
 
+    _add_endpoints_that_report_their_attempt(server)
     for name in hide:
         del server.endpoints[name]
     serve(server.app, server.settings, port=port, port_file=ready)
+
+
+def _add_endpoints_that_report_their_attempt(server: Server) -> None:
+    """Add endpoints that log their attempt and `ctx.previous`, and end in the second attempt."""
+
+    def seen(ctx: Context) -> dict[str, Any]:
+        return {"attempt": ctx.attempt, "previous": ctx.previous}
+
+    @server.endpoint
+    async def seen_async(ctx: Context) -> dict[str, Any]:
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+        return seen(ctx)
+
+    @server.endpoint
+    def seen_sync(ctx: Context) -> dict[str, Any]:
+        while ctx.attempt == 1:
+            time.sleep(0.01)
+        return seen(ctx)
+
+    @server.endpoint
+    def seen_generator(ctx: Context) -> Iterator[dict[str, Any]]:
+        yield seen(ctx)
+        while ctx.attempt == 1:
+            time.sleep(0.01)
+
+    @server.endpoint
+    async def seen_stream(stream: Stream[dict[str, Any]], ctx: Context) -> None:
+        stream.set("", seen(ctx))
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+
+    @server.endpoint(batch=True, batch_timeout=0.05)
+    def seen_batch(name: list[str], ctx: Context) -> Iterator[dict[int, Any]]:
+        try:
+            ctx.attempt  # noqa: B018 - the property raises the error
+        except ValueError as error:
+            refused = str(error)
+        rows = dict(enumerate(name))
+        yield {row: {"name": rows[row], **seen(ctx.rows[row]), "refused": refused} for row in rows}
+        while ctx.rows[0].attempt == 1:
+            time.sleep(0.01)
+
+    @server.endpoint(on_restart="continue", concurrency_limit=None)
+    async def count(n: int, ctx: Context, pause: float = 0.001) -> AsyncIterator[Append[list[int]]]:
+        for number in range(len(ctx.previous or ()), n):
+            yield Append([number])
+            await asyncio.sleep(pause)
+
+    @server.endpoint(on_restart="continue", concurrency_limit=None)
+    async def spell(text: str, stream: Stream[str], ctx: Context) -> None:
+        assert stream.value == (ctx.previous or "")
+        stream.stable(len(stream.value))
+        for at in range(len(stream.value), len(text)):
+            stream.append(text[at])
+            stream.stable()
+            await asyncio.sleep(0.001)
+
+    @server.endpoint(on_restart="continue", batch=True, max_batch_size=4, batch_timeout=0.02)
+    def count_together(n: list[int], ctx: Context) -> Iterator[dict[int, Append[list[int]] | Last]]:
+        at = {row: len(ctx.rows[row].previous or ()) for row in range(len(n))}
+        while at:
+            yield {row: Append([number]) if number < n[row] else Last() for row, number in at.items()}
+            at = {row: number + 1 for row, number in at.items() if number < n[row]}
+            time.sleep(0.002)
+
+    @server.endpoint(on_restart="continue")
+    async def continuing_poison(ctx: Context) -> AsyncIterator[Append[list[int]]]:
+        yield Append([ctx.attempt])
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _fork(words: list[Any], serve: Serve) -> int | None:

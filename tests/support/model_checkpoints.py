@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from tidewire_server.generation.engine import Delta
+from tidewire_server.generation.engine import Delta, LoggedTokens
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 
@@ -133,10 +133,10 @@ def byte_level_tokens(data: bytes) -> list[str]:
     return [names[byte] for byte in data]
 
 
-async def collect(engine: TorchEngine, request: Generate) -> Delta:
-    """Return the complete output of a generation as one `Delta`."""
+async def collect(engine: TorchEngine, request: Generate, logged: LoggedTokens | None = None) -> Delta:
+    """Return the complete output of a generation as one `Delta`, or its output after the logged tokens."""
     whole = Delta()
-    async for delta in engine.generate(request):
+    async for delta in engine.generate(request, logged):
         whole.extend(delta)
     return whole
 

@@ -92,6 +92,46 @@ def new_attempt_keeps_old_values(hooks):
     )
 
 
+@faulty_server("TW-RES-036", "durable.sent_events_survive_a_restart")
+def new_attempt_keeps_values_undeclared(hooks):
+    """A new attempt keeps the values of its items, although the endpoint does not say `"on_restart": "continue"`."""
+
+    def keep(exchange, frame):
+        kept = b'{"status":"queued","value":"Hel"}'
+        return re.sub(rb'\{"status":"queued","value":""\}', kept, frame) if b'"restart"' in frame else frame
+
+    after_a_restart(hooks, keep)
+
+
+@faulty_server("TW-RES-036", "durable.interrupted_job_keeps_its_values")
+def new_attempt_retracts_although_it_continues(hooks):
+    """Each endpoint says `"on_restart": "continue"`, but a new attempt retracts the values of its items."""
+    hooks.has_durable_log = True
+    rewrite_body(hooks, b'"on_restart":"rerun"', b'"on_restart":"continue"', at="/v1/endpoints/.*")
+
+
+@faulty_server("TW-RES-036", "durable.interrupted_job_keeps_its_values")
+def kept_value_loses_its_last_letter(hooks):
+    """A new attempt that continues keeps the value without its last letter."""
+
+    def shorten(exchange, frame):
+        cut = re.sub(rb'("status":"queued","value":"[^"]*)[^"]"', rb'\1"', frame)
+        return cut if b'"reason":"restart"' in frame else frame
+
+    after_a_restart(hooks, shorten)
+
+
+@faulty_server("TW-RES-049", "durable.interrupted_job_keeps_its_values")
+def new_attempt_begins_running(hooks):
+    """The snapshot that opens a new attempt already has the status running for its items."""
+
+    def run(exchange, frame):
+        queued, running = b'{"status":"queued","value"', b'{"status":"running","value"'
+        return frame.replace(queued, running) if b'"reason":"restart"' in frame else frame
+
+    after_a_restart(hooks, run)
+
+
 @faulty_server("TW-RES-037", "durable.sent_events_survive_a_restart")
 def attempt_always_1(hooks):
     """`attempt` is always 1."""
@@ -207,7 +247,7 @@ def restart_loses_tombstones(hooks):
         )
 
 
-@faulty_server("TW-RES-036", "durable.ended_items_keys_and_purges_survive_a_restart")
+@faulty_server("TW-OVR-019", "durable.ended_items_keys_and_purges_survive_a_restart")
 def new_attempt_restarts_succeeded_items(hooks):
     """A new attempt also restarts items that have already succeeded."""
 

@@ -159,7 +159,9 @@ class Server:
                 cancelled, or None for no limit.
             on_restart: Treatment of items that were running when the server stopped, if the log is in a file. With
                 "rerun", the restarted server runs them again from the start. With "fail", they fail with
-                `worker_lost`. Use "fail" for functions that must not run twice.
+                `worker_lost`. Use "fail" for functions that must not run twice. With "continue", the restarted server
+                keeps their logged values and runs them again. Use "continue" for functions that read `ctx.previous`
+                and continue from there.
             columns: JSON Pointers of the texts and arrays within the value to which the function appends, or a
                 function that computes these pointers from the input, as in `lambda given:
                 [f"/{len(given.history)}/text"]`. Like the functions in other options, it is called with the pydantic

@@ -210,8 +210,16 @@ server = Server()
 async def printed(text: str, stream: Stream[str]) -> None:
     stream.append(text)
     await asyncio.sleep(60)
+
+
+@server.endpoint(on_restart="continue")
+async def copy(text: str, stream: Stream[str]) -> None:
+    if not stream.value:
+        stream.append(text[:3])
+        await asyncio.sleep(60)
+    stream.append(text[len(stream.value) :])
 """
-PRINTER, RESTARTED, WITH_HOLE = KillableServer(), KillableServer(), KillableServer()
+PRINTER, RESTARTED, WITH_HOLE, COPIER = (KillableServer() for _ in range(4))
 
 
 def wait_until_one_item_ended(player: Player) -> None:
@@ -337,6 +345,12 @@ SCENES: Mapping[str, Scene] = {
     ),
     "worker-lost": Scene(
         server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.kill_and_restart}
+    ),
+    "restart-that-continues": Scene(
+        server=COPIER.serve,
+        cues={
+            'The server is killed and restarted. The new attempt continues after "Hel".': COPIER.kill_and_restart
+        },
     ),
     "without-capabilities": Scene(server=appendix_server),
     # The reference server would otherwise protect itself on the loopback address: it refuses pages of other origins.

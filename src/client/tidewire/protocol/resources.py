@@ -86,6 +86,9 @@ class EndpointDescription(WireModel):
     value_schema: dict[str, JsonValue]
     examples: list[JsonValue] = Field(default_factory=list)
     capabilities: EndpointCapabilities
+    on_restart: Literal["rerun", "continue", "fail"] = "rerun"
+    """What a restart of the server does with the items that had not ended: a new attempt retracts their values (`rerun`)
+    or keeps them (`continue`), or the running items fail (`fail`)."""
     links: dict[str, str] = Field(default_factory=dict)
     """Links by name. There are always `self` and `jobs`, the URL to which clients submit jobs. Other links, such as
     `vocabulary`, are optional."""

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import contents, differing
-from tidewire_conformance.judging.state_history import job_of, key
+from tidewire_conformance.judging.state_history import Histories, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
+ENDED_ITEM = frozenset({"succeeded", "failed", "cancelled"})
+"""Statuses of an item that has ended."""
 RESTART_SECONDS = 60.0
 """Timeout, in seconds, for a command such as `--restart-cmd`, and then for the server to answer again.
 
@@ -65,11 +67,13 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     "TW-DSC-010",
     "TW-OVR-023",
     "TW-OVR-024",
+    "TW-OVR-019",
     "TW-RES-033",
     "TW-RES-034",
     "TW-RES-035",
     "TW-RES-036",
     "TW-RES-037",
+    "TW-RES-049",
     "TW-DEP-009",
     "TW-RES-012",
     "TW-FRM-060",
@@ -146,14 +150,66 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         s.expect(
             "TW-RES-037", attempt == begun or (begun < 2 <= attempt), f"attempt {begun}", attempt, at=rest
         )
-        items = first.json["state"]["items"]
-        s.expect(
-            "TW-RES-036",
-            all(item["status"] == "queued" for item in items),
-            "items that start again as queued",
-            items,
-            at=rest,
+    _judge_new_attempts(s, running, whole)
+
+
+def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
+    """Judge the items in each snapshot that opens a new attempt. Return the number of these snapshots.
+
+    Args:
+        s: Session of the check.
+        job: The job.
+        whole: Stream with the whole log of the job.
+    """
+    continues = s.server.endpoints[job.sample.endpoint].continues
+    start = whole.logged[0].json if whole.logged and whole.logged[0].type == "snapshot" else {}
+    initial = start["state"]["items"] if start.get("reason") == "start" else None
+    judged = 0
+    for step in next((steps for _, steps in Histories([whole]).streams), []):
+        if not _is_restart(step.block) or step.before is None:
+            continue
+        judged += 1
+        items, where = step.block.json["state"]["items"], dict[str, Any](at=whole, block=step.block)
+        for old, new, first in zip(step.before.value["items"], items, initial or items, strict=True):
+            if old["status"] in ENDED_ITEM:
+                s.expect("TW-OVR-019", new == old, ("the same ended item as before:", old), new, **where)
+                continue
+            queued = new["status"] == "queued"
+            s.expect("TW-RES-049", queued, "an item that starts again as queued", new, **where)
+            if continues:
+                same = new["value"] == old["value"]
+                s.expect(
+                    "TW-RES-036", same, ("the value as it was logged:", old["value"]), new["value"], **where
+                )
+            else:
+                retracted = not new["value"] or new["value"] == first["value"]
+                s.expect(
+                    "TW-RES-036", retracted, ("the initial value:", first["value"]), new["value"], **where
+                )
+    return judged
+
+
+@check("TW-RES-036", "TW-RES-049", serial=True)
+async def interrupted_job_keeps_its_values(s: Session) -> None:
+    """If the description of an endpoint says `"on_restart": "continue"`, a new attempt keeps the values of its unfinished items."""
+    if s.server.discovery_body.get("durability") == "process":
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
         )
+    if not any(endpoint.continues for endpoint in s.server.endpoints.values()):
+        s.skip_not_declared('no endpoint says `"on_restart": "continue"`')
+    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    sample = s.server.continuing_sample() or s.skip_untested(
+        "no example of an endpoint that continues runs for long enough"
+    )
+    job = await s.submit(sample)
+    async with s.follow(job, "0-0") as stream:
+        await stream.until(lambda now: len(now.logged) >= 3)
+    await _run_command(s, command)
+    await _wait_for_server(s)
+    whole = await s.history(job)
+    if not _judge_new_attempts(s, job, whole):
+        s.inconclusive("no new attempt started, because the job had ended before the restart")
 
 
 def _is_restart(block: Block) -> bool:
@@ -179,7 +235,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
              contents(past.logged[:1]), at=past)  # fmt: skip
 
 
-@check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
+@check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", serial=True)
 async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their values."""
     if s.server.discovery_body.get("durability") == "process":
@@ -229,7 +285,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
             if _is_restart(block):
                 items = block.json["state"]["items"]
                 s.expect(
-                    "TW-RES-036",
+                    "TW-OVR-019",
                     items[0] == held,
                     ("the same ended item as before:", held),
                     items[0],

@@ -84,6 +84,11 @@ class Endpoint:
         return self.description.get("capabilities", {}).get(name)
 
     @property
+    def continues(self) -> bool:
+        """Whether a new attempt after a restart of the server keeps the values of unfinished items (section 4.5)."""
+        return bool(self.description.get("on_restart") == "continue")
+
+    @property
     def examples(self) -> list[Any]:
         found: list[Any] = self.description.get("examples", [])
         return found
@@ -156,6 +161,20 @@ class Server:
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
+        )
+
+    def continuing_sample(self, seconds: float = 1.5) -> SampleRequest | None:
+        """Return a request for a job that a restart can interrupt, at an endpoint that continues after it, or None."""
+        sample = self.long_running_sample(seconds)
+        if sample is not None and self.endpoints[sample.endpoint].continues:
+            return sample
+        return self._find_sample(
+            lambda sample: (
+                self.endpoints[sample.endpoint].continues
+                and sample.grows
+                and sample.seconds >= MIN_OBSERVABLE_SECONDS
+            ),
+            longest=True,
         )
 
     def failing_sample(self) -> SampleRequest | None:

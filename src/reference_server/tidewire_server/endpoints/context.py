@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from tidewire_server.errors import StreamClosedError
 from tidewire_server.log_writer.item_writer import ItemWriter
@@ -31,6 +31,33 @@ class Context:
         if self._writer is not None:
             return self._writer.cancelled
         return all(row.cancelled for row in tuple(self._rows.values()))
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt of the job, from 1. Each restart of the server that runs the job again adds 1.
+
+        A batched function must read it for each row, as in `ctx.rows[row].attempt`.
+
+        Raises:
+            ValueError: This is the context of a whole batched call.
+        """
+        writer = _own_writer(self, "attempt")
+        return 1 if writer is None else writer.attempt
+
+    @property
+    def previous(self) -> Any:
+        """Value that the earlier attempts had reached: a copy of the item's value as it was last logged, as JSON. It is
+        None in the first attempt.
+
+        If nothing was logged, this is the initial value. With `on_restart="rerun"`, each attempt begins again with the
+        initial value, so only what the last attempt logged counts. With `on_restart="continue"`, the value is kept over
+        any number of attempts. A batched function must read it for each row, as in `ctx.rows[row].previous`.
+
+        Raises:
+            ValueError: This is the context of a whole batched call.
+        """
+        writer = _own_writer(self, "previous")
+        return None if writer is None else writer.previous
 
     @property
     def rows(self) -> Mapping[int, "Context"]:
@@ -76,6 +103,13 @@ class RowContext(Context):
     """Context of one row of a batched call. The call can continue after the row has ended, so later reports for the row
     are ignored.
     """
+
+
+def _own_writer(context: Context, member: str) -> ItemWriter | None:
+    """Return the writer of a context. The result is None if the context was created without a server."""
+    if context._writer is None and context._rows:
+        raise ValueError(f"each row of a batched call has its own {member}: read ctx.rows[row].{member}")
+    return context._writer
 
 
 def _write(context: Context, action: Callable[[ItemWriter], None]) -> None:

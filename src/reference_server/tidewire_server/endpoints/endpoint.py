@@ -29,7 +29,7 @@ from tidewire_server.log_writer.user_values import plain
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
-OnRestart = Literal["rerun", "fail"]
+OnRestart = Literal["rerun", "fail", "continue"]
 
 Columns = Sequence[str] | Callable[[Any], Sequence[str]]
 Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
@@ -68,7 +68,8 @@ class Options:
     on_restart: OnRestart = "rerun"
     """Treatment of items that were running when the server stopped, if the log is in a file. With "rerun", the
     restarted server runs them again from the start. With "fail", they fail with `worker_lost`. Use "fail" for
-    functions that must not run twice."""
+    functions that must not run twice. With "continue", the restarted server keeps their logged values and runs them
+    again. Use "continue" for functions that read `ctx.previous` and continue from there."""
     columns: Columns | None = None
     """JSON Pointers of the texts and arrays within the value to which the function appends, or a function that
     computes these pointers from the input, as in `lambda given: [f"/{len(given.history)}/text"]`. Like the functions in
@@ -212,7 +213,7 @@ class Endpoint:
         self.max_queue_size = options.max_queue_size
         if options.on_restart not in get_args(OnRestart):
             raise ValueError(
-                f"endpoint {self.name!r}: on_restart must be 'rerun' or 'fail', not {options.on_restart!r}"
+                f"endpoint {self.name!r}: on_restart must be 'rerun', 'fail' or 'continue', not {options.on_restart!r}"
             )
         self.on_restart = options.on_restart
         self.time_limit = limit
@@ -417,6 +418,7 @@ class Endpoint:
             value_schema=self.value.schema,
             examples=self.examples,
             capabilities=self.capabilities(max_inputs),
+            on_restart=self.on_restart,
             links={"self": here, "jobs": f"{here}/jobs", **further},
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
+    from tidewire_server.endpoints.endpoint import OnRestart
     from tidewire_server.server import Server
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ def add_generate(
     threads: int | None = None,
     slots: int = 16,
     max_top: int = 20,
+    on_restart: OnRestart = "rerun",
 ) -> None:
     """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
 
@@ -35,6 +37,11 @@ def add_generate(
         threads: Number of CPU threads for torch. None keeps torch's default.
         slots: Maximum number of requests that run at the same time.
         max_top: Maximum value of `top_logprobs`.
+        on_restart: Treatment of unfinished generations after a restart of the server, if the log is in a file. With
+            "rerun", they run again from the start. With "continue", they continue after the logged tokens, and no text
+            is retracted; in float32 and with a seed or a temperature of 0, the text is the same as without a restart.
+            "rerun" is the default, because to continue, each event and each value must contain the ids of its tokens,
+            which readers who did not ask for them receive too. With "fail", the running items fail with `worker_lost`.
 
     Raises:
         LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).
@@ -54,4 +61,4 @@ def add_generate(
     engine = TorchEngine.load(
         folder, device=device, dtype=dtype, threads=threads, slots=slots, max_top=max_top
     )
-    add_engine(server, engine)
+    add_engine(server, engine, on_restart=on_restart)

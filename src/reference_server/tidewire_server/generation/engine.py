@@ -47,6 +47,23 @@ class EngineClosedError(EngineError):
     """The engine was closed."""
 
 
+class ContinuationError(EngineError):
+    """The engine cannot continue a text, because the logged tokens do not belong to its model."""
+
+
+@dataclass(frozen=True)
+class LoggedTokens:
+    """Tokens that an earlier attempt of a request had generated and logged.
+
+    They count as generated tokens: towards `max_tokens`, stop strings, penalties, the usage, and the positions that
+    determine the random numbers of a seed.
+    """
+
+    token_ids: list[int]
+    text: str
+    """Text that these tokens had added, without the prompt."""
+
+
 @dataclass(frozen=True)
 class EngineCapabilities:
     """Description of an engine: its model, its limits, and the input members that it supports."""
@@ -128,11 +145,17 @@ class Engine(Protocol):
         """
         ...
 
-    def generate(self, request: Generate) -> AsyncGenerator[Delta]:
+    def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text. Closing the async iterator cancels the request.
+
+        Args:
+            request: The input of the request.
+            logged: Tokens after which the engine continues. The deltas contain only later tokens. Only an endpoint with
+                `on_restart="continue"` passes them.
 
         Raises:
             InputError: The engine cannot serve the request; see `check`.
+            ContinuationError: The logged tokens do not belong to the engine's model.
             EngineError: The engine failed, is full, or is closed.
         """
         ...

@@ -192,6 +192,20 @@ class Generate(BaseModel):
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
+class ContinuedGenerate(Generate):
+    """Input of a text generation. All members are optional. Members that the engine does not support are rejected.
+    Each value contains the ids of its tokens.
+    """
+
+    # This is the input of an endpoint that continues after a restart, because a new attempt needs the logged ids.
+    model_config = ConfigDict(title="Generate")
+
+    @property
+    def columns(self) -> list[str]:
+        names = super().columns
+        return names if "token_ids" in names else [names[0], "token_ids", *names[1:]]
+
+
 class Generated(BaseModel):
     """Value of a text generation. Members that were not requested are absent.
 

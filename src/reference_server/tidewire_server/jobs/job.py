@@ -34,6 +34,7 @@ from typing import Any
 from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import messages
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints.batch_options import BatchSlot
@@ -117,6 +118,7 @@ class Job:
                     rollback=endpoint.rollback,
                     report=partial(publish_progress, log, self._loop),
                     to_json=endpoint.value.to_json,
+                    attempt=record.attempt,
                 ),
             )
             for index, value in enumerate(values)
@@ -323,13 +325,19 @@ class Job:
 
     # ---- restart of the server ---------------------------------------------------------------------------------
 
-    def restore(self, items: list[Any]) -> list[QueueEntry]:
-        """Restore the items of an interrupted job from its stored state.
+    def restore(self, items: list[Any], previous: View) -> list[QueueEntry]:
+        """Restore the items of an interrupted job.
 
-        Return the queue entries of the queued items.
+        Args:
+            items: Items of the state with which the job continues.
+            previous: State of the job when the server restarted, which functions read as `ctx.previous`.
+
+        Returns:
+            The queue entries of the queued items.
         """
         for item, stored in zip(self._items, items, strict=True):
             item.status = stored["status"]
+            item.writer.restore(previous if self.record.attempt > 1 else None, stored.get("stable", {}))
             if item.status in ENDED:
                 item.writer.close()
                 self._unfinished -= 1

@@ -301,7 +301,7 @@ class JobService:
         job = self._activate(record, admitted, columns, log, document, size)
         job.recovered = True
         self.inputs.add(record.id, record.principal, admitted.submission.size)
-        queued = job.restore(plan.items)
+        queued = job.restore(plan.items, plan.previous)
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
         elif not queued:

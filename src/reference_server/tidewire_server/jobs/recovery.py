@@ -14,6 +14,9 @@ has an input that became invalid | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 
+`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items. Their functions
+run again, and continue from these values.
+
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
 attempt, the log stays in its epoch, unless an item had started or the log may have lost its last events. In these two
 cases, a new epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
@@ -29,6 +32,7 @@ from typing import Any, NamedTuple
 import orjson
 from pydantic import BaseModel
 
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
@@ -53,6 +57,8 @@ class RecoveryPlan:
 
     state: dict[str, Any]
     columns: tuple[str, ...]
+    previous: View
+    """State of the job when the server restarted."""
     reason: SnapshotReason | None
     """Reason of the snapshot that starts a new epoch. None if the job continues in the current epoch."""
     fail: Problem | None = None
@@ -128,34 +134,40 @@ async def recovery_plan_of(
         expired = problem(
             "deadline_exceeded", f"the item had not ended {deadline:g} s after the job was submitted"
         )  # TW-JOB-071
-        return RecoveryPlan(state, at.columns, rewound, expired)
+        return RecoveryPlan(state, at.columns, at.view, rewound, expired)
     if reason is not None:
-        return RecoveryPlan(state, at.columns, rewound, problem("worker_lost", reason))
+        return RecoveryPlan(state, at.columns, at.view, rewound, problem("worker_lost", reason))
     if not started or all(status in ENDED for status in statuses):
-        return RecoveryPlan(state, at.columns, rewound)
+        return RecoveryPlan(state, at.columns, at.view, rewound)
     if admitted.endpoint.on_restart == "fail":
         error = problem(
             "worker_lost",
             "the server stopped while the item was running, and the item's function must not run twice",
         )
-        return RecoveryPlan(state, at.columns, "rewound", error, "running")
-    return _new_attempt(state, admitted)
+        return RecoveryPlan(state, at.columns, at.view, "rewound", error, "running")
+    return _new_attempt(state, at.view, admitted)
 
 
-def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
+def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -> RecoveryPlan:
     """Plan a new attempt of a job.
 
-    Items that have ended keep their state, and all other items start again [TW-RES-036].
+    Items that have ended keep their state [TW-RES-049]. All other items start again, with their logged values if the
+    endpoint continues, and otherwise with their initial values [TW-RES-036].
     """
+    endpoint = admitted.endpoint
+    continues = endpoint.on_restart == "continue"
     items = [
-        item if item["status"] in ENDED else {"status": "queued", "value": admitted.endpoint.initial(value)}
+        item if item["status"] in ENDED
+        # Keep `stable` with its text, so that `iter_text` of the client still yields only the stable prefix.
+        else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item} if continues
+        else {"status": "queued", "value": endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)
-    ]
-    # A note does not say which item wrote it. If any item has ended, keep all notes of the job.
-    notes = state["notes"] if any(item["status"] in ENDED for item in items) else []
+    ]  # fmt: skip
+    # A note does not say which item wrote it. If any item has ended or continues, keep all notes of the job.
+    notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
     columns = column_pointers([admitted.endpoint.columns(value) for value in admitted.values])
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return RecoveryPlan(new_state, tuple(columns), "restart")
+    return RecoveryPlan(new_state, tuple(columns), previous, "restart")
 
 
 def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:

@@ -28,6 +28,7 @@ from tidewire_server.log_writer.value_errors import said_of_value
 
 if TYPE_CHECKING:
     from tidewire.protocol import messages
+    from tidewire.protocol.document.view import View
     from tidewire_server.log_writer.log_writer import LogWriter
 
 NO_ROLLBACK: Final = (
@@ -49,6 +50,7 @@ class ItemWriter:
         "_index",
         "_lock",
         "_place",
+        "_previous",
         "_report",
         "_rollback",
         "_shadow",
@@ -57,6 +59,7 @@ class ItemWriter:
         "_usage",
         "_writes_rows",
         "_yielded",
+        "attempt",
         "failure",
         "log_writer",
         "open_text",
@@ -71,6 +74,7 @@ class ItemWriter:
         rollback: bool,
         report: Callable[[int, messages.Progress], None],
         to_json: Callable[[Any], Any],
+        attempt: int = 1,
     ) -> None:
         self.log_writer = log_writer
         self._lock = log_writer.lock
@@ -94,6 +98,10 @@ class ItemWriter:
         self._converts = False
         """Whether a yielded value contained a type that must be converted to JSON. Later values are then converted too."""
         self._stable: dict[str, int] = {}
+        self.attempt = attempt
+        """Number of the job's current attempt."""
+        self._previous: View | None = None
+        """State of the job when the server restarted. None in the first attempt."""
         self._closed = False
         self._cancelled = False
         self._usage: dict[str, int | float] = {}
@@ -212,6 +220,20 @@ class ItemWriter:
         return self._cancelled
 
     # ---- for the server ----------------------------------------------------------------------------------------
+
+    @property
+    def previous(self) -> Any:
+        """See `Context.previous`."""
+        return None if self._previous is None else self._previous.value(self._place)
+
+    def restore(self, previous: View | None, stable: dict[str, int]) -> None:
+        """Restore the writer after a restart of the server.
+
+        Args:
+            previous: State of the job when the server restarted, or None in the first attempt.
+            stable: Member `stable` of the item's state, whose numbers must not decrease within an epoch.
+        """
+        self._previous, self._stable = previous, dict(stable)
 
     def cancel(self) -> None:
         """Set the flag `cancelled`. The function can read this flag through its stream."""

@@ -18,6 +18,7 @@ import jinja2
 import torch
 
 from tidewire_server.generation.engine import (
+    ContinuationError,
     Delta,
     EngineCapabilities,
     EngineClosedError,
@@ -25,6 +26,7 @@ from tidewire_server.generation.engine import (
     EngineFullError,
     FinishReason,
     InputError,
+    LoggedTokens,
     Stats,
     check_members,
 )
@@ -56,6 +58,8 @@ class Request(RunningSequence):
 
     input: Generate
     text: TextStream
+    continued: int = 0
+    """Number of tokens at the end of `prompt` that an earlier attempt of the request had generated."""
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
 
@@ -187,19 +191,25 @@ class TorchEngine:
         if not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
             await asyncio.to_thread(self._read_prompt, request)
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
+    async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are
         merged.
         """
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
+        text = TextStream(self._checkpoint.vocabulary, request.stops)
+        continued = [] if logged is None else logged.token_ids
+        if logged is not None and (finish := self._feed_again(logged, request, text)) is not None:
+            yield Delta(finish_reason=finish, prompt_tokens=len(prompt))
+            return
         job = Request(
-            prompt=prompt,
+            prompt=prompt + continued,
+            continued=len(continued),
             sampling=_sampling_of(request),
             scored=request.logprobs or request.top_logprobs > 0 or request.ranks,
             top=request.top_logprobs,
             input=request,
-            text=TextStream(self._checkpoint.vocabulary, request.stops),
+            text=text,
             loop=asyncio.get_running_loop(),
         )
         self._submit(job)
@@ -233,6 +243,36 @@ class TorchEngine:
             begun = self._thread.ident is not None
         if begun:
             await asyncio.to_thread(self._thread.join)
+
+    def _feed_again(self, logged: LoggedTokens, request: Generate, text: TextStream) -> FinishReason | None:
+        """Feed the tokens of an earlier attempt to the detokenizer, so that it holds back the same text as before.
+
+        Returns:
+            The reason why the generation had already ended, or None if it had not.
+
+        Raises:
+            ContinuationError: This model cannot have generated the tokens.
+        """
+        finish, found = None, ""
+        for count, token in enumerate(logged.token_ids, 1):
+            if finish is not None or not 0 <= token < len(self._checkpoint.vocabulary):
+                break
+            found += text.feed(token)
+            finish = self._finish_of(token, count, request, text)
+        else:
+            found += text.flush() if finish is not None else ""
+            if found == logged.text:
+                return finish
+        raise ContinuationError(
+            f"the text cannot be continued after the restart of the server, because its {len(logged.token_ids)} logged "
+            f"token ids do not match its logged text; it was probably generated with another model than {self._caps.model}"
+        )
+
+    def _finish_of(self, token: int, count: int, request: Generate, text: TextStream) -> FinishReason | None:
+        """Return the reason why a generation ends after a token, which is its token number `count`, or None."""
+        if token in self._checkpoint.end_ids or text.stopped:
+            return "stop"
+        return "length" if count == request.max_tokens else None
 
     def _read_prompt(self, request: Generate) -> list[int]:
         """Tokenize the prompt or the messages of a request.
@@ -366,14 +406,10 @@ class TorchEngine:
             return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
         request = job.input
         text = job.text.feed(sampled.token)
-        finish: FinishReason | None = None
-        if sampled.token in self._checkpoint.end_ids or job.text.stopped:
-            finish = "stop"
-        elif job.generated == request.max_tokens:
-            finish = "length"
+        finish = self._finish_of(sampled.token, job.continued + job.generated, request, job.text)
         if finish is not None:
             text += job.text.flush()
-        delta = Delta(text=[text], finish_reason=finish, prompt_tokens=len(job.prompt))
+        delta = Delta(text=[text], finish_reason=finish, prompt_tokens=len(job.prompt) - job.continued)
         names = request.columns
         vocabulary = self._checkpoint.vocabulary
         if "token_ids" in names:

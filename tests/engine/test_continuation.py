@@ -1,0 +1,130 @@
+"""Continuing a text after logged tokens: the engine generates the same further tokens as without an interruption."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.model_checkpoints import collect, crafted_checkpoint, generate
+from support.reference_server import QUICK, eventually, serving
+from tidewire_server import Server
+from tidewire_server.endpoints.endpoint import OnRestart
+from tidewire_server.generation.engine import ContinuationError, LoggedTokens
+from tidewire_server.generation.generate_endpoint import add_engine
+from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
+from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
+
+TOKENS = 24
+LONG: dict[str, Any] = {"prompt": "def f", "max_tokens": 110, "seed": 5, "echo": True}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"seed": 5, "temperature": 0.9, "top_p": 0.95},
+    "scored": {"seed": 6, "top_logprobs": 3, "ranks": True, "token_text": True, "echo": True},
+}
+Start = Callable[..., TorchEngine]
+
+
+def rest(engine: TorchEngine, request: Generate, token_ids: list[int], text: str) -> Any:
+    """Return the output of a generation after the tokens of an earlier attempt."""
+    return asyncio.run(collect(engine, request, LoggedTokens(token_ids, text)))
+
+
+def compare(engine: TorchEngine, request: Generate, places: Iterable[int]) -> Any:
+    """Continue a generation after some of its tokens, and compare each column with the generation as a whole."""
+    whole = generate(engine, request)[0]
+    for at in {1, *places, len(whole.token_ids) - 1, len(whole.token_ids)}:
+        found = rest(engine, request, whole.token_ids[:at], "".join(whole.text[:at]))
+        assert found.text == whole.text[at:]
+        assert found.token_ids == whole.token_ids[at:]
+        assert (found.finish_reason, found.prompt_tokens) == (whole.finish_reason, whole.prompt_tokens)
+        assert (found.ranks, found.top_ids) == (whole.ranks[at:], whole.top_ids[at:])
+        assert found.logprobs == pytest.approx(whole.logprobs[at:], abs=2e-4)
+        assert found.token_text == whole.token_text[at:]
+    return whole
+
+
+@pytest.mark.parametrize("members", REQUESTS.values(), ids=REQUESTS)
+def test_a_text_continues_with_the_same_tokens(engine: TorchEngine, members: dict[str, Any]):
+    whole = compare(engine, ContinuedGenerate(prompt="def f", max_tokens=TOKENS, **members), (2, 9, 17))
+    assert (len(whole.token_ids), whole.finish_reason) == (TOKENS, "length")
+
+
+def test_a_stop_string_that_began_before_the_interruption_still_ends_the_text(engine: TorchEngine):
+    request = ContinuedGenerate(prompt="def f", max_tokens=TOKENS, seed=7)
+    tokens = generate(engine, request)[0].text
+    text = "".join(tokens)
+    stop = text[len(text) // 2 : len(text) // 2 + 4]
+    stopping = request.model_copy(update={"stop": [stop, "no such text"]})
+    whole = compare(engine, stopping, range(TOKENS // 2 - 5, TOKENS // 2))
+    assert (whole.finish_reason, "".join(whole.text)) == ("stop", text[: text.index(stop)])
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "text"), [([5, 6], "another text"), ([10**6], ""), ([-1], "x"), ([5] * (TOKENS + 1), "x")]
+)
+def test_tokens_that_do_not_belong_to_the_model_are_refused(
+    engine: TorchEngine, token_ids: list[int], text: str
+):
+    request = ContinuedGenerate(prompt="def f", max_tokens=TOKENS)
+    with pytest.raises(ContinuationError, match="do not match its logged text"):
+        rest(engine, request, token_ids, text)
+    assert generate(engine, request)[0].token_ids  # the engine still runs other requests
+
+
+def test_an_endpoint_that_continues_logs_the_ids_of_each_text(engine: TorchEngine):
+    server = Server()
+    add_engine(server, engine, on_restart="continue")
+    value: Any = server.call("generate", prompt="def f", max_tokens=TOKENS, seed=5)
+    delta = generate(engine, ContinuedGenerate(prompt="def f", max_tokens=TOKENS, seed=5))[0]
+    assert value == {"text": "".join(delta.text), "token_ids": delta.token_ids, "finish_reason": "length"}
+    schema = server.endpoints["generate"].input.schema
+    assert schema["title"] == "Generate"
+    assert {"prompt", "seed"} <= schema["properties"].keys() <= Generate.model_fields.keys()
+
+
+def continued(folder: Path, first: TorchEngine, second: TorchEngine, on_restart: OnRestart) -> dict[str, Any]:
+    """Stop a server while it generates, and return the job after a second server, which continues, has ended it."""
+    settings: dict[str, Any] = QUICK | {"log": f"sqlite:///{folder}/log.db", "shutdown_timeout": 0.0}
+    server = Server(**settings)
+    add_engine(server, first, on_restart=on_restart)
+    with serving(server) as peer:
+        job = peer.start("generate", LONG)
+        waiting = peer.start("generate", {"max_tokens": 3})
+        eventually(lambda: len(peer.job(job)["state"]["items"][0]["value"]["text"]) > len(LONG["prompt"]))
+    server = Server(**settings)
+    add_engine(server, second, on_restart="continue")
+    with serving(server) as peer:
+        waited = peer.ended(waiting)
+        assert waited["status"] == "succeeded", waited
+        return peer.ended(job)
+
+
+def interrupted(
+    folder: Path, start: Start, first: Checkpoint, second: Checkpoint, on_restart: OnRestart = "continue"
+) -> dict[str, Any]:
+    """Repeat `continued` until the first server was stopped before the generation ended."""
+    for attempt in range(20):
+        (folder / str(attempt)).mkdir()
+        job = continued(folder / str(attempt), start(first, slots=1), start(second), on_restart)
+        if job["attempt"] == 2:
+            return job
+    raise AssertionError("each generation ended before its server stopped")
+
+
+def test_a_text_of_another_model_or_without_token_ids_is_not_continued(
+    tmp_path: Path, start: Start, random_checkpoint: Checkpoint
+):
+    other = load(crafted_checkpoint(tmp_path / "other", ["d", "e", "f", "Ġ"], {}), device="cpu")
+    for on_restart, second, reason in (
+        ("continue", other, "it was probably generated with another model than"),
+        ("rerun", random_checkpoint, "its token ids were not logged"),
+    ):
+        (tmp_path / on_restart).mkdir()
+        job = interrupted(tmp_path / on_restart, start, random_checkpoint, second, on_restart)
+        item = job["state"]["items"][0]
+        assert (item["status"], item["error"]["code"]) == ("failed", "worker_lost")
+        assert reason in item["error"]["detail"]
+        assert item["value"]["text"].startswith(LONG["prompt"])
