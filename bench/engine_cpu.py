@@ -7,33 +7,33 @@ random parameters, which is built from a seed. llama.cpp reads them from a GGUF 
 1, 8 or 64 requests arrive at the same time. Each has a prompt of about 16 tokens and generates 32 tokens greedily. The
 time is the CPU time of the process, from the arrival of the requests to the last token, divided by the number of
 generated tokens, so that it includes the prompts. The three engines take turns, and each number is a median of the
-rounds. The ratios are medians of the ratios within one round. Each engine returns token ids, which are compared.
+rounds. The ratios are medians of the ratios within one round. The script fails if the engines return different tokens.
 
-The script also writes a profile: the share of each group of operators in the CPU time of the engine's thread. The rest
-of the engine's CPU time is Python between the operators.
+The script also profiles the engine: the CPU time of each group of torch operators, as the median of an operator's calls
+times the number of calls. The time outside of operators is Python.
 
-    python bench/engine_cpu.py            about five minutes, on a machine that does nothing else
-    python bench/engine_cpu.py --quick    default model only, one round: half a minute
+    python bench/engine_cpu.py            about four minutes, on a machine that does nothing else
+    python bench/engine_cpu.py --quick    default model only: half a minute
 """
 
 import argparse
 import asyncio
-import json
-import logging
+import contextlib
+import gc
 import statistics
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gguf
 import torch
-import transformers
 import xllamacpp
 from measured import save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForCausalLM,
     ContinuousBatchingConfig,
@@ -59,6 +59,37 @@ TARGETS = {
     ("100 M", LLAMA_CPP): (0.8, 1.5, 2.5),
 }
 """Minimum of the peer's time divided by ours, for each number of requests."""
+
+MODELS = {"default": "default, 2.8 M", "100 M": "Llama, 100 M"}
+ROUNDS = {1: 9, 8: 5, 64: 3}
+"""Number of rounds for each number of requests."""
+
+GROUPS = {
+    "products": ("mkldnn::_linear_pointwise", "aten::mm", "aten::addmm"),
+    "attention": ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::scaled_dot_product_attention"),
+    "norms": tuple(
+        f"aten::{name}"
+        for name in ("rms_norm", "_fused_rms_norm", "pow", "mean", "sum", "div_", "rsqrt", "type_as")
+    ),
+    "activation, residual": ("aten::silu", "aten::mul_", "aten::add_"),
+    "rotation": ("aten::roll", "aten::cat", "aten::mul", "aten::addcmul", "aten::narrow"),
+    "cache writes": ("aten::index_copy_",),
+    "views": tuple(
+        f"aten::{name}"
+        for name in (
+            "as_strided",
+            "view",
+            "slice",
+            "transpose",
+            "select",
+            "unbind",
+            "expand",
+            "permute",
+            "reshape",
+        )
+    ),
+}
+"""Operators of each group of the profile. All others are `other operators`."""
 
 Run = Callable[[int], list[list[int]]]
 """Generates TOKENS tokens for the first n prompts, and returns their ids."""
@@ -147,7 +178,8 @@ def write_gguf(path: Path, model: LlamaForCausalLM, tokens: list[str]) -> None:
 # --- engines
 
 
-def ours(folder: Path, prompts: list[str], loop: asyncio.AbstractEventLoop) -> tuple[Run, TorchEngine]:
+@contextlib.contextmanager
+def ours(folder: Path, prompts: list[str]) -> Iterator[Run]:
     engine = TorchEngine.load(folder, device="cpu", dtype="float32", threads=1, slots=SLOTS)
 
     async def one(prompt: str) -> list[int]:
@@ -157,16 +189,18 @@ def ours(folder: Path, prompts: list[str], loop: asyncio.AbstractEventLoop) -> t
     async def several(n: int) -> list[list[int]]:
         return await asyncio.gather(*(one(prompt) for prompt in prompts[:n]))
 
-    return lambda n: loop.run_until_complete(several(n)), engine
+    with asyncio.Runner() as runner:
+        yield lambda n: runner.run(several(n))
+        runner.run(engine.close())
 
 
-def continuous_batching(model: LlamaForCausalLM, prompts: list[list[int]]) -> Run:
+@contextlib.contextmanager
+def continuous_batching(model: LlamaForCausalLM, prompts: list[list[int]]) -> Iterator[Run]:
     config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1, pad_token_id=0)
     manager = model.init_continuous_batching(config, ContinuousBatchingConfig())
     manager.start()
 
     def run(n: int) -> list[list[int]]:
-        # The manager shares the common prefix of prompts, so that all requests run as they were sent.
         order = manager.add_requests(prompts[:n], max_new_tokens=TOKENS)
         done = {}
         while len(done) < n:
@@ -175,10 +209,13 @@ def continuous_batching(model: LlamaForCausalLM, prompts: list[list[int]]) -> Ru
                 done[result.request_id] = result.generated_tokens
         return [done[request] for request in order]
 
-    return run
+    yield run
+    manager.stop(block=True)
+    manager.destroy()
 
 
-def llama_cpp(path: Path, prompts: list[list[int]]) -> Run:
+@contextlib.contextmanager
+def llama_cpp(path: Path, prompts: list[list[int]]) -> Iterator[Run]:
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_parallel = SLOTS
@@ -198,25 +235,112 @@ def llama_cpp(path: Path, prompts: list[list[int]]) -> Run:
             "prompt": ids,
             "n_predict": TOKENS,
             "temperature": 0.0,
-            "top_k": 1,
             "samplers": ["top_k"],
+            "top_k": 1,
             "cache_prompt": False,
             "ignore_eos": True,
             "return_tokens": True,
-            "verbose": True,  # the response contains the token ids
+            "verbose": True,  # otherwise the response has no token ids
         }
         into.extend(server.handle_completions(request)["__verbose"]["tokens"])
 
     def run(n: int) -> list[list[int]]:
         results: list[list[int]] = [[] for _ in range(n)]
-        threads = [
-            threading.Thread(target=one, args=(ids, into))
-            for ids, into in zip(prompts, results, strict=False)
-        ]
+        threads = [threading.Thread(target=one, args=pair) for pair in zip(prompts[:n], results, strict=True)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return results
 
-    return run
+    yield run
+
+
+# --- measurement
+
+
+def microseconds(run: Run, n: int) -> float:
+    """Return the CPU time of the process per generated token."""
+    begin = time.process_time()
+    tokens = run(n)
+    return (time.process_time() - begin) / sum(map(len, tokens)) * 1e6
+
+
+def profiled(run: Run, n: int) -> dict[str, float]:
+    """Return the CPU time of each group of operators per generated token, in microseconds."""
+    everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as profiler:
+        tokens = run(n)
+    calls = defaultdict(list)
+    for event in profiler.events():
+        calls[event.name].append(event.self_cpu_time_total)
+    group_of = {name: group for group, names in GROUPS.items() for name in names}
+    groups: dict[str, float] = defaultdict(float)
+    for name, times in calls.items():
+        groups[group_of.get(name, "other operators")] += statistics.median(times) * len(times)
+    return {group: total / sum(map(len, tokens)) for group, total in groups.items()}
+
+
+def measure(name: str, folder: Path, gguf_file: Path) -> Iterator[dict]:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    vocabulary = tokenizer.get_vocab()
+    write_gguf(gguf_file, model, sorted(vocabulary, key=vocabulary.__getitem__))
+    texts = prompts_of(name)
+    prompts = [tokenizer(text)["input_ids"] for text in texts]
+    with (
+        ours(folder, texts) as us,
+        continuous_batching(model, prompts) as batching,
+        llama_cpp(gguf_file, prompts) as llama,
+    ):
+        runs = {OURS: us, BATCHING: batching, LLAMA_CPP: llama}
+        for n in REQUESTS:
+            tokens = {engine: run(n) for engine, run in runs.items()}  # this also warms up
+            if not tokens[OURS] == tokens[BATCHING] == tokens[LLAMA_CPP]:
+                raise SystemExit(f"the engines returned different tokens for {n} requests of {name}")
+            rounds = [
+                {engine: microseconds(run, n) for engine, run in runs.items()} for _ in range(ROUNDS[n])
+            ]
+            row = {
+                "model": name,
+                "requests": n,
+                "microseconds": {engine: statistics.median(one[engine] for one in rounds) for engine in runs},
+                "ratios": {
+                    peer: statistics.median(one[peer] / one[OURS] for one in rounds)
+                    for peer in (BATCHING, LLAMA_CPP)
+                },
+                "targets": {peer: TARGETS[name, peer][REQUESTS.index(n)] for peer in (BATCHING, LLAMA_CPP)},
+                "profile": profiled(us, n),
+            }
+            show(row)
+            yield row
+
+
+def show(row: dict) -> None:
+    times = ", ".join(f"{engine} {us:,.0f} µs" for engine, us in row["microseconds"].items())
+    ratios = ", ".join(
+        f"{row['ratios'][peer]:.2f} ({'met' if row['ratios'][peer] >= target else 'MISSED'}: {target})"
+        for peer, target in row["targets"].items()
+    )
+    print(f"{MODELS[row['model']]}, {row['requests']} requests: {times}; ratios {ratios}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--quick", action="store_true", help="measure the default model only")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        rows.extend(measure("default", default_model(), here / "default.gguf"))
+        if not quick:
+            gc.collect()
+            rows.extend(measure("100 M", build_llama(here / "llama"), here / "llama.gguf"))
+    if quick:
+        return
+    save(RESULTS, {"rows": rows, "tokens": TOKENS}, "torch", "transformers", "xllamacpp", "gguf")
+
+
+if __name__ == "__main__":
+    main()

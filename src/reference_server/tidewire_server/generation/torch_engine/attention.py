@@ -70,7 +70,7 @@ class PrefillChunk:
 class Step:
     """Attention context of a forward pass over decoding slots and prompt chunks.
 
-    What is equal in all layers is computed here: the rows to write, the mask, and the views of the cache.
+    What is equal in all layers is computed here: the rows to write, the masks, and the views of the cache.
 
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
@@ -82,7 +82,6 @@ class Step:
         self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
     ) -> None:
         self._cache = cache
-        self._decoding = len(decode_positions)
         # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. A step
         # computes keys and values for these slots as well, and writes them to a scratch position that is never read.
         rows = [
@@ -92,62 +91,79 @@ class Step:
         for chunk in chunks:
             rows.extend(range(cache.row(chunk.slot, chunk.start), cache.row(chunk.slot, chunk.end)))
         self._rows = torch.tensor(rows, device=cache.device)
-        last = [0 if position is None else position for position in decode_positions]
-        length = max(last, default=0) + 1
-        self._mask = None if min(last, default=0) == length - 1 else self._additive_mask(last, length)
-        self._decode_views = cache.read(slice(0, self._decoding), length) if self._decoding else []
-        self._chunks = [
-            (chunk, cache.read(slice(chunk.slot, chunk.slot + 1), chunk.end)) for chunk in chunks
-        ]
-
-    def _additive_mask(self, last: list[int], length: int) -> torch.Tensor:
-        """Return the mask for slots that attend up to the positions `last`, [B, 1, 1, length]. scaled_dot_product_attention
-        would convert a mask of booleans in each layer.
-        """
-        ends = torch.tensor(last, device=self._cache.device)
-        later = torch.arange(length, device=self._cache.device) > ends[:, None]
-        mask = torch.zeros(later.shape, dtype=self._cache.dtype, device=self._cache.device)
-        return mask.masked_fill_(later, -torch.inf)[:, None, None]
+        self._parts: list[tuple[slice, _Part]] = []
+        if decode_positions:
+            self._parts.append((slice(0, len(decode_positions)), _Decode(cache, decode_positions)))
+        for chunk in chunks:
+            span = slice(chunk.row, chunk.row + chunk.end - chunk.start)
+            self._parts.append((span, _Chunk(cache, chunk)))
 
     def attend(
         self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
         self._cache.write(layer, self._rows, key_value)
-        parts = [self._decode(layer, query[: self._decoding], scale)] if self._decoding else []
-        parts.extend(
-            self._prefill(query[chunk.row : chunk.row + chunk.end - chunk.start], chunk.start, *views[layer], scale)
-            for chunk, views in self._chunks
-        )
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        outputs = [part.attend(layer, query[span], scale) for span, part in self._parts]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _decode(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """Compute the attention for one token of each slot.
 
-        Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for
-        all of them.
-        """
-        keys, values = self._decode_views[layer]
+class _Part(Protocol):
+    """Attention for adjacent tokens of the packed row, whose keys and values are already in the cache."""
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor: ...
+
+
+class _Decode:
+    """Attention for one token of each slot.
+
+    Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for all of
+    them. The reads end at the longest text.
+    """
+
+    def __init__(self, cache: KVCache, positions: list[int | None]) -> None:
+        last = [0 if position is None else position for position in positions]
+        length = max(last) + 1
+        self._views = cache.read(slice(0, len(last)), length)
+        self._mask = None
+        if min(last) < length - 1:
+            ends = torch.tensor(last, device=cache.device)
+            # scaled_dot_product_attention would convert a mask of booleans in each layer.
+            self._mask = _additive(torch.arange(length, device=cache.device) > ends[:, None], cache.dtype)[
+                :, None, None
+            ]  # [B, 1, 1, S]
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+        keys, values = self._views[layer]  # [B, Hkv, S, D]
         out = functional.scaled_dot_product_attention(
             query.transpose(1, 2), keys, values, attn_mask=self._mask, scale=scale
         )  # [B, Hkv, G, D]
         return out.transpose(1, 2).reshape(len(query), -1)
 
-    @staticmethod
-    def _prefill(
-        query: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, scale: float | None
-    ) -> torch.Tensor:
-        """Compute the attention for a chunk of a prompt. Keys and values have the shape [1, Hkv, S, D]."""
+
+class _Chunk:
+    """Attention for one chunk of a prompt."""
+
+    def __init__(self, cache: KVCache, chunk: PrefillChunk) -> None:
+        self._views = cache.read(slice(chunk.slot, chunk.slot + 1), chunk.end)
+        self._first = chunk.start == 0
+        self._mask = None
+        if not self._first:
+            positions = torch.arange(chunk.end, device=cache.device)
+            self._mask = _additive(positions > positions[chunk.start :, None], cache.dtype)  # [L, S]
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
         length, groups = query.shape[:2]
-        mask = None
-        if start > 0:
-            positions = torch.arange(start + length, device=query.device)
-            mask = positions <= positions[start:, None]  # [L, S]
+        keys, values = self._views[layer]  # [1, Hkv, S, D]
         out = functional.scaled_dot_product_attention(
             query.permute(1, 2, 0, 3),
             keys.expand(groups, -1, -1, -1),
             values.expand(groups, -1, -1, -1),
-            attn_mask=mask,
-            is_causal=start == 0,
+            attn_mask=self._mask,
+            is_causal=self._first,
             scale=scale,
         )  # [G, Hkv, L, D]
         return out.permute(2, 0, 1, 3).reshape(length, -1)
+
+
+def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask that is added to the dot products: -inf where `hidden` is true, otherwise 0."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)

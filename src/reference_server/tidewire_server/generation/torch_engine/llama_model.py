@@ -80,7 +80,12 @@ class LlamaModel:
         )
 
     def __call__(
-        self, *, tokens: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor, context: AttentionContext
+        self,
+        *,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        context: AttentionContext,
     ) -> torch.Tensor:
         """Compute the logits; see `transformers_model.Model`."""
         norm, width, epsilon = functional.rms_norm, self._width, self._epsilon

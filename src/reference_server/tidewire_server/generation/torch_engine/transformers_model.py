@@ -26,7 +26,12 @@ class Model(Protocol):
     """A model that computes logits for a packed row of tokens."""
 
     def __call__(
-        self, *, tokens: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor, context: AttentionContext
+        self,
+        *,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        context: AttentionContext,
     ) -> torch.Tensor:
         """Compute logits.
 
@@ -50,7 +55,12 @@ class TransformersModel:
         self._module: Any = module
 
     def __call__(
-        self, *, tokens: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor, context: AttentionContext
+        self,
+        *,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        context: AttentionContext,
     ) -> torch.Tensor:
         output = self._module(
             input_ids=tokens[None],
