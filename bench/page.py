@@ -125,6 +125,15 @@ def main() -> None:
             tables.batching,
         ),
         section(
+            "The text engine on a CPU",
+            "CPU time of the whole process per generated token, on one thread, with prompts of about 16 tokens and 32 generated\n"
+            "tokens per request. The peers run the same float32 weights in the same process: continuous batching of transformers,\n"
+            "and llama.cpp with a GGUF file. The Llama model of 100 million parameters has random weights. A ratio above 1 means\n"
+            "that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
+            "[How the engine works](engine.md) explains the time of a step, and lists the changes that were tried and not kept.",
+            tables.engine_cpu,
+        ),
+        section(
             "Stalled readers",
             "In this measurement, 50 readers open a stream and then read nothing while the job continues. The table shows the memory\n"
             "per stream. The script is `python bench/readers.py`. The target is 150,000 bytes per stream, including kernel memory.",

@@ -223,6 +223,39 @@ def batching() -> str:
     )
 
 
+def engine_cpu() -> str:
+    result = json.loads((HERE / "results/engine_cpu.json").read_text())
+    peers = list(result["rows"][0]["ratios"])
+    engines = list(result["rows"][0]["microseconds"])
+    head = ["model, float32", "requests", *(f"{name}, µs per token" for name in engines)]
+    head += [f"{peer} / tidewire (target)" for peer in peers]
+    rows = [
+        [
+            row["model"],
+            str(row["requests"]),
+            *(f"{row['microseconds'][name]:,.0f}" for name in engines),
+            *(f"{row['ratios'][peer]:.2f} ({row['targets'][peer]})" for peer in peers),
+        ]
+        for row in result["rows"]
+    ]
+    met = sum(row["ratios"][peer] >= row["targets"][peer] for row in result["rows"] for peer in peers)
+    groups = sorted({group for row in result["rows"] for group in row["profile"]})
+    share = []
+    for row in result["rows"]:
+        operators = sum(row["profile"].values())
+        # The profiler measures elapsed time. On a busy machine, the operators can exceed the CPU time.
+        whole = max(operators, row["microseconds"]["tidewire"])
+        parts = [*(row["profile"].get(group, 0) for group in groups), whole - operators]
+        share.append([row["model"], str(row["requests"]), *(f"{part / whole:.0%}" for part in parts)])
+    return (
+        f"{table(head, rows)}\n\n"
+        f"{met} of {2 * len(result['rows'])} targets are met. Share of the engine's CPU time:\n\n"
+        f"{table(['model', 'requests', *groups, 'Python'], share)}\n\n"
+        f"The numbers are medians. All engines returned the same tokens. Measured with Python {result['python']} on one thread, "
+        f"using {versions(result['versions'])}.\n"
+    )
+
+
 def stalled() -> str:
     result = json.loads((HERE / "results/readers.json").read_text())
     head = ["server", "process, bytes per stream", "kernel", "total"]

@@ -1,90 +1,41 @@
-"""Attention over a key-value cache with dense slots, for models of the transformers library.
+"""Attention over a key-value cache with dense slots.
 
-A forward pass processes one packed row of tokens. The row begins with one token for each slot, up to the highest slot
-that decodes, so that the token at index i belongs to slot i. The prompt chunks follow after these tokens. In each
-layer, the model calls `attention` and passes the attention context that it received from the engine.
+A forward pass processes one packed row of T tokens. The row begins with one token for each slot, up to the highest slot
+that decodes, so that the token at index i belongs to slot i. The prompt chunks follow after these tokens. In each layer,
+the model calls `attend` of the attention context that it received from the engine.
+
+H is the number of query heads, Hkv the number of key-value heads, G = H / Hkv, and D the size of a head.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import nn
 from torch.nn import functional
-from transformers import AttentionInterface
 
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
-
-NAME = "tidewire_dense_slots"
-
-# Options of attention functions that this module does not implement. A model that uses one of them is rejected, because it
-# would compute wrong results if the option were ignored.
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cu_seq_lens_q")
-
-
-class UnsupportedAttentionError(Exception):
-    """The model requires a kind of attention other than full causal attention."""
 
 
 class AttentionContext(Protocol):
     """Computes the attention for the tokens of one forward pass."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
         """Compute the attention of one layer for T tokens.
 
         Args:
             layer: Index of the layer.
-            query: Queries, [H, T, D], where H is the number of query heads, and D the size of a head.
-            key: Keys, [Hkv, T, D], where Hkv is the number of key-value heads.
-            value: Values, [Hkv, T, D].
+            query: Queries, [T, G, Hkv, D]. Query head [g, h] attends with the key-value head h.
+            key_value: Keys and values, [T, 2 * Hkv, D]. The heads of the keys precede those of the values.
             scale: Factor for the dot products of queries and keys. None means 1/sqrt(D).
 
         Returns:
-            Attention output, [T, H, D].
+            Attention output, [T, H * D], with the heads in the order of the query.
         """
         ...
-
-
-def attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # noqa: ARG001 - required by the interface; always None (see `register`)
-    *,
-    scaling: float | None = None,
-    attention_context: AttentionContext | None = None,
-    **others: Any,
-) -> tuple[torch.Tensor, None]:
-    """Compute the attention of one layer. The model calls this function.
-
-    The query has the shape [1, H, T, D]. The key and the value have the shape [1, Hkv, T, D].
-    """
-    if attention_context is None:
-        raise UnsupportedAttentionError(
-            "the model does not pass its keyword arguments on to the attention function"
-        )
-    requested = [name for name in UNSUPPORTED if others.get(name) is not None]
-    if requested:
-        raise UnsupportedAttentionError(f"the model requires attention with {', '.join(requested)}")
-    if not getattr(module, "is_causal", True):
-        raise UnsupportedAttentionError("the model attends to later tokens, so it is not a decoder")
-    layer = module.layer_idx
-    if not isinstance(layer, int):
-        raise UnsupportedAttentionError("the model's attention layers have no index (layer_idx)")
-    return attention_context.attend(layer, query[0], key[0], value[0], scaling)[None], None
-
-
-def register() -> None:
-    """Register the attention function with transformers.
-
-    No mask function is registered, so models do not create attention masks.
-    """
-    AttentionInterface.register(NAME, attention)
 
 
 @dataclass
@@ -97,12 +48,10 @@ class Probe:
     heads: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        if key.shape != value.shape:
-            raise UnsupportedAttentionError("the model's keys and values have different sizes")
-        self.heads[layer] = (key.shape[0], key.shape[2])
-        return value.repeat_interleave(query.shape[0] // key.shape[0], dim=0).transpose(0, 1)
+        self.heads[layer] = (key_value.shape[1] // 2, key_value.shape[2])
+        return query.flatten(1)
 
 
 @dataclass(frozen=True)
@@ -121,81 +70,100 @@ class PrefillChunk:
 class Step:
     """Attention context of a forward pass over decoding slots and prompt chunks.
 
+    What is equal in all layers is computed here: the rows to write, the masks, and the views of the cache.
+
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
         decode_positions: Position of the current token of each slot. None for a slot that does not decode.
         chunks: The prompt chunks, in the order of the packed row.
     """
 
-    LENGTH_BUCKET = 64
-    """Granularity of the number of cache positions that decoding reads. The number is rounded up to a multiple of it, so that
-    few different tensor shapes occur."""
-
     def __init__(
         self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
     ) -> None:
-        device = cache.device
         self._cache = cache
-        self._chunks = chunks
-        self._decoding = len(decode_positions)
         # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. A step
         # computes keys and values for these slots as well, and writes them to a scratch position that is never read.
-        writes = [cache.scratch if position is None else position for position in decode_positions]
-        slots = list(range(self._decoding))
+        rows = [
+            cache.row(slot, cache.scratch if position is None else position)
+            for slot, position in enumerate(decode_positions)
+        ]
         for chunk in chunks:
-            writes.extend(range(chunk.start, chunk.end))
-            slots.extend([chunk.slot] * (chunk.end - chunk.start))
-        self._writes = torch.tensor(writes, device=device)
-        self._slots = torch.tensor(slots, device=device)
-
-        reads = torch.tensor(
-            [0 if position is None else position for position in decode_positions], device=device
-        )
-        longest = max((position + 1 for position in decode_positions if position is not None), default=0)
-        bucket = self.LENGTH_BUCKET
-        self._length = min(-(-longest // bucket) * bucket, cache.context)
-        self._mask = (torch.arange(self._length, device=device) <= reads[:, None])[
-            :, None, None
-        ]  # [B, 1, 1, S]
+            rows.extend(range(cache.row(chunk.slot, chunk.start), cache.row(chunk.slot, chunk.end)))
+        self._rows = torch.tensor(rows, device=cache.device)
+        self._parts: list[tuple[slice, _Part]] = []
+        if decode_positions:
+            self._parts.append((slice(0, len(decode_positions)), _Decode(cache, decode_positions)))
+        for chunk in chunks:
+            span = slice(chunk.row, chunk.row + chunk.end - chunk.start)
+            self._parts.append((span, _Chunk(cache, chunk)))
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        self._cache.write(layer, self._slots, self._writes, key, value)
-        parts = [self._decode(layer, query[:, : self._decoding], scale)] if self._decoding else []
-        parts.extend(self._prefill(layer, query, chunk, scale) for chunk in self._chunks)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        self._cache.write(layer, self._rows, key_value)
+        outputs = [part.attend(layer, query[span], scale) for span, part in self._parts]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _decode(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """Compute the attention for one token of each slot.
 
-        Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for
-        all of them.
-        """
-        heads, batch, size = query.shape
-        keys, values = self._cache.read(layer, slice(0, batch), self._length)  # [B, Hkv, S, D]
-        grouped = query.transpose(0, 1).reshape(batch, keys.shape[1], -1, size)  # [B, Hkv, G, D]
+class _Part(Protocol):
+    """Attention for adjacent tokens of the packed row, whose keys and values are already in the cache."""
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor: ...
+
+
+class _Decode:
+    """Attention for one token of each slot.
+
+    Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for all of
+    them. The reads end at the longest text.
+    """
+
+    def __init__(self, cache: KVCache, positions: list[int | None]) -> None:
+        last = [0 if position is None else position for position in positions]
+        length = max(last) + 1
+        self._views = cache.read(slice(0, len(last)), length)
+        self._mask = None
+        if min(last) < length - 1:
+            ends = torch.tensor(last, device=cache.device)
+            # scaled_dot_product_attention would convert a mask of booleans in each layer.
+            self._mask = _additive(torch.arange(length, device=cache.device) > ends[:, None], cache.dtype)[
+                :, None, None
+            ]  # [B, 1, 1, S]
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+        keys, values = self._views[layer]  # [B, Hkv, S, D]
         out = functional.scaled_dot_product_attention(
-            grouped, keys, values, attn_mask=self._mask, scale=scale
-        )
-        return out.reshape(batch, heads, size)
+            query.transpose(1, 2), keys, values, attn_mask=self._mask, scale=scale
+        )  # [B, Hkv, G, D]
+        return out.transpose(1, 2).reshape(len(query), -1)
 
-    def _prefill(
-        self, layer: int, query: torch.Tensor, chunk: PrefillChunk, scale: float | None
-    ) -> torch.Tensor:
-        heads, _, size = query.shape
-        length = chunk.end - chunk.start
-        keys, values = self._cache.read(layer, slice(chunk.slot, chunk.slot + 1), chunk.end)  # [1, Hkv, S, D]
-        grouped = query[:, chunk.row : chunk.row + length].reshape(
-            keys.shape[1], -1, length, size
-        )  # [Hkv, G, L, D]
-        groups = grouped.shape[1]
-        keys = keys[0, :, None].expand(-1, groups, -1, -1)
-        values = values[0, :, None].expand(-1, groups, -1, -1)
-        first = chunk.start == 0
-        positions = torch.arange(chunk.end, device=query.device)
-        mask = None if first else positions <= positions[chunk.start :, None]  # [L, S]
+
+class _Chunk:
+    """Attention for one chunk of a prompt."""
+
+    def __init__(self, cache: KVCache, chunk: PrefillChunk) -> None:
+        self._views = cache.read(slice(chunk.slot, chunk.slot + 1), chunk.end)
+        self._first = chunk.start == 0
+        self._mask = None
+        if not self._first:
+            positions = torch.arange(chunk.end, device=cache.device)
+            self._mask = _additive(positions > positions[chunk.start :, None], cache.dtype)  # [L, S]
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+        length, groups = query.shape[:2]
+        keys, values = self._views[layer]  # [1, Hkv, S, D]
         out = functional.scaled_dot_product_attention(
-            grouped, keys, values, attn_mask=mask, is_causal=first, scale=scale
-        )
-        return out.reshape(heads, length, size).transpose(0, 1)
+            query.permute(1, 2, 0, 3),
+            keys.expand(groups, -1, -1, -1),
+            values.expand(groups, -1, -1, -1),
+            attn_mask=self._mask,
+            is_causal=self._first,
+            scale=scale,
+        )  # [G, Hkv, L, D]
+        return out.permute(2, 0, 1, 3).reshape(length, -1)
+
+
+def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask that is added to the dot products: -inf where `hidden` is true, otherwise 0."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)

@@ -369,7 +369,7 @@ class TorchEngine:
                     break
                 while self._arrivals:
                     scheduler.add(self._arrivals.popleft())
-                step = scheduler.plan()
+                step = scheduler.schedule()
             if step:
                 self._run(step)
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])

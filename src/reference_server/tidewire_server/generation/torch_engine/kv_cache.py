@@ -8,14 +8,15 @@ import torch
 class KVCache:
     """Cache of the attention keys and values of all running requests. Each request occupies one slot while it runs.
 
-    The keys and the values are two tensors with the shape [layer, slot, key-value head, position, head size].
+    The cache is one tensor with the shape [layer, slot, position, 2 * Hkv, D], where the heads of the keys precede those of
+    the values. All values of one token in one layer are adjacent, so that they are written at once.
 
     Args:
         layers: Number of attention layers.
         slots: Maximum number of requests that run at the same time.
-        heads: Number of key-value heads.
+        heads: Number of key-value heads, Hkv.
         context: Number of positions per slot.
-        size: Size of a head.
+        size: Size of a head, D.
         dtype: Type of the keys and values.
         device: Device of the tensors.
     """
@@ -31,37 +32,40 @@ class KVCache:
         device: torch.device,
     ) -> None:
         # Each slot has one extra position, `scratch`. If a slot does not decode, the forward pass writes there.
-        shape = (layers, slots, heads, context + 1, size)
-        self._k = torch.zeros(shape, dtype=dtype, device=device)
-        self._v = torch.zeros(shape, dtype=dtype, device=device)
+        self._positions = context + 1
+        self._all = torch.zeros((layers, slots, self._positions, 2 * heads, size), dtype=dtype, device=device)
+        self._rows = self._all.flatten(1, 2).unbind()  # [slot * position, 2 * Hkv, D] for each layer
+        self._heads = heads
         self.slots = slots
         self.context = context
         self.scratch = context
+        self.dtype = dtype
         self.device = device
 
     @staticmethod
     def bytes_per_position(layers: int, heads: int, size: int, dtype: torch.dtype) -> int:
         return 2 * layers * heads * size * dtype.itemsize
 
-    def write(
-        self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> None:
+    def row(self, slot: int, position: int) -> int:
+        """Return the index of a position of a slot, for `write`."""
+        return slot * self._positions + position
+
+    def write(self, layer: int, rows: torch.Tensor, key_value: torch.Tensor) -> None:
         """Store the keys and values of T tokens in one layer.
 
         Args:
             layer: Index of the layer.
-            slots: Slot of each token, [T].
-            positions: Position of each token in its slot, [T].
-            key: Keys, [Hkv, T, D].
-            value: Values, [Hkv, T, D].
+            rows: Index of each token's position, [T]; see `row`.
+            key_value: Keys and values, [T, 2 * Hkv, D].
         """
-        self._k[layer][slots, :, positions] = key.transpose(0, 1)
-        self._v[layer][slots, :, positions] = value.transpose(0, 1)
+        self._rows[layer].index_copy_(0, rows, key_value)
 
-    def read(self, layer: int, slots: slice, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of the keys and values at the first `length` positions of some slots.
+    def read(self, slots: slice, length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return views of the keys and values of some slots, for all layers.
 
         Returns:
-            The keys and the values. Each has the shape [B, Hkv, length, D], where B is the number of slots.
+            The keys and the values of each layer. Each has the shape [B, Hkv, length, D], where B is the number of slots.
         """
-        return self._k[layer, slots, :, :length], self._v[layer, slots, :, :length]
+        views = self._all[:, slots, :length].transpose(2, 3)
+        keys, values = views[:, :, : self._heads], views[:, :, self._heads :]
+        return list(zip(keys.unbind(), values.unbind(), strict=True))

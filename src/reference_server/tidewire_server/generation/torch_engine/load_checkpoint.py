@@ -20,9 +20,15 @@ from transformers import (
 )
 
 from tidewire_server.generation.model_folder import missing_folder
-from tidewire_server.generation.torch_engine import attention
-from tidewire_server.generation.torch_engine.attention import Probe, UnsupportedAttentionError
+from tidewire_server.generation.torch_engine import transformers_model
+from tidewire_server.generation.torch_engine.attention import Probe
+from tidewire_server.generation.torch_engine.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
+from tidewire_server.generation.torch_engine.transformers_model import (
+    Model,
+    TransformersModel,
+    UnsupportedAttentionError,
+)
 from tidewire_server.generation.vocabulary import Vocabulary
 
 # These options prevent transformers from downloading files and from executing code that a checkpoint contains.
@@ -43,7 +49,7 @@ class Checkpoint:
     """A loaded model with its tokenizer, and the properties of the model that the engine needs to know."""
 
     name: str
-    model: PreTrainedModel
+    model: Model
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
     device: torch.device
@@ -74,14 +80,14 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     config = _read_config(folder)
     _check_kind(folder, config)
     kind = _pick_dtype(dtype, where, config)
-    attention.register()
+    transformers_model.register()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=kind,
-            attn_implementation=attention.NAME,
+            attn_implementation=transformers_model.NAME,
             use_safetensors=True,
             output_loading_info=True,
             **LOCAL,
@@ -89,8 +95,8 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
     except Exception as error:  # transformers, safetensors and tokenizers have no common exception class
         raise LoadError(f"{folder} cannot be loaded: {_first_line(error)}") from error
-    model: PreTrainedModel
-    model, report = loaded
+    module: PreTrainedModel
+    module, report = loaded
     if report["missing_keys"]:
         # Reject the checkpoint, because transformers initializes missing weights with random numbers.
         missing = sorted(report["missing_keys"])
@@ -108,10 +114,12 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    model.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
+    module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
+    end_ids = _end_ids(module, tokenizer)
+    model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
         vocabulary = vocabulary_of(tokenizer, config.vocab_size)
-        heads = _probe(model, where)
+        heads = _probe(model, where, config.num_hidden_layers)
     except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
     kv_heads, head_size = heads[0]
@@ -124,7 +132,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         dtype=kind,
         context=_context(folder, config),
         vocab_size=config.vocab_size,
-        end_ids=_end_ids(model, tokenizer),
+        end_ids=end_ids,
         layers=len(heads),
         kv_heads=kv_heads,
         head_size=head_size,
@@ -215,16 +223,15 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 
 @torch.inference_mode()
-def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int, int]]:
+def _probe(model: Model, device: torch.device, layers: int) -> dict[int, tuple[int, int]]:
     """Run the model on one token to find out the number and the size of its key-value heads.
 
     Returns:
         The number of key-value heads and the head size, by the index of the layer.
     """
     probe = Probe()
-    token = torch.zeros((1, 1), dtype=torch.int64, device=device)
-    model(input_ids=token, position_ids=token, use_cache=False, attention_context=probe)
-    layers = model.config.num_hidden_layers
+    token = torch.zeros(1, dtype=torch.int64, device=device)
+    model(tokens=token, positions=token, wanted=token, context=probe)
     if sorted(probe.heads) != list(range(layers)):
         raise UnsupportedAttentionError(
             f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
@@ -245,16 +252,16 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
     return context
 
 
-def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def _end_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids of the end-of-text tokens.
 
     The ids are read from the generation settings. If these contain no ids, they are read from the model's
     configuration, and otherwise from the tokenizer.
     """
-    generation = model.generation_config
+    generation = module.generation_config
     named = (
         generation.eos_token_id if generation else None,
-        model.config.eos_token_id,
+        module.config.eos_token_id,
         tokenizer.eos_token_id,
     )
     for ids in named:

@@ -97,12 +97,10 @@ class Runner:
             positions.extend(range(part.start, part.end))
             if part.completes:
                 wanted.append(len(tokens) - 1)
-        output = self._model(
-            input_ids=torch.tensor([tokens], device=self._device),
-            position_ids=torch.tensor([positions], device=self._device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(wanted, dtype=torch.int64, device=self._device),
-            attention_context=Step(self._cache, decode_positions, chunks),
+        logits = self._model(
+            tokens=torch.tensor(tokens, device=self._device),
+            positions=torch.tensor(positions, device=self._device),
+            wanted=torch.tensor(wanted, dtype=torch.int64, device=self._device),
+            context=Step(self._cache, decode_positions, chunks),
         )
-        logits: torch.Tensor = output.logits[0].float()
-        return logits
+        return logits.float()
