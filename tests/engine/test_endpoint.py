@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ from support.model_checkpoints import generate
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.engine import EngineClosedError
+from tidewire_server.generation.engine import CORE_MEMBERS, EngineClosedError
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
@@ -89,10 +90,46 @@ def test_invalid_input_is_refused_before_the_engine_is_called(
     assert asyncio.run(engine.stats()).started == 0
 
 
+def test_schemas_have_only_what_the_engine_supports(engine: TorchEngine):
+    """A column disappears together with the input member that asks for it."""
+    members = frozenset({"logprobs", "top_logprobs"})
+    engine._caps = replace(engine.caps, members=members)
+    server = Server()
+    add_engine(server, engine)
+    served = server.endpoints["generate"]
+    assert set(served.input.schema["properties"]) == CORE_MEMBERS | members
+    assert set(served.value.schema["properties"]) == {
+        *("text", "token_ids", "logprobs", "top_ids", "top_logprobs", "logprobs_mode", "finish_reason")
+    }
+    with pytest.raises(ProblemError, match=r"/input/ranks: unknown member 'ranks'"):
+        server.call("generate", ranks=True)
+
+
 def test_closed_engine_fails_the_item_with_its_reason(server: Server, engine: TorchEngine):
     asyncio.run(engine.close())
     with pytest.raises(ItemError, match="the engine was closed"):
         server.call("generate")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_samples_of_one_input_are_the_items_of_a_batch(server: Server):
+    jobs, prompt = "/v1/endpoints/generate/jobs", {"prompt": "x", "max_tokens": 8}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        several = {"inputs": [{**prompt, "n": 2}, prompt]}
+        refused = (await client.post(jobs, json=several)).json()
+        assert (refused["code"], refused["pointer"]) == ("invalid_input", "/inputs/0/n")
+        found = []
+        for members in ({"n": 3, "seed": 5}, {"n": 3}, {"n": 1, "seed": 6}):
+            job = (await client.post(jobs, json={"input": prompt | members})).headers["location"]
+            async with asyncio.timeout(10):
+                while (ended := (await client.get(job)).json())["status"] != "succeeded":
+                    await asyncio.sleep(0.001)
+            assert ended["batch"] is (members["n"] > 1)
+            found.append([item["value"]["text"] for item in ended["state"]["items"]])
+    seeded, unseeded, one = found
+    assert len(set(seeded)) == len(set(unseeded)) == 3
+    assert one == [seeded[1]], "the seeds of the samples follow each other"
 
 
 @pytest.mark.anyio
@@ -130,7 +167,12 @@ async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary
         plain = (await client.get("/v1/endpoints/generate/vocabulary")).json()
     assert described["capabilities"]["logprobs"] == {"max_top": 20}
     assert described["capabilities"]["rollback"] is False
-    assert set(described["input_schema"]["properties"]) == set(Generate.model_fields)
+    members, columns = described["input_schema"]["properties"], described["value_schema"]["properties"]
+    assert set(members) == engine.caps.served < set(Generate.model_fields)
+    assert "num_beams" not in members
+    assert "messages" not in members, "the model has no chat template"
+    assert members["top_logprobs"]["maximum"] == 20
+    assert {"top_logprobs", "prompt_top_ids", "tie_counts"} < set(columns)
     vocabulary = engine.caps.vocabulary
     assert linked == plain == vocabulary.body()
     assert base64.b64decode(linked["tokens"][5]) == vocabulary.bytes_of(5)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import secrets
 import threading
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jinja2
 import torch
@@ -27,20 +25,41 @@ from tidewire_server.generation.engine import (
     Stats,
     check_members,
 )
-from tidewire_server.generation.generate_input_and_value import MAX_TOP, MIN_TEMPERATURE, Generate
+from tidewire_server.generation.generate_input_and_value import MAX_TOP, Generate
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
-from tidewire_server.generation.torch_engine.sampler import Sampling
-from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence, Sampled
+from tidewire_server.generation.torch_engine.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.request_parameters import parameters_of
+from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_MEMBERS = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
+SUPPORTED_MEMBERS = frozenset(
+    {
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "logprob_token_ids",
+        "ranks",
+        "ties",
+        "logprobs_mode",
+        "token_text",
+    }
+)
 """Input members that this engine supports in addition to `CORE_MEMBERS`. If the model has a chat template, the engine also
 supports `messages`."""
+
+INVALID_LOGITS = "the model's logits for the next token are invalid (NaN or infinity)"
 
 SPARE_TOKENS = 8
 """Maximum number of tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
@@ -53,6 +72,8 @@ class Request(RunningSequence):
     """
 
     input: Generate
+    columns: list[str]
+    prompt_columns: list[str]
     text: TextStream
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
@@ -114,6 +135,7 @@ class TorchEngine:
             members=SUPPORTED_MEMBERS
             | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
+            tokens=c.vocab_size,
         )
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
@@ -190,10 +212,16 @@ class TorchEngine:
         prompt = await asyncio.to_thread(self._read_prompt, request)
         job = Request(
             prompt=prompt,
-            sampling=_sampling_of(request),
-            scored=request.logprobs or request.top_logprobs > 0 or request.ranks,
-            top=request.top_logprobs,
+            **parameters_of(
+                request,
+                prompt,
+                size=self._checkpoint.vocab_size,
+                device=self._checkpoint.device,
+                max_top=self._caps.max_top,
+            ),
             input=request,
+            columns=request.columns,
+            prompt_columns=request.prompt_columns,
             text=TextStream(self._checkpoint.vocabulary, request.stops),
             loop=asyncio.get_running_loop(),
         )
@@ -332,14 +360,18 @@ class TorchEngine:
     def _run(self, step: StepPlan[Request]) -> None:
         """Execute a step and deliver its tokens. If an exception occurs, only the requests of this step fail."""
         try:
-            sampled = self._runner.run(step)
+            result = self._runner.run(step)
             with self._wake:
-                self._scheduler.done(step, [s.token for s in sampled])
+                self._scheduler.done(step, [s.token for s in result.sampled])
                 self._steps += 1
                 self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
-                self._generated_tokens += len(sampled)
+                self._generated_tokens += len(result.sampled)
             results: list[tuple[Request, Delta | EngineError]] = [
-                (job, self._delta(job, s)) for job, s in zip(step.sampled, sampled, strict=True)
+                *((job, _prompt_delta(job, values)) for job, values in result.prompts),
+                *(
+                    (job, self._delta(job, sampled))
+                    for job, sampled in zip(step.sampled, result.sampled, strict=True)
+                ),
             ]
         except Exception as error:
             jobs = [*step.decode, *(part.sequence for part in step.prefill)]
@@ -350,41 +382,42 @@ class TorchEngine:
             )
             results = [(job, EngineError(text)) for job in jobs]
         with self._wake:
-            for job, result in results:
-                if isinstance(result, EngineError) or result.finish_reason is not None:
+            for job, delta in results:
+                if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
                     self._scheduler.finish(job)
         _deliver(results)
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
-        """Build the result for one sampled token, with the log-probabilities and candidates that the request asks for."""
+        """Build the row of one sampled token."""
         if not sampled.is_number:
-            return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
-        request = job.input
-        text = job.text.feed(sampled.token)
+            return EngineError(INVALID_LOGITS)
+        token = sampled.token
+        text = job.text.feed(token)
         finish: FinishReason | None = None
-        if sampled.token in self._checkpoint.end_ids or job.text.stopped:
+        if token in self._checkpoint.end_ids or job.text.stopped:
             finish = "stop"
-        elif job.generated == request.max_tokens:
+        elif job.generated == job.input.max_tokens:
             finish = "length"
         if finish is not None:
             text += job.text.flush()
-        delta = Delta(text=[text], finish_reason=finish, prompt_tokens=len(job.prompt))
-        names = request.columns
-        vocabulary = self._checkpoint.vocabulary
-        if "token_ids" in names:
-            delta.token_ids.append(sampled.token)
-        if "logprobs" in names:
-            delta.logprobs.append(_rounded(sampled.logprob, request.logprob_decimals))
-        if "top_ids" in names:
-            delta.top_ids.append(sampled.top_ids)
-            delta.top_logprobs.append([_rounded(x, request.logprob_decimals) for x in sampled.top_logprobs])
-        if "ranks" in names:
-            delta.ranks.append(sampled.rank)
-        if "token_text" in names:
-            delta.token_text.append(vocabulary.text_of(sampled.token))
-        if "top_text" in names:
-            delta.top_text.append([vocabulary.text_of(token_id) for token_id in sampled.top_ids])
-        return delta
+        names, values = job.columns, sampled.values
+        row: Sequence[Any] = (text,)
+        if len(names) > 1:
+            values = {**values, "text": text, "token_ids": token}
+            if job.input.token_text:
+                text_of = self._checkpoint.vocabulary.text_of
+                values["token_text"] = text_of(token)
+                values["top_text"] = [*map(text_of, values.get("top_ids", ()))]
+            row = [values[name] for name in names]
+        return Delta([row], [], finish, len(job.prompt))
+
+
+def _prompt_delta(job: Request, values: list[Values] | None) -> Delta | EngineError:
+    """Build the rows of a part of the prompt."""
+    if values is None:
+        return EngineError(INVALID_LOGITS)
+    rows = [[one[name] for name in job.prompt_columns] for one in values]
+    return Delta(prompt_rows=rows, prompt_tokens=len(job.prompt))
 
 
 def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
@@ -407,18 +440,3 @@ def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
 def _put_all(results: list[tuple[Request, Delta | EngineError]]) -> None:
     for job, result in results:
         job.deltas.put(result)
-
-
-def _rounded(logprob: float, decimals: int) -> float | None:
-    """Round a log-probability for JSON. Infinity becomes None, and -0.0 becomes 0.0."""
-    return round(logprob, decimals) + 0.0 if math.isfinite(logprob) else None
-
-
-def _sampling_of(request: Generate) -> Sampling:
-    return Sampling(
-        temperature=request.temperature if request.temperature >= MIN_TEMPERATURE else 0.0,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        seed=secrets.randbits(53) if request.seed is None else request.seed,
-    )
