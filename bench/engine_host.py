@@ -1,4 +1,4 @@
-"""CPU time per token of everything except the model: constants take the place of the model, the sampler and top-n.
+"""CPU time per token of everything except the device: constants take the place of the model, the sampler and top-n.
 
 The server, its engine and its HTTP interface run in a process of their own, and raw readers read all streams. The engine
 receives the same token with the same candidates in each step.
@@ -17,17 +17,26 @@ RESULTS = Path(__file__).parent / "results" / "engine_host.json"
 
 SERVER = """
 import sys
+import numpy as np
 from tidewire_server import Server
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.torch_engine.step_runner import Runner, Sampled
+from tidewire_server.generation.torch_engine.postprocess import Sampled, values_of
+from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
 
-port_file, slots, profile = sys.argv[1:]
+port_file, slots = sys.argv[1:]
+
+# Log-probabilities of the chosen token and of 64 candidates, their ids, and ranks, for each of the requests.
+LOGPROBS = np.tile(-0.25137 - 0.1 * np.arange(65, dtype=np.float32), (64, 1))
+IDS = np.tile(np.arange(400, 464, dtype=np.int32), (64, 1))
+RANKS = np.ones(64, dtype=np.int32)
 
 def run(self, step):
-    return [
-        Sampled(300, -0.4402, 2, list(range(400, 400 + s.top)), [-0.2501 - 0.1 * n for n in range(s.top)])
-        for s in step.sampled
-    ]
+    scorings = [s.scoring for s in step.sampled if s.scoring is not None]
+    if not scorings:
+        return StepResult([Sampled(300, {})] * len(step.sampled), [])
+    rows, n = len(scorings), max(s.top for s in scorings)
+    values = values_of([LOGPROBS[:rows, :n + 1], IDS[:rows, :n], RANKS[:rows]], scorings)
+    return StepResult([Sampled(300, one) for one in values], [])
 
 Runner.run = run
 server = Server()
@@ -41,11 +50,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=400)
     arguments = parser.parse_args()
     rows = []
     for streams in (16, 64):
-        with serving(SERVER, streams, 0) as (process, port):
+        with serving(SERVER, streams) as (process, port):
             run(process, port, streams, 16)
             for n in (0, 5, 20, 64):
                 found = [

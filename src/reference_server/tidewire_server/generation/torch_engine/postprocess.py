@@ -86,7 +86,7 @@ def sample_and_score(logits: torch.Tensor, requests: Sequence[Scored]) -> list[S
         tensors.extend(_score(distributions, tokens[rows], scorings))
     chosen, valid, *columns = to_host(tensors)
     values: list[Values] = [{}] * len(requests)
-    for i, found in zip(rows, _values(columns, scorings), strict=True):
+    for i, found in zip(rows, values_of(columns, scorings), strict=True):
         values[i] = found
     sampled = [*map(Sampled, chosen.tolist(), values, valid.astype(bool).tolist())]
     for request, one in zip(requests, sampled, strict=True):
@@ -120,7 +120,7 @@ def score_prompt(logits: torch.Tensor, request: Scored, start: int) -> list[Valu
         columns = to_host(_score(logits, chosen, scorings))
         if np.isnan(columns[0][:, 0]).any():
             return None
-        rest = _values(columns, scorings)
+        rest = values_of(columns, scorings)
     ids = request.prompt[start : start + 1] * len(first) + ids
     return [
         {"prompt_token_ids": token, **{f"prompt_{name}": value for name, value in one.items()}}
@@ -186,7 +186,7 @@ def _score(logits: torch.Tensor, chosen: torch.Tensor, scorings: Sequence[Scorin
     return tensors
 
 
-def _values(columns: Sequence[np.ndarray], scorings: Sequence[Scoring]) -> list[Values]:
+def values_of(columns: Sequence[np.ndarray], scorings: Sequence[Scoring]) -> list[Values]:
     """Convert the arrays of `_score` to the elements of the columns of each request."""
     if not columns:
         return []

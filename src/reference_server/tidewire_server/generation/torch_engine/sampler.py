@@ -227,31 +227,37 @@ def inverse_cumulative_sum(
     """
     rows, size = weights.shape
     whole = size - size % BLOCK
-    blocks = weights[:, :whole].view(rows, -1, BLOCK).sum(-1)
+    sums = weights[:, :whole].view(rows, -1, BLOCK).sum(-1)
     if whole < size:
-        blocks = torch.cat([blocks, weights[:, whole:].sum(-1, keepdim=True)], -1)
-    until = blocks.double().cumsum(-1)
-    found, rest = _passes(until, share * until[:, -1], reaches=reaches)
-    ids = found[:, None] * BLOCK + torch.arange(min(BLOCK, size), device=weights.device)
-    inside = weights.gather(-1, ids.clamp(max=size - 1)).double() * (ids < size)
-    until = inside.cumsum(-1)
-    # The sum of a block differs slightly from the last element of its cumulative sum, so use the share of the block.
-    block = blocks.gather(-1, found[:, None])[:, 0].double()
-    offset, _ = _passes(until, rest / block * until[:, -1], reaches=reaches)
-    return (found * BLOCK + offset).clamp_(max=size - 1)
+        sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], -1)
+    sums = sums.double()
+    until = sums.cumsum(-1)
+    found, target = _first_above(until, share[:, None], reaches=reaches)
+    # Part of the block that the target covers. The sum of a block differs slightly from the cumulative sum of its elements,
+    # so continue with the part instead of the difference.
+    part = 1 - (until.gather(-1, found) - target) / sums.gather(-1, found)
+    first = found * BLOCK
+    ids = first + torch.arange(min(BLOCK, size), device=weights.device)
+    if whole == size:
+        block = weights.gather(-1, ids)
+    else:
+        block = weights.gather(-1, ids.clamp(max=size - 1)) * (ids < size)
+    offset, _ = _first_above(block.double().cumsum(-1), part.clamp_(2.0**-60, 1.0), reaches=reaches)
+    return (first + offset)[:, 0].clamp_(max=size - 1)
 
 
-def _passes(until: torch.Tensor, target: torch.Tensor, *, reaches: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first index at which a cumulative sum passes the target, and what is left of the target before it."""
-    # A target that rounding has moved beyond the total must not pass the last element that has a weight.
-    most = until[:, -1:] if reaches else until[:, -1:] * (1 - 2.0**-52)
-    target = torch.minimum(target[:, None], most)
-    below = until < target if reaches else until <= target
-    # Without this, a target of 0 would select an element of weight 0 at the beginning.
-    below |= until == 0
-    found = below.sum(-1).clamp_(max=until.shape[-1] - 1)
-    before = torch.where(found > 0, until.gather(-1, (found[:, None] - 1).clamp(min=0))[:, 0], 0.0)
-    return found, (target[:, 0] - before).clamp_(min=0)
+def _first_above(
+    until: torch.Tensor, share: torch.Tensor, *, reaches: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first index at which a cumulative sum exceeds a share of the total, [B, 1], and this share of it."""
+    total = until[:, -1:]
+    target = share * total
+    if not reaches:
+        # A target that was rounded up to the total would be exceeded nowhere.
+        target = torch.minimum(target, total * (1 - 2.0**-52))
+    index = torch.searchsorted(until, target, right=not reaches)
+    # Rows with NaN have no such index. Their token is discarded, but it must be in the vocabulary.
+    return index.clamp_(max=until.shape[-1] - 1), target
 
 
 def uniform_numbers(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
