@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.model_checkpoints import generate
+from support.model_checkpoints import collect, generate
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
@@ -76,6 +76,9 @@ def test_echo_prepends_the_prompt(server: Server):
         ({"max_tokens": 127}, "input_too_long", "/input/max_tokens"),
         ({"max_tokens": 2**53}, "input_too_long", "/input/max_tokens"),
         ({"top_logprobs": 65}, "top_logprobs_too_large", "/input/top_logprobs"),
+        ({"prompt_logprobs": 21}, "top_logprobs_too_large", "/input/prompt_logprobs"),
+        ({"logit_bias": {"265": 1.0}}, "invalid_input", "/input/logit_bias"),
+        ({"logprob_token_ids": [265]}, "invalid_input", "/input/logprob_token_ids"),
         ({"num_beams": 2}, "invalid_input", "/input/num_beams"),
         ({"max_token": 5}, "invalid_input", "/input/max_token"),
         ({"temperature": -1}, "invalid_input", "/input/temperature"),
@@ -103,6 +106,30 @@ def test_schemas_have_only_what_the_engine_supports(engine: TorchEngine):
     }
     with pytest.raises(ProblemError, match=r"/input/ranks: unknown member 'ranks'"):
         server.call("generate", ranks=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_invalid_requests_do_not_affect_a_running_generation(server: Server, engine: TorchEngine):
+    bad = [
+        {"top_logprobs": 21},
+        {"logit_bias": {"265": 1.0}},
+        {"logprob_token_ids": [265]},
+        {"prompt": ""},
+        {"prompt": "x" * 500},
+    ]
+    good = {"prompt": "def f", "max_tokens": 60, "seed": 3}
+    jobs = "/v1/endpoints/generate/jobs"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        job = (await client.post(jobs, json={"input": good})).headers["location"]
+        refused = [await client.post(jobs, json={"input": members}) for members in bad]
+        assert [response.status_code for response in refused] == [422] * len(bad)
+        async with asyncio.timeout(10):
+            while (ended := (await client.get(job)).json())["status"] == "running":
+                await asyncio.sleep(0.001)
+    assert ended["status"] == "succeeded"
+    alone = await collect(engine, Generate(**good))
+    assert ended["state"]["items"][0]["value"]["text"] == "".join(alone.text)
 
 
 def test_closed_engine_fails_the_item_with_its_reason(server: Server, engine: TorchEngine):

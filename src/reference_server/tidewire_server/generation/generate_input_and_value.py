@@ -8,7 +8,7 @@ from collections.abc import Collection
 from copy import copy
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
 
 from tidewire.protocol.generation_columns import COLUMNS, requested_columns
 
@@ -123,6 +123,11 @@ class Generate(BaseModel):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list,
         description="Strings at which the generation ends. The text does not include them.",
+    )
+    json_schema: dict[str, JsonValue] | None = Field(
+        None,
+        description="JSON Schema of the text. Only tokens with which the text remains the beginning of a matching JSON document "
+        "are sampled. With the finish reason `length`, the document is incomplete.",
     )
     n: int = Field(1, ge=1, le=64, description="Number of samples. Each sample is an item of the job.")
     num_beams: int = Field(1, ge=1, le=64, description="Number of beams. 1 disables beam search.")

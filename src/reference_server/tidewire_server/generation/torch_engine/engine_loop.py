@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +35,7 @@ from tidewire_server.generation.torch_engine.postprocess import Sampled, Values
 from tidewire_server.generation.torch_engine.request_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
+from tidewire_server.generation.torch_engine.structured_output import Grammar, Grammars
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ SUPPORTED_MEMBERS = frozenset(
     }
 )
 """Input members that this engine supports in addition to `CORE_MEMBERS`. If the model has a chat template, the engine also
-supports `messages`."""
+supports `messages`. If it has an end-of-text token, the engine also supports `json_schema`."""
 
 INVALID_LOGITS = "the model's logits for the next token are invalid (NaN or infinity)"
 
@@ -133,7 +135,8 @@ class TorchEngine:
             max_top=min(max_top, MAX_TOP, c.vocab_size),
             concurrency=slots,
             members=SUPPORTED_MEMBERS
-            | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
+            | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set())
+            | ({"json_schema"} if c.end_ids else set()),
             vocabulary=c.vocabulary,
             tokens=c.vocab_size,
         )
@@ -153,6 +156,11 @@ class TorchEngine:
         # The first request starts the thread, so that an engine that was never used can be garbage-collected without a
         # call of `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        c = self._checkpoint
+        return Grammars(c.vocabulary, c.vocab_size, c.end_ids, c.tokenizer.backend_tokenizer)
 
     @classmethod
     def load(
@@ -200,6 +208,8 @@ class TorchEngine:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
         """
         check_members(request, self._caps)
+        if request.json_schema is not None:
+            await asyncio.to_thread(self._grammar_of, request)
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
         if not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
             await asyncio.to_thread(self._read_prompt, request)
@@ -210,6 +220,7 @@ class TorchEngine:
         """
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
+        grammar = None if request.json_schema is None else await asyncio.to_thread(self._grammar_of, request)
         job = Request(
             prompt=prompt,
             **parameters_of(
@@ -218,6 +229,7 @@ class TorchEngine:
                 size=self._checkpoint.vocab_size,
                 device=self._checkpoint.device,
                 max_top=self._caps.max_top,
+                grammar=grammar,
             ),
             input=request,
             columns=request.columns,
@@ -302,6 +314,16 @@ class TorchEngine:
                 code="input_too_long",
             )
         return ids
+
+    def _grammar_of(self, request: Generate) -> Grammar | None:
+        """Compile the JSON Schema of a request.
+
+        Raises:
+            InputError: The schema cannot be used.
+        """
+        if request.json_schema is None:
+            return None
+        return self._grammars.compile(request.json_schema)
 
     def _check_size(self, text: str, member: str) -> None:
         """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.
@@ -400,6 +422,8 @@ class TorchEngine:
             finish = "length"
         if finish is not None:
             text += job.text.flush()
+        if job.processor is not None and (reason := job.processor.error) is not None:
+            return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
         names, values = job.columns, sampled.values
         row: Sequence[Any] = (text,)
         if len(names) > 1:

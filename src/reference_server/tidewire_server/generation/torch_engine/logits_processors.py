@@ -1,6 +1,6 @@
-"""Changes of the logits before temperature and filters (`LogitsProcessor`): bias and penalties.
+"""Changes of the logits before temperature and filters (`LogitsProcessor`): bias, penalties and the mask of a grammar.
 
-The bias is added first. Raw log-probabilities do not contain them.
+They are applied in this order. Raw log-probabilities do not contain them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+
+from tidewire_server.generation.torch_engine.structured_output import Grammar
 
 
 class LogitsProcessor:
@@ -21,6 +23,7 @@ class LogitsProcessor:
         repetition: Number by which positive logits of tokens that occurred are divided, and negative ones multiplied.
         presence: Number that is subtracted from the logits of tokens that were generated.
         frequency: Number that is subtracted for each time that a token was generated.
+        grammar: Grammar that the text must match, or None.
     """
 
     def __init__(
@@ -33,10 +36,12 @@ class LogitsProcessor:
         repetition: float,
         presence: float,
         frequency: float,
+        grammar: Grammar | None = None,
     ) -> None:
         self._bias_ids = torch.tensor([*bias], dtype=torch.int64, device=device)
         self._bias = torch.tensor([*bias.values()], dtype=torch.float32, device=device)
         self._repetition, self._presence, self._frequency = repetition, presence, frequency
+        self._grammar = grammar
         self._occurred: torch.Tensor | None = None
         self._counts: torch.Tensor | None = None
         if repetition != 1:
@@ -44,6 +49,11 @@ class LogitsProcessor:
             self._occurred[torch.tensor(prompt, device=device)] = True
         if presence or frequency:
             self._counts = torch.zeros(size, device=device)
+
+    @property
+    def error(self) -> str | None:
+        """Reason why the generation cannot continue, or None."""
+        return None if self._grammar is None else self._grammar.error
 
     def apply(self, logits: torch.Tensor) -> None:
         """Change the logits of the next token, [V], in place."""
@@ -54,6 +64,8 @@ class LogitsProcessor:
             torch.where(self._occurred, penalized, logits, out=logits)
         if self._counts is not None:
             logits -= self._frequency * self._counts + self._presence * (self._counts > 0)
+        if self._grammar is not None:
+            self._grammar.mask(logits)
 
     def add(self, token: int) -> None:
         """Record a generated token."""
@@ -61,3 +73,5 @@ class LogitsProcessor:
             self._occurred[token] = True
         if self._counts is not None:
             self._counts[token] += 1
+        if self._grammar is not None:
+            self._grammar.advance(token)

@@ -12,6 +12,7 @@ from tidewire_server.generation.generate_input_and_value import MIN_TEMPERATURE,
 from tidewire_server.generation.torch_engine.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.postprocess import Scoring
 from tidewire_server.generation.torch_engine.sampler import Sampling
+from tidewire_server.generation.torch_engine.structured_output import Grammar
 
 UNSCORED = frozenset({"text", "token_ids", "token_text"})
 """Columns that need no log-probabilities."""
@@ -27,7 +28,13 @@ class Parameters(TypedDict):
 
 
 def parameters_of(
-    request: Generate, prompt: Sequence[int], *, size: int, device: torch.device, max_top: int
+    request: Generate,
+    prompt: Sequence[int],
+    *,
+    size: int,
+    device: torch.device,
+    max_top: int,
+    grammar: Grammar | None = None,
 ) -> Parameters:
     """Return the parameters of a request.
 
@@ -37,13 +44,14 @@ def parameters_of(
         size: Number of logits at each position.
         device: Device of the logits.
         max_top: Maximum number of most probable tokens per position.
+        grammar: Grammar of the request's `json_schema`, or None.
     """
     columns, prompt_columns = request.columns, request.prompt_columns
     scored = bool({*columns, *prompt_columns} - UNSCORED)
     return {
         "sampling": _sampling_of(request),
         "scoring": _scoring_of(request, max_top) if scored else None,
-        "processor": _processor_of(request, prompt, size, device),
+        "processor": _processor_of(request, prompt, size, device, grammar),
         "scores_prompt": bool(prompt_columns),
     }
 
@@ -73,13 +81,14 @@ def _scoring_of(request: Generate, max_top: int) -> Scoring:
 
 
 def _processor_of(
-    request: Generate, prompt: Sequence[int], size: int, device: torch.device
+    request: Generate, prompt: Sequence[int], size: int, device: torch.device, grammar: Grammar | None
 ) -> LogitsProcessor | None:
     changes = (
         request.logit_bias,
         request.repetition_penalty != 1,
         request.presence_penalty,
         request.frequency_penalty,
+        grammar,
     )
     if not any(changes):
         return None
@@ -91,4 +100,5 @@ def _processor_of(
         repetition=request.repetition_penalty,
         presence=request.presence_penalty,
         frequency=request.frequency_penalty,
+        grammar=grammar,
     )
