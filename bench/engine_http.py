@@ -30,7 +30,9 @@ server.run(port=0, port_file=sys.argv[1], started=lambda url: None)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     found: dict[int, list[Load]] = {n: [] for n in (0, *BARS)}
@@ -57,7 +59,9 @@ def main() -> None:
             f"{row['bytes_per_token']:.0f} bytes per token; tax {row['cpu_tax']:+.1f} % of CPU, "
             f"{row['time_tax']:+.1f} % of time{bar}"
         )
-    save(RESULTS, {"rows": rows, "bars": BARS, "rounds": arguments.rounds}, "tidewire", "torch", "transformers")
+    save(
+        RESULTS, {"rows": rows, "bars": BARS, "rounds": arguments.rounds}, "tidewire", "torch", "transformers"
+    )
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ async def _read(reader: asyncio.StreamReader) -> int:
     count, tail = 0, b""
     while not tail.endswith(_END):
         data = await reader.read(1 << 20)
-        if not data or not count and not data.startswith(b"HTTP/1.1 20"):
+        if not data or (not count and not data.startswith(b"HTTP/1.1 20")):
             raise SystemExit(f"unexpected response: {(tail + data)[:500]!r}")
         count += len(data)
         tail = (tail + data)[-4096:]

@@ -22,7 +22,7 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import attention
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
-from tidewire_server.generation.torch_engine.request_parameters import parameters_of
+from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan
 from tidewire_server.model import default_model
@@ -82,7 +82,9 @@ def plan(checkpoint: Checkpoint, members: dict[str, Any]) -> StepPlan[RunningSeq
         parameters = parameters_of(
             request, prompt, size=checkpoint.vocab_size, device=checkpoint.device, max_top=64
         )
-        sequences.append(RunningSequence(prompt=prompt, slot=slot, read=LENGTH, generated=1, last=slot, **parameters))
+        sequences.append(
+            RunningSequence(prompt=prompt, slot=slot, read=LENGTH, generated=1, last=slot, **parameters)
+        )
     return StepPlan(sequences, [])
 
 
@@ -112,7 +114,9 @@ def measure(checkpoint: Checkpoint, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from tidewire.protocol.generation_columns import COLUMNS
+from tidewire.protocol.document.generation_columns import COLUMNS
 from tidewire_server.generation.engine import Delta
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
@@ -150,6 +150,8 @@ class Output:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Output) and vars(self) == vars(other)

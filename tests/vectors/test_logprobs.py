@@ -165,7 +165,7 @@ def next_token(torch, logits, members, *, max_top=20):
     """Postprocess logits like a step of the engine, for a request with the input members."""
     from tidewire_server.generation.generate_input_and_value import Generate
     from tidewire_server.generation.torch_engine.postprocess import sample_and_score
-    from tidewire_server.generation.torch_engine.request_parameters import parameters_of
+    from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
     from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 
     request = Generate(**{"ranks": True, "logprob_decimals": 9, "seed": 0, **members})

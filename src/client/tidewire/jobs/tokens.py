@@ -21,8 +21,8 @@ from tidewire.http.api_session import ApiSession
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
 from tidewire.protocol.base_model import DEFERRED
+from tidewire.protocol.document.generation_columns import TOKEN_COLUMNS
 from tidewire.protocol.document.view import View
-from tidewire.protocol.generation_columns import TOKEN_COLUMNS
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
 

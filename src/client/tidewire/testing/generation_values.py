@@ -6,7 +6,7 @@ They have the members that chapter 8 of the specification defines.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tidewire.protocol.generation_columns import requested_columns
+from tidewire.protocol.document.generation_columns import requested_columns
 from tidewire.testing.endpoint_script import FakeToken
 
 
@@ -51,7 +51,7 @@ def row(names: Sequence[str], token: FakeToken, input_value: Any, ids: TokenIds)
     return [_SIMULATED[name](token, top, ids) for name in names]
 
 
-_SIMULATED: Final[dict[str, Callable[[FakeToken, Sequence[tuple[str, float]], TokenIds], Any]]] = {
+_SIMULATED: Final[dict[str, Callable[[FakeToken, Sequence[tuple[str, float | None]], TokenIds], Any]]] = {
     "text": lambda token, _top, _ids: token.text,
     "token_ids": lambda token, _top, ids: ids(token.text),
     "logprobs": lambda token, _top, _ids: token.logprob,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
-from tidewire.protocol.generation_columns import initial_value
+from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
 from tidewire_server.generation.generate_input_and_value import (

@@ -4,13 +4,14 @@ text generation.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Collection
 from copy import copy
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
 
-from tidewire.protocol.generation_columns import COLUMNS, requested_columns
+from tidewire.protocol.document.generation_columns import COLUMNS, requested_columns
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
@@ -225,7 +226,7 @@ def served_input(members: Collection[str], max_top: int) -> type[Generate]:
             limited.json_schema_extra = {"maximum": max_top}
             namespace["__annotations__"][name] = member.annotation
             namespace[name] = limited
-    return type(Generate)("Generate", (Generate,), namespace)
+    return types.new_class("Generate", (Generate,), {}, lambda body: body.update(namespace))
 
 
 def served_value(members: Collection[str]) -> type[BaseModel]:
@@ -234,22 +235,19 @@ def served_value(members: Collection[str]) -> type[BaseModel]:
     Args:
         members: Names of the input members that the engine supports.
     """
-    columns: dict[str, Any] = {
+    fields: dict[str, Any] = {
         column.name: (list[column.element] | None, Field(None, description=column.description))  # type: ignore[name-defined]
         for column in COLUMNS
         if column.member is None or column.member in members
     }
-    columns["text"] = (str, Field(description=COLUMNS[0].description))
+    fields["text"] = (str, Field(description=COLUMNS[0].description))
+    fields["logprobs_mode"] = (Literal["raw", "processed"] | None, Field(None, description=MODE_DESCRIPTION))
+    fields["finish_reason"] = (
+        Literal["stop", "length", "cancelled"] | None,
+        Field(None, description=FINISH_DESCRIPTION),
+    )
     return create_model(
-        "Generated",
-        __config__=ConfigDict(extra="forbid"),
-        __doc__=VALUE_DESCRIPTION,
-        **columns,
-        logprobs_mode=(Literal["raw", "processed"] | None, Field(None, description=MODE_DESCRIPTION)),
-        finish_reason=(
-            Literal["stop", "length", "cancelled"] | None,
-            Field(None, description=FINISH_DESCRIPTION),
-        ),
+        "Generated", __config__=ConfigDict(extra="forbid"), __doc__=VALUE_DESCRIPTION, **fields
     )
 
 

@@ -32,7 +32,7 @@ from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
 from tidewire_server.generation.torch_engine.postprocess import Sampled, Values
-from tidewire_server.generation.torch_engine.request_parameters import parameters_of
+from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 from tidewire_server.generation.torch_engine.structured_output import Grammar, Grammars
@@ -440,7 +440,7 @@ def _prompt_delta(job: Request, values: list[Values] | None) -> Delta | EngineEr
     """Build the rows of a part of the prompt."""
     if values is None:
         return EngineError(INVALID_LOGITS)
-    rows = [[one[name] for name in job.prompt_columns] for one in values]
+    rows: list[Sequence[Any]] = [[one[name] for name in job.prompt_columns] for one in values]
     return Delta(prompt_rows=rows, prompt_tokens=len(job.prompt))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 BLOCK = 128
 """Number of probabilities whose sum is computed at once when the cumulative sum is inverted."""
@@ -273,7 +274,7 @@ def uniform_numbers(seeds: Sequence[int], positions: Sequence[int]) -> torch.Ten
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Hash 64-bit integers. The hash is a bijection with a good avalanche effect."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 MAX_SCHEMA_CHARACTERS = 65_536
 """Maximum length of a JSON Schema as compact JSON. The library limits the size of the grammar and the effort of a step."""
 
-LAYOUT: Final[dict[str, Any]] = {
+LAYOUT: Final[JsonCompileOptions] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
@@ -44,7 +47,9 @@ class Grammars:
     ) -> None:
         self._size = size
         self._tokens = LLTokenizer(
-            _TokenBytes(vocabulary, size, end_ids, tokenizer), n_vocab=size, eos_token=sorted(end_ids)
+            TokenizerWrapper(_TokenBytes(vocabulary, size, end_ids, tokenizer)),
+            n_vocab=size,
+            eos_token=sorted(end_ids),
         )
 
     def compile(self, schema: Mapping[str, Any]) -> Grammar:
@@ -61,7 +66,8 @@ class Grammars:
             )
         matcher = LLMatcher(
             self._tokens,
-            LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT),  # type: ignore[arg-type], log_level=0
+            LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT),
+            log_level=0,
         )
         if matcher.is_error():
             reason = matcher.get_error().strip().split("\n", 1)[0]
@@ -96,7 +102,6 @@ class Grammar:
 class _TokenBytes:
     """Vocabulary in the form that llguidance expects."""
 
-    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(
@@ -111,15 +116,16 @@ class _TokenBytes:
         }
         self._longest = max(map(len, self._ids), default=1)
 
-    def __call__(self, text: str) -> list[int]:
+    def __call__(self, data: bytes) -> list[int]:
         """Tokenize a text that the schema prescribes."""
-        data = text.encode()
+        text = data.decode("utf-8", "replace")
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         # Some tokenizers normalize a text, or add a space in front of it. Then choose the longest tokens.
         return ids if b"".join(self.tokens[i] for i in ids) == data else self._longest_tokens(data)
 
     def _longest_tokens(self, data: bytes) -> list[int]:
-        ids, at = [], 0
+        ids: list[int] = []
+        at = 0
         while at < len(data):
             ends = range(min(len(data), at + self._longest), at, -1)
             end = next((end for end in ends if data[at:end] in self._ids), None)

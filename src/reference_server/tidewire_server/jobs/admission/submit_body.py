@@ -199,7 +199,7 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
     Raises:
         ProblemError: An input is not valid. The problem contains a pointer to the invalid member in the body.
     """
-    admitted = []
+    admitted: list[BaseModel] = []
     loop = asyncio.get_running_loop()
     started = loop.time()
     for index, own in enumerate(submission.inputs):

@@ -38,7 +38,7 @@ def _prompt_top(request: Input) -> bool:
 
 
 def _ties(request: Input) -> bool:
-    return request.get("ties", "cut") != "cut"
+    return bool(request.get("ties", "cut") != "cut")
 
 
 def _has_tokens(request: Input) -> bool:
