@@ -180,6 +180,27 @@ def main() -> None:
             "script is `python bench/decoder.py`.",
             tables.decoder,
         ),
+        section(
+            "Sampling and top-n in the text engine",
+            "A step of the engine decodes one token of 64 requests on one CPU thread. The models are the default model and a random\n"
+            "Llama model of 100 million parameters. The table shows the additional CPU time of a step in comparison with\n"
+            "temperature 0. The script is `python bench/engine_sampling.py`.",
+            tables.engine_sampling,
+        ),
+        section(
+            "Top-n log-probabilities over HTTP",
+            "Raw readers read 64 streams of 128 tokens of the default model. The table shows the additional CPU time of the server\n"
+            "and the additional wall time in comparison with the same generations without most probable tokens. The script is\n"
+            "`python bench/engine_http.py`.",
+            tables.engine_http,
+        ),
+        section(
+            "Cost of a token outside the device",
+            "Constants take the place of the model, the sampler and top-n. The table shows the CPU time of the server for everything\n"
+            "else: text, lists of candidates, JSON, the log, its digest and the event stream. The script is\n"
+            "`python bench/engine_host.py`. The targets are 20 µs per token without most probable tokens, and 30 µs with five.",
+            tables.engine_host,
+        ),
     ]
     PAGE.write_text(
         "# Measurements\n\n"
