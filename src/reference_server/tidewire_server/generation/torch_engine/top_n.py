@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from tidewire_server.generation.torch_engine.sampler import row_blocks
@@ -105,14 +106,19 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     if logits.device.type != "cpu":
         return _top_ids_of_whole_rows(logits, n)
     more = min(n + MARGIN, size)
-    values, ids = logits.topk(more, dim=-1)
-    found = _sorted(logits, ids.sort(dim=-1).values)[:, :n]
+    if more * 64 <= size:
+        selected = logits.topk(more, dim=-1).indices
+    else:
+        # From this number on, `topk` takes another way. numpy selects 72 of 2,048 values in a quarter of its time.
+        selected = torch.from_numpy(np.argpartition(logits.numpy(), size - more, axis=-1)[:, size - more :])
+    ids = _sorted(logits, selected.sort(dim=-1).values)
     if more < size:
+        values = logits.gather(-1, ids)
         # Compare with "not greater", so that rows with NaN, whose order is not defined, take the same way.
         open_ties = (~(values[:, n - 1] > values[:, -1])).nonzero()[:, 0]
         if len(open_ties):
-            found[open_ties] = _top_ids_of_whole_rows(logits[open_ties], n)
-    return found
+            ids[open_ties, :n] = _top_ids_of_whole_rows(logits[open_ties], n)
+    return ids[:, :n]
 
 
 def _top_ids_of_whole_rows(logits: torch.Tensor, n: int) -> torch.Tensor:
