@@ -7,6 +7,7 @@ receives the same token with the same candidates in each step.
 """
 
 import argparse
+import os
 import statistics
 from pathlib import Path
 
@@ -69,7 +70,13 @@ def main() -> None:
                 print(
                     f"{streams} streams, top_logprobs {n}: {micros:.1f} µs per token, {size:.0f} bytes per token"
                 )
-    save(RESULTS, {"rows": rows, "rounds": arguments.rounds}, "tidewire", "torch", "uvicorn")
+    save(
+        RESULTS,
+        {"rows": rows, "rounds": arguments.rounds, "load": os.getloadavg()[0]},
+        "tidewire",
+        "torch",
+        "uvicorn",
+    )
 
 
 if __name__ == "__main__":

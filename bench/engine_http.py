@@ -8,6 +8,7 @@ with the same generations without most probable tokens, as CPU time of the serve
 """
 
 import argparse
+import os
 import statistics
 from pathlib import Path
 
@@ -60,7 +61,11 @@ def main() -> None:
             f"{row['time_tax']:+.1f} % of time{bar}"
         )
     save(
-        RESULTS, {"rows": rows, "bars": BARS, "rounds": arguments.rounds}, "tidewire", "torch", "transformers"
+        RESULTS,
+        {"rows": rows, "bars": BARS, "rounds": arguments.rounds, "load": os.getloadavg()[0]},
+        "tidewire",
+        "torch",
+        "transformers",
     )
 
 

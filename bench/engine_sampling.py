@@ -9,6 +9,7 @@ them. The share is the additional CPU time in comparison with the same step at t
 
 import argparse
 import dataclasses
+import os
 import statistics
 import time
 from pathlib import Path
@@ -123,7 +124,14 @@ def main() -> None:
     checkpoint = load(default_model(), device="cpu")
     models = [checkpoint, llama(checkpoint)]
     results = [measure(one, arguments.rounds) for one in models]
-    save(RESULTS, {"models": results, "bars": BARS}, "tidewire", "torch", "transformers", "numpy")
+    save(
+        RESULTS,
+        {"models": results, "bars": BARS, "load": os.getloadavg()[0]},
+        "tidewire",
+        "torch",
+        "transformers",
+        "numpy",
+    )
 
 
 if __name__ == "__main__":

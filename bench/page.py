@@ -191,7 +191,12 @@ def main() -> None:
             "Top-n log-probabilities over HTTP",
             "Raw readers read 64 streams of 128 tokens of the default model. The table shows the additional CPU time of the server\n"
             "and the additional wall time in comparison with the same generations without most probable tokens. The script is\n"
-            "`python bench/engine_http.py`.",
+            "`python bench/engine_http.py`.\n\n"
+            "The target for 64 candidates is missed. Of the CPU time outside the device with 64 candidates, the digest of the\n"
+            "result takes 30 %, the commits of the log and the event streams 16 %, copies of the value 13 %, the conversion of the\n"
+            "candidates from arrays to rows 12 %, the start and end of jobs 11 %, rows into the log 9 %, the check of the value\n"
+            "against its schema 4 %, and the rest 5 %. Selecting\n"
+            "72 of 2,048 values with numpy took 0.25 ms, and with `topk` 1.1 ms.",
             tables.engine_http,
         ),
         section(

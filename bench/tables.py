@@ -465,7 +465,10 @@ def short_runs() -> str:
 
 
 def _measured_with(result: dict) -> str:
-    return f"measured with Python {result['python']}, using {versions(result['versions'])}.\n"
+    return (
+        f"measured with Python {result['python']} on {result['cpus']} cores with a load average of {result['load']:.1f} at the "
+        f"end, using {versions(result['versions'])}.\n"
+    )
 
 
 def engine_sampling() -> str:
