@@ -22,6 +22,12 @@ LONG: dict[str, Any] = {"prompt": "def f", "max_tokens": 110, "seed": 5, "echo":
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "seeded": {"seed": 5, "temperature": 0.9, "top_p": 0.95},
+    "penalized": {
+        "seed": 8,
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.8,
+        "frequency_penalty": 0.5,
+    },
     "scored": {"seed": 6, "top_logprobs": 3, "ranks": True, "token_text": True, "echo": True},
 }
 Start = Callable[..., TorchEngine]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
+from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import (
@@ -17,7 +18,11 @@ from tidewire_server.generation.engine import (
     EngineFullError,
     LoggedTokens,
 )
-from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate, Generated
+from tidewire_server.generation.generate_input_and_value import (
+    Generate,
+    served_input,
+    served_value,
+)
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 
@@ -37,18 +42,22 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def columns_of(request: Generate) -> list[str]:
-    """Return the JSON Pointers of the lists (columns) that the request asks for. Each list gets one element per
-    token.
-    """
+    """Return the JSON Pointers of the columns of generated tokens that the request asks for."""
     return [f"/{name}" for name in request.columns]
 
 
 def initial_of(request: Generate) -> dict[str, Any]:
     """Return the value of a generation before its first token."""
-    value: dict[str, Any] = {name: [] for name in request.columns}
-    if "logprobs" in value:
-        value["logprobs_mode"] = request.logprobs_mode
-    return value | {"text": request.prompt if request.echo else "", "finish_reason": None}
+    value = {name: [] for name in request.columns} | initial_value(request.__dict__)
+    return value | {"text": request.prompt} if request.echo else value
+
+
+def samples_of(request: Generate) -> list[Generate]:
+    """Return the input of each of the `n` samples. They differ in their seeds, so that their texts differ."""
+    if request.n == 1:
+        return [request]
+    seeds = [None if request.seed is None else (request.seed + i) % 2**53 for i in range(request.n)]
+    return [request.model_copy(update={"n": 1, "seed": seed}) for seed in seeds]
 
 
 def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun") -> None:
@@ -67,7 +76,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
     caps = engine.caps
     vocabulary = caps.vocabulary
 
-    async def generate(request: Generate, stream: Stream[Generated]) -> None:
+    async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
         logged = _logged_tokens(stream.value, request) if on_restart == "continue" else None
         try:
@@ -88,8 +97,11 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         except EngineError as error:
             raise ItemError(str(error), code="internal") from error
 
-    if on_restart == "continue":
-        generate.__annotations__["request"] = ContinuedGenerate
+    # The schemas of the endpoint have only what the engine supports.
+    generate.__annotations__ |= {
+        "request": served_input(caps.served, caps.max_top, logs_ids=on_restart == "continue"),
+        "stream": Stream[served_value(caps.served)],  # type: ignore[misc]
+    }
     server.endpoint(
         name="generate",
         concurrency_limit=caps.concurrency,
@@ -101,6 +113,8 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         examples=EXAMPLES,
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )(generate)
+    if "n" in caps.served:
+        server.endpoints["generate"].samples = samples_of
 
 
 def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
@@ -120,24 +134,29 @@ def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
 
 
 async def _write(
-    deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Generated], logged: LoggedTokens | None
+    deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any], logged: LoggedTokens | None
 ) -> None:
-    names, at = request.columns, None
-    value: Any = stream.value
-    if "token_ids" in names and "token_ids" not in value:
-        # The job was submitted before the endpoint had `on_restart="continue"`.
-        names, at = ["text"], "/text"
+    value = stream.value
+    # If the job was submitted before the endpoint had `on_restart="continue"`, its value has no column `token_ids`.
+    text_only = len(request.columns) == 1 or "token_ids" not in value
+    at = None if len(request.columns) == 1 else "/text"
+    prompt_columns = [f"/{name}" for name in request.prompt_columns]
+    prompt_tokens, scored = len(value[request.prompt_columns[0]]) if prompt_columns else 0, 0
     part = -(-request.max_tokens // PROGRESS_PARTS)
     tokens = reported = 0 if logged is None else len(logged.token_ids)
     async for delta in deltas:
-        if len(names) == 1:
-            text = "".join(delta.text)
-            if text:
-                stream.append(text, at=at)
-        else:
-            for row in zip(*(getattr(delta, name) for name in names), strict=True):
+        if delta.prompt_rows:
+            # A new attempt scores the prompt again, and the logged tokens after it.
+            rows = delta.prompt_rows[max(0, prompt_tokens - scored) : delta.prompt_tokens - scored]
+            scored += len(delta.prompt_rows)
+            for pointer, elements in zip(prompt_columns, zip(*rows, strict=True), strict=False):
+                stream.append(list(elements), at=pointer)
+        if not text_only:
+            for row in delta.rows:
                 stream.row(*row)
-        tokens += len(delta.text)
+        elif text := "".join([row[0] for row in delta.rows]):
+            stream.append(text, at=at)
+        tokens += len(delta.rows)
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         if tokens - reported >= part:

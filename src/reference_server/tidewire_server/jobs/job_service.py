@@ -189,6 +189,9 @@ class JobService:
         self.inputs.reserve(principal, size)
         try:
             values = await admit_inputs(endpoint, submission)
+            if len(values) > (most := self.max_inputs(endpoint)):
+                detail = f"/input: {len(values)} samples, but this endpoint runs at most {most} items per job"
+                raise refuse("batch_too_large", detail, pointer="/input", limit=most)
             # Check again, because other jobs may have been submitted in the meantime.
             if await self.store.jobs.unfinished(principal) >= limit:
                 raise _too_many_jobs(limit)
@@ -231,7 +234,8 @@ class JobService:
                     f"{settings.max_state_bytes} bytes (max_state_bytes)"
                 )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
-            record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, submission.batch, time.time())
+            batch = submission.batch or len(values) > 1  # TW-GEN-009
+            record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
             job = self._activate(record, admitted, columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
