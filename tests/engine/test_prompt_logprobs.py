@@ -78,7 +78,7 @@ def test_value_has_the_columns_of_the_prompt(start: Start, random_checkpoint: Ch
 
 def test_prompt_with_invalid_logits_fails_only_its_own_request(start: Start, tmp_path: Path):
     engine = start(crafted_checkpoint(tmp_path, list("abcdefghijklmno"), {"c": {"d": 5.0}}))
-    engine._checkpoint.model.model.embed_tokens.weight[1] = torch.nan  # the embedding of "a"
+    engine._checkpoint.model._embedding[1] = torch.nan  # the embedding of "a"
 
     async def both() -> list[Any]:
         return await asyncio.gather(
