@@ -60,7 +60,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
             if stopped.is_set():
                 break
             child = start()
-            if stopped.is_set():  # The signal came before there was a child that could receive it.
+            if stopped.is_set():  # The signal arrived before the new child was started.
                 child.terminate()
         return child.wait()
     finally:
