@@ -17,7 +17,7 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
     (Server.growing_sample, 13),
     (Server.failing_sample, 3),
 )
-"""Approximate number of jobs that all checks together start with each kind of example. tests/suite/test_job_estimate.py
+"""Approximate number of jobs that all checks together start with each kind of example. tests/suite/test_reference.py
 compares the numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
 """Approximate number of jobs that the checks start on each endpoint with an example, if the server has the endpoint
