@@ -1,4 +1,4 @@
-"""The cases of `growth.py`: operations of the client and the server on inputs of size n, hostile shapes included.
+"""The cases of `growth.py`: operations of the client and the server on inputs of size n, including adversarial ones.
 
 Each case is a function that prepares an input of size n, and returns the function to measure.
 """

@@ -191,10 +191,11 @@ def main() -> None:
         ),
         section(
             "Growth with the size of the input",
-            "Each case runs at four sizes, from n to 8 n, with hostile shapes included: floods of line ends, 1-byte reads, open\n"
-            "brackets, shuffled arrays, and diffs with an op for each element. The exponent is the slope of the logarithm of the\n"
-            "CPU time over the logarithm of the size. Linear time has the exponent 1. The target is 1.3, which is n log n with room\n"
-            "for noise. `tests/unit/test_growth.py` counts steps in place of seconds. The script is `python bench/growth.py`.",
+            "Each case runs at four sizes, from n to 8 n. The inputs include adversarial ones: long runs of line ends, 1-byte reads,\n"
+            "unclosed brackets, shuffled arrays, and diffs with an op for each element. The exponent is the slope of the logarithm of\n"
+            "the CPU time over the logarithm of the size. Linear time has the exponent 1. The target is 1.3, which is n log n with\n"
+            "room for noise. `tests/unit/test_growth.py` counts steps instead of measuring time. The script is\n"
+            "`python bench/growth.py`.",
             tables.growth,
         ),
         section(

@@ -145,7 +145,7 @@ async def test_token_is_in_no_error_repr_or_log_line(caplog):
         (
             answer(200, {"url": "https://evil.example/v1?token=t", "expires_at": "2026-01-01T00:00:00Z"}),
             ProtocolError,
-            "leads to another origin",
+            "points to another origin",
         ),
     ],
 )

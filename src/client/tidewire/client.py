@@ -76,10 +76,11 @@ class AsyncClient:
             url: The server's base URL, such as `http://127.0.0.1:8000` or `https://example.org/ai`. If the URL contains
                 a user and password, the client sends them in the `Authorization` header. They never appear in error
                 messages. None: the value of the environment variable `TIDEWIRE_URL`.
-            token: Bearer token, which the client sends in the header `Authorization`, to the server's origin only. It
-                never appears in error messages. It excludes `auth`, a header `Authorization` and a user in the URL.
-                Without any of these, the client uses the environment variable `TIDEWIRE_TOKEN`, if it is set. If
-                `TIDEWIRE_URL` is also set, the client uses `TIDEWIRE_TOKEN` only for the origin of that URL.
+            token: Bearer token, which the client sends in the `Authorization` header, to the server's origin only. It
+                never appears in error messages. It cannot be combined with `auth`, with an `Authorization` header in
+                `headers` or with a user in the URL. Without any of these, the client uses the environment variable
+                `TIDEWIRE_TOKEN`, if it is set. If `TIDEWIRE_URL` is also set, the client uses `TIDEWIRE_TOKEN` only for
+                the origin of that URL.
             headers: Extra headers for every request, such as credentials. The client sends them to the server's
                 origin only. Headers passed to `with_options` are added to the headers of the client, and replace
                 headers of the same name.
@@ -104,8 +105,8 @@ class AsyncClient:
             verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
             proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. This argument takes precedence
                 over the environment variables.
-            uds: Path of a Unix domain socket to connect to. The host and port of the URL are then only sent in the header
-                `Host`, and proxies in the environment variables are not used.
+            uds: Path of a Unix domain socket to connect to. The URL's host and port are then used only for the
+                `Host` header, and proxies in the environment variables are not used.
             hooks: Callbacks for metrics and tracing. The client calls them for requests, reconnects, resyncs and the
                 ends of jobs.
 

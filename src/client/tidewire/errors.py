@@ -117,7 +117,7 @@ class TidewireError(Exception):
 
     @property
     def request_id(self) -> str | None:
-        """Id of the request in the server's log, from the response header `X-Request-Id`. None if it is not known."""
+        """Id of the request in the server's log, from the `X-Request-Id` response header. None if it is not known."""
         return self.where.request_id
 
     @property
@@ -336,11 +336,11 @@ class QueueTimeoutError(TotalTimeoutError):
 
 _ADVICE: MappingProxyType[str, str] = MappingProxyType(
     {
-        "state_too_large": "The values of all items of a job count. Return smaller values, submit fewer inputs per job, or "
-        "raise the setting max_state_bytes of the server: Server(max_state_bytes=…).",
+        "state_too_large": "The limit applies to the values of all items of a job together. Return smaller values, submit "
+        "fewer inputs per job, or raise the setting max_state_bytes of the server: Server(max_state_bytes=…).",
     }
 )
-"""Advice for failed jobs and items, by the code of the problem."""
+"""Advice for failed jobs and items, by problem code."""
 
 
 def advice_for(problem: Problem | None) -> str | None:

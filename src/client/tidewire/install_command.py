@@ -8,9 +8,9 @@ from typing import Any
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra from the place from which Tidewire itself was installed.
+    """Return the command that installs an extra from the same source as Tidewire itself.
 
-    pip records this place in the file `direct_url.json` (PEP 610), unless Tidewire was installed from a package index.
+    pip records this source in the file `direct_url.json` (PEP 610), unless Tidewire was installed from a package index.
     """
     # Import these modules late, because the message is rarely needed and `urllib.request` is slow to import.
     import json  # noqa: PLC0415

@@ -101,18 +101,18 @@ def _plain(value: Any) -> Any:
     return converted(_ANYTHING, _with_typed_dataclasses(value, MAX_VALUE_DEPTH), from_array)
 
 
-def _with_typed_dataclasses(value: Any, room: int) -> Any:
+def _with_typed_dataclasses(value: Any, depth_left: int) -> Any:
     """Replace the dataclasses in a value by JSON. Otherwise pydantic would ignore the annotations of their fields, such
     as `Binary`, because it does not know the types of the values in a dict or a list.
     """
-    if type(value) in _SAFE or not room:
+    if type(value) in _SAFE or not depth_left:
         return value
     if is_plain_dataclass(value):
         return converted(rows_of_dataclass(value), value, from_array)
     if type(value) is dict and not _SAFE.issuperset(map(type, value.values())):
-        return {name: _with_typed_dataclasses(member, room - 1) for name, member in value.items()}
+        return {name: _with_typed_dataclasses(member, depth_left - 1) for name, member in value.items()}
     if type(value) in {list, tuple} and not _SAFE.issuperset(map(type, value)):
-        return [_with_typed_dataclasses(element, room - 1) for element in value]
+        return [_with_typed_dataclasses(element, depth_left - 1) for element in value]
     return value
 
 
@@ -128,19 +128,20 @@ _SAFE: Final = frozenset({str, int, float, bool, type(None)})
 """Types that need no check in `_refuse_lossy`."""
 
 
-def _refuse_lossy(value: Any, path: str, room: int) -> bool:
-    """Raise an error for an object that pydantic serializes without an error, but not as the caller intends. Return whether
-    the value is or contains a dataclass.
+def _refuse_lossy(value: Any, path: str, depth_left: int) -> bool:
+    """Raise an error for a value that pydantic would serialize without an error, but not as the caller intends.
+
+    Return whether the value is or contains a dataclass.
 
     Args:
         value: The value to check.
         path: Location of the value, for the error message, such as `input.image`.
-        room: Number of nesting levels to check. The conversion to JSON refuses values that are nested deeper.
+        depth_left: Number of nesting levels to check. The conversion to JSON refuses values that are nested deeper.
 
     Raises:
         TypeError: The value is or contains an open file, bytes, a set, a complex number, or a dict with a tuple as a key.
     """
-    if type(value) in _SAFE or not room:
+    if type(value) in _SAFE or not depth_left:
         return False
     if isinstance(value, Mapping):
         if any(isinstance(key, tuple) for key in value):
@@ -170,8 +171,8 @@ def _refuse_lossy(value: Any, path: str, room: int) -> bool:
     # Long lists of numbers or strings are frequent. This comparison is about ten times as fast as a loop over them.
     if _SAFE.issuperset(map(type, elements)):
         return False
-    # Check all members, also after the first dataclass.
-    found = [_refuse_lossy(member, at, room - 1) for at, member in members]
+    # `any` with a generator would stop at the first dataclass and leave the other members unchecked.
+    found = [_refuse_lossy(member, at, depth_left - 1) for at, member in members]
     return any(found)
 
 

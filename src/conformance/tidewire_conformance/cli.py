@@ -402,7 +402,7 @@ def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
 
 @contextmanager
 def _show_progress(first: str, total: int) -> Iterator[tuple[Watch, Callable[[str], None]]]:
-    """Show progress on the standard error, as a bar on a terminal, or else as a line every `LINE_SECONDS` seconds.
+    """Show progress on standard error: as a bar on a terminal, otherwise as a line every `LINE_SECONDS` seconds.
 
     Yields:
         The callback for finished checks, and a function that prints an announcement.

@@ -17,14 +17,15 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
     (Server.growing_sample, 13),
     (Server.failing_sample, 3),
 )
-"""About how many jobs all checks together start with each kind of example. tests/suite/test_job_estimate.py compares the
-numbers with a run."""
+"""Approximate number of jobs that all checks together start with each kind of example. tests/suite/test_reference.py
+compares the numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
-"""About how many jobs the checks start with each example for which the server has no other use."""
+"""Approximate number of jobs that the checks start on each endpoint with an example, if the server has the endpoint
+`SCRIPT`, which most checks use instead."""
 
 
 def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
-    """Return the announcement of the examples that the probe is about to run.
+    """Return the message that the suite prints before the probe runs the examples.
 
     Args:
         server: The server, with its endpoints.
@@ -42,7 +43,7 @@ def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
 
 
 def announce_checks(server: Server, checks: Sequence[Check], repeat: int) -> str:
-    """Return the announcement of the checks and of the number of jobs that they start on each endpoint.
+    """Return the message that the suite prints before the checks, with the number of jobs on each endpoint.
 
     Args:
         server: The server, with the samples that the probe has run.

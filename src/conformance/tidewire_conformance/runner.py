@@ -133,7 +133,7 @@ class CheckProgress:
             plan: Options of the run.
             checks: Checks to run.
             watch: Callback that is called for each finished check.
-            announce: Callback that is called with a text about the jobs that will be started next, before they start.
+            announce: Callback that is called with a message about the next jobs, before the suite starts them.
         """
         self.plan, self.checks = plan, checks
         self.cut_short = ""

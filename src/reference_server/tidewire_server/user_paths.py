@@ -1,11 +1,11 @@
-"""`user_path`, which converts a path that a user has set, as text or as a path, and expands `~`."""
+"""Paths that users pass in arguments and settings."""
 
 import os
 from pathlib import Path
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path in which `~` or `~USER` at the start is replaced by a home folder.
+    """Return the path, with `~` or `~USER` at its start replaced by the user's home folder.
 
     The shell does not expand `~` in `--option=~/path`, in a configuration file and in the arguments of a function.
     """

@@ -119,7 +119,7 @@ Uds = Annotated[
     typer.Option(
         "--uds",
         metavar="PATH",
-        help="Unix domain socket to connect to. The host and port of the URL are then only sent in the header Host.",
+        help="Unix domain socket to connect to. The URL's host and port are then used only for the Host header.",
     ),
 ]
 
@@ -135,10 +135,10 @@ def _client(
     endpoint: str | None = None,
     idempotency_key: str | None = None,
 ) -> Iterator[tuple[Client, display.Screen]]:
-    """Open a client and a screen for a `with` block.
+    """Create a client and the output of a command for a `with` block.
 
-    If the block raises an error, print the error to standard error, and exit with the exit code for this error. The
-    endpoint and the key are for the advice of the error.
+    If the block raises an error, print the error and its advice to standard error, and exit with the exit code for this
+    error. The advice mentions `endpoint` and `idempotency_key` if they are passed.
     """
     screen = display.Screen()
     hooks = Hooks(on_reconnect=screen.show_reconnect)
@@ -354,7 +354,11 @@ def map_(
 
 
 def _reason(error: ItemFailedError) -> str:
-    """Return the reason of a failed input. The detail of a refused input has another index, that within its job."""
+    """Return the reason why an input of `map` failed.
+
+    If the server refused the input, use the client's message: the index in the server's message counts the inputs of one
+    job, not all inputs of `map`.
+    """
     detail = None if error.problem is None else error.problem.detail
     return error.what if detail is None or isinstance(error.__cause__, InvalidInputError) else detail
 

@@ -1,8 +1,8 @@
 """Text of `tidewire describe`: the endpoints of a server, or the input and the value of one endpoint.
 
 By default, each endpoint and each member takes one line, which is cut at the width of the terminal. With `--all`, nothing
-is cut, and limits, capabilities and descriptions are added. All texts of the server are `Text` objects, because rich would
-read strings as markup.
+is cut, and limits, capabilities and descriptions are added. Text from the server is wrapped in `Text` objects, because
+rich would interpret plain strings as markup.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ def describe_endpoint(
     for words in _calls(description):
         yield _text(visible(command_line(url, "call", description.name, *words)))
     if not show_all:
-        yield _hint("descriptions and limits in full: --all; the schemas: --json")
+        yield _hint("full descriptions and limits: --all; JSON schemas: --json")
 
 
 def _calls(description: EndpointDescription) -> list[list[str]]:
@@ -86,7 +86,7 @@ def _calls(description: EndpointDescription) -> list[list[str]]:
 
 
 def _members(what: str, schema: Any, width: int, *, show_all: bool) -> Iterator[Text]:
-    """Yield a table of the members of an object, the required ones first, or a line for any other type."""
+    """Yield a table of an object's members with the required ones first, or one line if there are none."""
     target = _target(schema, schema)
     properties = _object(target.get("properties"))
     if not properties:
@@ -202,7 +202,7 @@ def _padded(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Split a text into lines, between words where that is possible."""
+    """Wrap text at spaces. A word that is wider than a line is split."""
     lines: list[str] = []
     for word in text.split(" "):
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:

@@ -1,8 +1,8 @@
 """Output of the commands to the terminal.
 
 The commands write results to standard output. They write progress, notes, retries and errors to standard error, one line
-each, so that a pipe receives only the results. Texts of the server pass through `visible` on their way to a terminal. `Text` objects, instead
-of strings, keep rich from reading these texts as markup.
+each, so that a pipe receives only the results. `visible` escapes the control characters in text from the server.
+The text is then wrapped in `Text` objects, because rich would interpret plain strings as markup.
 """
 
 import io
@@ -40,7 +40,7 @@ _RECONNECTS: Final = {
     "cut": "connection lost",
     "resync": "an event did not match the state of the job",
 }
-"""Reasons to reconnect that are shown. A planned end of the connection (`goaway`) is not shown."""
+"""Messages for the reasons to reconnect. A planned reconnect (`goaway`) has no message and is not shown."""
 _UNIT: Final = re.compile("[a-z]{3,}")
 """Pattern of units that have a plural, such as `token`, and unlike `MB` or `%`."""
 
@@ -83,11 +83,11 @@ class Screen:
 
     @property
     def _within_text(self) -> bool:
-        """Whether a line on standard error would appear within a line of text on the same terminal."""
+        """Whether a line on standard error would interrupt an unfinished line of text on the same terminal."""
         return self._open_line and self._stdout_is_terminal and self.err.is_terminal
 
     def show_progress(self, message: Queue | Progress) -> None:
-        """Show the queue position or the progress of a job, unless a line of text is growing on the same terminal."""
+        """Show the queue position or the progress of a job, unless the same terminal shows an unfinished line of text."""
         line = _line(message)
         now = time.monotonic()
         if isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY:
@@ -189,7 +189,7 @@ class Screen:
             yield move
 
     def note(self, text: str) -> None:
-        """Print a line of information to standard error. On a terminal, it ends a line of text that is growing there."""
+        """Print a note to standard error. If the terminal shows an unfinished line of text, end that line first."""
         if self._within_text:
             self.err.print()
             self._open_line = False

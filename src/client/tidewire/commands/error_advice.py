@@ -1,4 +1,4 @@
-"""Advice of errors on the command line, which refers to commands and options instead of to calls of Python."""
+"""Advice in error messages on the command line. It names commands and options instead of Python calls."""
 
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
@@ -15,7 +15,7 @@ from tidewire.errors import (
 from tidewire.http.url_and_token import URL_VARIABLE
 
 _PYTHON = ("client.", "Client(", "with_options", "idempotency_key", "=…")
-"""Parts of the advice in `tidewire.errors` and in the client that only programs can follow."""
+"""Substrings of advice that refers to the Python API, which does not help users of the command line."""
 
 
 def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str | None = None) -> None:
@@ -27,7 +27,7 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
         endpoint: Name of the endpoint that was called, if it is known.
         key: Idempotency key of the call, if the user has set one.
     """
-    # Advice of redirects that the client does not follow.
+    # Advice for redirects that the client does not follow.
     advice = error.advice.replace("Create the client with the URL", "Use the URL")
     error.advice = advice = advice.replace("Create a client with the new URL", "Use the new URL")
     match error:

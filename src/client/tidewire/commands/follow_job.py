@@ -119,7 +119,7 @@ def _follow_one(
     screen.end_line()
     value = job.result()
     if not texts:
-        # A text that has not grown since `attach --from-now` was started was printed by an earlier command.
+        # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
     elif screen.live and isinstance(value, dict) and "token_ids" in value:

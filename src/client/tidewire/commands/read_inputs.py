@@ -11,13 +11,12 @@ from tidewire.protocol.input_words import member_schema, parse_word
 from tidewire.protocol.strict_json import StrictJsonError, loads
 from tidewire.sync import Client
 
-"""Environment variable with a bearer token."""
-
 
 def read_headers(given: list[str] | None, token_file: Path | None = None) -> dict[str, str]:
     """Parse HTTP headers of the form NAME: VALUE, and add a bearer token from a file.
 
-    If there is no header `Authorization`, the client reads the token in the environment.
+    If the result contains no `Authorization` header, the client uses the token in the environment variable
+    `TIDEWIRE_TOKEN`, if it is set.
     """
     headers = {}
     for header in given or []:

@@ -47,7 +47,7 @@ def check_url(word: str) -> None:
     """Check that the first argument of a command may be a URL.
 
     Raises:
-        ValueError: It is something else, such as the name of an endpoint.
+        ValueError: The argument is not a URL. For example, it is the name of an endpoint.
     """
     if not _is_url(word):
         raise ValueError(

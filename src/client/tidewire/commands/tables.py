@@ -1,6 +1,6 @@
-"""Tables for the terminal, which show jobs or tokens.
+"""Tables of jobs and of tokens, for the terminal.
 
-All texts of the server are `Text` objects, because rich would read strings as markup.
+Text from the server is wrapped in `Text` objects, because rich would interpret plain strings as markup.
 """
 
 import math

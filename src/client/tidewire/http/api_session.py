@@ -193,8 +193,9 @@ class ApiSession:
     async def sleep(self, seconds: float) -> None:
         """Wait before the next attempt.
 
-        A client of a fake server in the same process does not wait, so that tests are fast. If the time limit of the
-        call would pass during the wait, it waits nevertheless, and the call raises the same error as with a real server.
+        A client of a fake server in the same process does not wait, so that tests are fast. The exception is a wait that
+        would exceed the time limit of the call. The client then waits, and the call raises the same error as with a real
+        server.
         """
         ends = anyio.current_time() + seconds
         if (
@@ -403,7 +404,7 @@ class ApiSession:
         Args:
             base: URL of the response.
             reference: The link, which is an absolute or relative URI reference.
-            otherwise: URL to return if the link leads to another origin.
+            otherwise: URL to return if the link points to another origin.
         """
         url = resolve(base, reference)
         if same_origin(url, self.base):

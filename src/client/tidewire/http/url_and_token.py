@@ -84,6 +84,6 @@ def _bearer(origin: str, token: Any) -> dict[str, str]:
         raise TypeError(f"{origin} must be a string, not {type(token).__name__}")
     if not token or not all("!" <= character <= "~" for character in token):
         raise ValueError(
-            f"{origin} must consist of visible ASCII characters without spaces, and without the word 'Bearer'"
+            f"{origin} must consist of visible ASCII characters without spaces; leave out the word 'Bearer'"
         )
     return {"Authorization": f"Bearer {token}"}

@@ -79,7 +79,10 @@ def last_segment(url: str) -> str:
 
 
 def _path(url: str) -> str:
-    """Return the path of a URL, or of a URI reference. Plain URLs are not parsed, because parsing takes much longer."""
+    """Return the path of a URL or of a URI reference.
+
+    Paths of common characters are matched with a regular expression, because `urlsplit` takes much longer.
+    """
     root = _ROOT.match(url)
     path = url if root is None else url[root.end() :]
     return path if _PLAIN_PATH.fullmatch(path) else urlsplit(url).path

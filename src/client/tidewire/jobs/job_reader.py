@@ -192,7 +192,7 @@ class JobReader(ABC):
         link = self._session.read(StreamToken, response, what="stream token", job_id=self.id).url
         url = self._session.same_origin_link(response.url, link, "")
         if not url:
-            what = "the URL with the stream token leads to another origin"
+            what = "the URL with the stream token points to another origin"
             raise ProtocolError(what, where=response.where(job_id=self.id))
         return url
 

@@ -474,7 +474,7 @@ def _tail(members: dict[str, Any]) -> bytes:
 
 
 def _within_input(place: re.Match[str]) -> str:
-    """Write a pointer of an input in a server's message as a place within the input."""
+    """Convert a match of `_OF_INPUT` to a location within the input, without the index of the input in its job."""
     _, pointer, colon = place.groups()
     if colon:
         return f"{pointer}: " if pointer else ""

@@ -359,7 +359,7 @@ class JobStream:
                 self._session.check_link(place)
                 return place
             log.info(
-                "%s: ignored the link %r in a hello event, which leads to another origin", self._label, link
+                "%s: ignored the link %r in a hello event, which points to another origin", self._label, link
             )
         return self.events_url
 

@@ -1,8 +1,9 @@
-"""Inputs as words of the form KEY=VALUE on the command line, typed by the endpoint's JSON Schema.
+"""KEY=VALUE arguments of the command line, whose values are typed by the endpoint's JSON Schema.
 
-`tidewire call` and `tidewire map` parse their words with `parse_word`. `tidewire describe` and the startup banner of the
-server write commands with `words_of` and `words_for_required_members`. A server's schema may be malformed, so no function
-here raises an error for any schema.
+In this module, a word is one such argument, as a shell splits a command line into words. `tidewire call` and
+`tidewire map` parse values with `parse_word`. `tidewire describe` and the startup banner of the server write example
+commands with `words_of` and `words_for_required_members`. A server's schema may be malformed, so the functions in this
+module accept any schema and raise no errors.
 """
 
 import json
@@ -17,16 +18,16 @@ ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "o
 """Names of all types of JSON Schema."""
 
 _MAX_DEPTH: Final = 8
-"""Nesting depth of references and combinations after which a schema is treated as if it allowed every type."""
+"""Maximum nesting depth of `$ref`, `anyOf`, `oneOf` and `allOf`. A schema below that depth is treated as allowing any type."""
 _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
 """Order in which the type of a placeholder is chosen if a member may have several types."""
 
 
 def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
-    """Parse the value of a word KEY=VALUE.
+    """Parse the value of a KEY=VALUE argument.
 
-    If the schema allows only strings, the text is the value. Otherwise the text is parsed as JSON, and used if the schema
-    allows its type. A text that is not such JSON is a string.
+    If the schema allows only strings, the value is the text itself. Otherwise, the text is parsed as JSON. The value is
+    the text itself if it is not valid JSON, or if the schema allows strings and does not allow the type of the JSON value.
 
     Args:
         text: Text after the equals sign.
@@ -88,7 +89,7 @@ def words_of(example: JsonValue, schema: Any) -> list[str]:
 
 
 def words_for_required_members(schema: Any) -> list[str]:
-    """Return words for an input with the required members only, with placeholders as values, such as `prompt=TEXT`."""
+    """Return the arguments of an example command that passes only the required members, such as `prompt=TEXT`."""
     return words_of(_placeholder(schema, schema), schema)
 
 
@@ -108,7 +109,7 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
 
 
 def _to_json(value: JsonValue) -> str:
-    """Serialize a value. Characters that would act on a terminal are escaped as JSON escapes them."""
+    """Serialize a value as JSON. If it contains unprintable characters, use JSON escapes for all non-ASCII characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)
 

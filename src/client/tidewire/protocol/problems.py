@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 
 # `wait` is the default of `retry_after_ms`. The server sends another value if it has computed a more accurate one. Every
-# response with the status 409, 429 or 503 contains `retry_after_ms`, and the same time in the header Retry-After, in
+# response with the status 409, 429 or 503 contains `retry_after_ms`, and the same time in the Retry-After header, in
 # seconds, rounded up.
 REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
     {

@@ -228,7 +228,7 @@ class Decoder:
         # does not have.
         fields = _COMMON_EVENTS.split(block.decode("utf-8", "replace"))
         if fields[-2] is None:
-            # The first event of a stream usually has a `retry` field, but the others have the usual shape.
+            # The first event of a stream usually has a `retry` field. Parse it alone, and the others on the fast path.
             first = block.find(b"\n\n") + 2
             if first_alone or first == len(block) or not block.startswith(b"retry:"):
                 self._take_lines(block, events)

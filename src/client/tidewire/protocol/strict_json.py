@@ -163,13 +163,16 @@ def _is_suspect(text: str) -> bool:
 
 
 def _loads_fast(text: str) -> Any:
-    """Parse a text that is not suspect. Return `_UNDECIDED` if one of its objects may have a duplicate member name."""
+    """Parse a JSON text for which `_is_suspect` is false. Return `_UNDECIDED` if the exact parser must parse it.
+
+    This is the case if an object may have a duplicate member name, or if a text with objects is not valid JSON.
+    """
     has_objects = "{" in text
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False)
     except ValueError as error:
         if has_objects:
-            return _UNDECIDED  # the exact parser has the same error messages for all objects
+            return _UNDECIDED  # the exact parser reports the error, so that errors in objects have uniform messages
         raise StrictJsonError(f"not JSON: {error}") from None
     # The text has one colon for each member, so it has more colons than the value has members if a name occurs twice.
     return value if not has_objects or text.count(":") == _count_members(value) else _UNDECIDED

@@ -70,10 +70,10 @@ class ConnectionFault:
 
 
 def known_code(code: str) -> str:
-    """Return a problem code of the protocol.
+    """Check that the protocol defines a problem code, and return the code.
 
     Raises:
-        ValueError: The protocol has no such problem code.
+        ValueError: The protocol does not define the code.
     """
     if code not in REGISTRY:
         question = did_you_mean(str(code), REGISTRY)

@@ -46,7 +46,7 @@ class Submit:
             `input`, the sequence contains only this input.
         batch: Whether the request had the member `inputs` instead of `input`.
         body: Parsed body of the request.
-        idempotency_key: Value of the header Idempotency-Key, or None.
+        idempotency_key: Value of the Idempotency-Key header, or None.
         headers: All headers of the request. Their names are in lower case.
         job_id: Id of the job that the server returned, or None if the request was rejected.
         replayed: Whether the server returned an existing job with the same idempotency key, instead of a new job.

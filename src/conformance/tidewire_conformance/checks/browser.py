@@ -139,7 +139,7 @@ async def stream_token_opens_its_stream(s: Session) -> None:
     s.expect(
         "TW-BRW-014", [block.id for block in late.logged] == ids[-1:], "the events after a cursor", at=late
     )
-    # When an EventSource reconnects, it requests the same URL with the header Last-Event-ID.
+    # When an EventSource reconnects, it requests the same URL with the Last-Event-ID header.
     back = {**EVENT_STREAM, "Authorization": None, "Last-Event-ID": ids[-2]}
     again = await s.wire.request("GET", url, header=back)
     s.expect(

@@ -8,7 +8,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-009", "TW-RES-012")
 async def after_works_like_last_event_id(s: Session) -> None:
-    """A cursor in the query parameter `after` is percent-decoded and has the same effect as in the header `Last-Event-ID`."""
+    """A cursor in the query parameter `after` is percent-decoded and has the same effect as in the `Last-Event-ID` header."""
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
     ids = [block.id or "" for block in history.logged]

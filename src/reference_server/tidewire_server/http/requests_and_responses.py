@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 def json_response(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """Create a JSON response. The response has the header `Cache-Control: no-store`, unless `headers` contains another
+    """Create a JSON response. The response has the `Cache-Control: no-store` header, unless `headers` contains another
     value for it.
     """
     content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
@@ -255,7 +255,7 @@ def failure(request: Request, error: Exception) -> Problem:
 
 
 def with_privacy(send: Send, scope: Scope) -> Send:
-    """Add the header `Referrer-Policy: no-referrer` to a response if the URL contains a secret stream token."""
+    """Add the `Referrer-Policy: no-referrer` header to a response if the URL contains a secret stream token."""
     if b"token=" not in scope["query_string"]:
         return send
 

@@ -282,7 +282,7 @@ class TidewireApp:
 
     @property
     def jobs_to_drain(self) -> int:
-        """Number of jobs whose end `drain` waits for."""
+        """Number of jobs that `drain` waits for."""
         return 0 if self._service is None else len(self._service.jobs_to_drain)
 
     async def close(self) -> None:
@@ -312,10 +312,10 @@ class TidewireApp:
         return True
 
     async def _submit_directly(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request to submit a job like the router and the middleware do, but without calling them.
+        """Respond to a request to submit a job without calling the router and the middleware. The response is the same.
 
-        They take a twentieth of the CPU time of a short job (bench/jobs.py). `test_server_direct_submit` compares the
-        responses of both ways.
+        The router and the middleware take a twentieth of the CPU time of a short job (bench/jobs.py).
+        `test_server_direct_submit` compares the responses with and without them.
         """
         request = Request(scope, receive, send)
         try:

@@ -23,7 +23,7 @@ def slices(data: bytes) -> Iterator[bytes]:
 
 
 class SharedResponse(Response):
-    """JSON response with the header `Cache-Control: no-store`."""
+    """JSON response with the `Cache-Control: no-store` header."""
 
     def __init__(
         self, parts: Sequence[SharedText], status: int, headers: Mapping[str, str], stall_timeout: float

@@ -470,7 +470,7 @@ class JobService:
 
     @property
     def jobs_to_drain(self) -> list[Job]:
-        """The jobs whose end `drain` waits for."""
+        """Jobs that `drain` waits for."""
         jobs = list(self._live.values())
         if self._jobs_survive:
             # Leave waiting items in the queue, because the next server process will run them.

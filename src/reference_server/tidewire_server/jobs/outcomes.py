@@ -29,7 +29,7 @@ _PACKAGE: Final = str(Path(__file__).parents[1])
 _MAX_TRACEBACK: Final = 8000
 """Maximum length of a traceback that `debug` sends to clients, in characters."""
 _SHORT_WAIT: Final = 0.1
-"""Number of seconds in the queue below which the log line of a job does not mention them."""
+"""Minimum wait in the queue that the log line of a job mentions, in seconds."""
 
 RESERVED_END_BYTES: Final = 256
 """Number of bytes of the state that are reserved for the end of each item, that is its status and a short error."""

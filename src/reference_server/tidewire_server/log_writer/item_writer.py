@@ -128,8 +128,8 @@ class ItemWriter:
                 self._write(self.log_writer.append, [(path, x)])
         else:
             path = self._path(at)
-            # Elements that are appended to the value itself have the type of its elements. Their annotation matters, for
-            # example for `Binary`.
+            # Use the annotated element type for elements that are appended to the value itself. Without it, types such as
+            # `Binary` would be encoded incorrectly.
             addition = self._to_json(x) if type(x) is list and path == self._place else plain(x)
             # The log writer skips empty additions, and would skip 0, None and false as well.
             if not isinstance(addition, str | list) and not addition:

@@ -706,7 +706,7 @@ class LogWriter:
             if self._state is not _STARTED:
                 raise
             self._close()
-            self._apply(list(ops), len(encoded), ends=ends)  # raises an error that counts only these ops
+            self._apply(list(ops), len(encoded), ends=ends)  # the op index in the error counts only these ops
         self._state, self._unapplied = _NONE, []
         self._log_change(ops, encoded, check_below)
 

@@ -184,7 +184,7 @@ def _run_with_reload(configuration: "Configuration") -> NoReturn:
         from tidewire_server.process.reload import serve_with_reload  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
-    # Without a time limit of the user, do not wait for jobs, because a developer waits for each restart.
+    # If the user has not set `shutdown_timeout`, restart without waiting for jobs: a developer waits for each restart.
     at_once = {} if "shutdown_timeout" in configuration.settings else {variable_of("shutdown_timeout"): "0"}
     raise typer.Exit(serve_with_reload(sys.argv[1:], folder_of(target), at_once))
 

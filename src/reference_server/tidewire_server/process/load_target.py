@@ -21,7 +21,7 @@ _LIBRARIES: Final = tuple(
         str(Path(__file__).parents[1]),
     )
 )
-"""Folders with code that the user has not written."""
+"""Folders with code of Python and of libraries. Tracebacks omit the frames of this code."""
 
 
 class TargetError(ValueError):

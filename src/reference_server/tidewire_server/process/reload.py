@@ -29,7 +29,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
         The exit code of the last child process.
     """
     words = list(arguments[1:] if arguments[:1] == ["serve"] else arguments)
-    # With -P, Python does not search the working directory for libraries.
+    # Without -P, a file such as `json.py` in the working directory would replace a module of the standard library.
     command = [sys.executable, "-P", "-m", "tidewire_server", *(w for w in words if w != flag_of("reload"))]
     variables = os.environ | environment | {variable_of("reload"): "false"}
     stopped = threading.Event()
@@ -60,7 +60,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
             if stopped.is_set():
                 break
             child = start()
-            if stopped.is_set():  # The signal came before there was a child that could receive it.
+            if stopped.is_set():  # The signal arrived before the new child was started.
                 child.terminate()
         return child.wait()
     finally:

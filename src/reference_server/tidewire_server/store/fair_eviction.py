@@ -60,7 +60,7 @@ class FairEviction(Generic[E]):
         """Add a new entry, and remove and return the entry that the store must delete for it.
 
         The result is the same as that of `add` and `evict`. If the principal replaces its own entry, as on a server with one
-        principal, this method is faster, because no number of entries changes.
+        principal, this method is faster, because the index does not change.
         """
         entries = self._entries.get(principal)
         if entries is None or len(entries) != self._most or entry in entries:

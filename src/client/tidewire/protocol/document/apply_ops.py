@@ -175,7 +175,7 @@ class DiffApplier:
     def _run(self, ops: list[Any]) -> None:
         for index, op in enumerate(ops):
             try:
-                # Most ops that are not appends set a member. This path saves half of the function calls.
+                # Fast path for the op `s`, the most frequent op after appends. It saves half of the function calls.
                 if type(op) is list and len(op) == 3 and op[0] == "s" and type(op[1]) is str:
                     self._set(parse(op[1]), op[2])
                 else:

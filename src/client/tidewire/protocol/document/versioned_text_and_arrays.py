@@ -183,8 +183,9 @@ def _blocks(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _shrinking_parts(text: str) -> Iterator[str]:
-    """Split a text into parts of at most `MAX_PIECE` code points, the last of which become shorter and shorter. The next
-    truncation then copies only a short part.
+    """Split text into parts of at most `MAX_PIECE` code points.
+
+    Near the end, each part is half as long as the remaining text. The next truncation then copies only a short part.
     """
     start = 0
     while start < len(text):

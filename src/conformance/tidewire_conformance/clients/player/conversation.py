@@ -71,7 +71,7 @@ class RecordedRequest:
     def cursor(self) -> str | None:
         """Cursor of the request.
 
-        The cursor is the header `Last-Event-ID` if it is not empty, and the query parameter `after` otherwise.
+        The cursor is the `Last-Event-ID` header if it is not empty, and the query parameter `after` otherwise.
         """
         return self.headers.get("last-event-id") or self.query_parameter("after") or None
 

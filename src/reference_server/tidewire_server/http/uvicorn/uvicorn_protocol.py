@@ -96,7 +96,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         _unacknowledged = 0
         _rejected = False
         _is_last = False
-        """Whether the connection ends after the response to the newest request. What the client still sends is discarded."""
+        """Whether the connection ends after the response to the newest request. Data received later is discarded."""
         _address = ""
         """Client address by which this connection is counted."""
         _unparsed = b""
