@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_typed_dataclasses(value: Any, room: int) -> Any:
-    """Replace the dataclasses in a value by JSON. Otherwise pydantic would ignore the annotations of their fields, such
+    """Convert the dataclasses in a value to JSON. Otherwise pydantic would ignore the annotations of their fields, such
     as `Binary`, because it does not know the types of the values in a dict or a list.
     """
     if type(value) in _SAFE or not room:

@@ -1,7 +1,7 @@
-"""Announcement of the jobs that a run will start on each endpoint, because jobs may use an expensive GPU.
+"""Messages that announce how many jobs a run will start on each endpoint, because jobs may use an expensive GPU.
 
 The endpoints of the checks are known only after the examples have run, since the checks choose examples by the observed
-properties of their jobs. Therefore there are two announcements: one before the examples, and one before the checks.
+properties of their jobs. Therefore there are two messages: one before the examples, and one before the checks.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
 """About how many jobs all checks together start with each kind of example. tests/suite/test_job_estimate.py compares the
 numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
-"""About how many jobs the checks start with each example for which the server has no other use."""
+"""About how many jobs the checks start on each other endpoint, if the server has the endpoint `SCRIPT`."""
 
 
 def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
-    """Return the announcement of the examples that the probe is about to run.
+    """Return a message that names the examples that the probe is about to run.
 
     Args:
         server: The server, with its endpoints.
@@ -42,7 +42,7 @@ def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
 
 
 def announce_checks(server: Server, checks: Sequence[Check], repeat: int) -> str:
-    """Return the announcement of the checks and of the number of jobs that they start on each endpoint.
+    """Return a message with the number of checks and about how many jobs they will start on each endpoint.
 
     Args:
         server: The server, with the samples that the probe has run.

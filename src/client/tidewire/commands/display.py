@@ -33,7 +33,7 @@ from tidewire.protocol.resources import JobResource
 PROGRESS_EVERY: Final = 1.0
 """Minimum time between two progress lines, in seconds."""
 SHORT_WAIT: Final = 0.5
-"""Waits before the next attempt of a request that are shorter than this number of seconds are not shown."""
+"""Minimum wait before a retry that is shown to the user, in seconds."""
 
 _RECONNECTS: Final = {
     "busy": "the server is busy",
@@ -42,7 +42,7 @@ _RECONNECTS: Final = {
 }
 """Reasons to reconnect that are shown. A planned end of the connection (`goaway`) is not shown."""
 _UNIT: Final = re.compile("[a-z]{3,}")
-"""Pattern of units that have a plural, such as `token`, and unlike `MB` or `%`."""
+"""Pattern of units that form a plural with `s`, such as `token`. `MB` and `%` have no plural."""
 
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
@@ -87,7 +87,7 @@ class Screen:
         return self._open_line and self._stdout_is_terminal and self.err.is_terminal
 
     def show_progress(self, message: Queue | Progress) -> None:
-        """Show the queue position or the progress of a job, unless a line of text is growing on the same terminal."""
+        """Show the queue position or the progress of a job, unless this would interrupt a line of text on the terminal."""
         line = _line(message)
         now = time.monotonic()
         if isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY:
@@ -189,7 +189,10 @@ class Screen:
             yield move
 
     def note(self, text: str) -> None:
-        """Print a line of information to standard error. On a terminal, it ends a line of text that is growing there."""
+        """Print a line of information to standard error.
+
+        If an unfinished line of text is on the same terminal, end that line first.
+        """
         if self._within_text:
             self.err.print()
             self._open_line = False
@@ -209,7 +212,7 @@ def discard_output() -> None:
 
 
 class ShowRetries(logging.Handler):
-    """Log handler that shows the waits before the next attempt of a request, unless they are short."""
+    """Log handler that shows each retry of a request and the wait before it, unless the wait is short."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(logging.INFO)

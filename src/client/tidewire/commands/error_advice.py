@@ -1,4 +1,4 @@
-"""Advice of errors on the command line, which refers to commands and options instead of to calls of Python."""
+"""Advice for errors on the command line, which names commands and options instead of Python calls."""
 
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
@@ -19,7 +19,7 @@ _PYTHON = ("client.", "Client(", "with_options", "idempotency_key", "=…")
 
 
 def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str | None = None) -> None:
-    """Replace an error's advice if it refers to Python.
+    """Replace an error's advice if it names Python calls or arguments.
 
     Args:
         error: The error.
@@ -27,7 +27,7 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
         endpoint: Name of the endpoint that was called, if it is known.
         key: Idempotency key of the call, if the user has set one.
     """
-    # Advice of redirects that the client does not follow.
+    # Shorten the advice about redirects that the client does not follow.
     advice = error.advice.replace("Create the client with the URL", "Use the URL")
     error.advice = advice = advice.replace("Create a client with the new URL", "Use the new URL")
     match error:

@@ -1,8 +1,8 @@
-"""Inputs as words of the form KEY=VALUE on the command line, typed by the endpoint's JSON Schema.
+"""Conversion between inputs and command-line arguments of the form KEY=VALUE, typed by the endpoint's JSON Schema.
 
-`tidewire call` and `tidewire map` parse their words with `parse_word`. `tidewire describe` and the startup banner of the
-server write commands with `words_of` and `words_for_required_members`. A server's schema may be malformed, so no function
-here raises an error for any schema.
+`tidewire call` and `tidewire map` parse their arguments with `parse_word`. `tidewire describe` and the startup banner of
+the server create example commands with `words_of` and `words_for_required_members`. A server's schema may be malformed, so no
+function here raises an error for any schema.
 """
 
 import json
@@ -19,14 +19,14 @@ ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "o
 _MAX_DEPTH: Final = 8
 """Nesting depth of references and combinations after which a schema is treated as if it allowed every type."""
 _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
-"""Order in which the type of a placeholder is chosen if a member may have several types."""
+"""Types in order of preference for the placeholder of a member that may have several types."""
 
 
 def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
-    """Parse the value of a word KEY=VALUE.
+    """Parse the value of an argument KEY=VALUE.
 
-    If the schema allows only strings, the text is the value. Otherwise the text is parsed as JSON, and used if the schema
-    allows its type. A text that is not such JSON is a string.
+    If the schema allows only strings, the text is the value. Otherwise the text is parsed as JSON. If it is not valid JSON,
+    or if the schema allows strings but not the type of the parsed value, the text is the value.
 
     Args:
         text: Text after the equals sign.
@@ -44,7 +44,7 @@ def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
 
 
 def member_schema(name: str, schema: Any) -> Any:
-    """Return the schema of a member of an input. It is True if the schema says nothing about the member."""
+    """Return the schema of a member of an input. It is True if the schema does not restrict the member."""
     schema = _resolved(schema, schema)
     properties = schema.get("properties")
     if isinstance(properties, dict) and name in properties:
@@ -74,26 +74,26 @@ def types_of(schema: Any, root: Any, *, depth: int = 0) -> frozenset[str]:
 
 
 def words_of(example: JsonValue, schema: Any) -> list[str]:
-    """Return the words of a `tidewire call` command that pass an input: KEY=VALUE for each member, or `--input` and JSON.
+    """Return the arguments of `tidewire call` that pass an input: KEY=VALUE for each member, or `--input` and JSON.
 
     Args:
         example: The input.
         schema: JSON Schema of the input.
     """
     words = _member_words(example, schema) if isinstance(example, dict) else None
-    # A line break within a quoted word is valid in a shell, but hard to read and to copy.
+    # A line break within a quoted argument is valid in a shell, but hard to read and to copy.
     if words is None or not all(map(str.isprintable, words)):
         return ["--input", _to_json(example)]
     return words
 
 
 def words_for_required_members(schema: Any) -> list[str]:
-    """Return words for an input with the required members only, with placeholders as values, such as `prompt=TEXT`."""
+    """Return the arguments for an input with only the required members, and placeholders such as `prompt=TEXT`."""
     return words_of(_placeholder(schema, schema), schema)
 
 
 def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | None:
-    """Return a word for each member, or None if `parse_word` would read a word differently."""
+    """Return an argument for each member, or None if `parse_word` cannot parse an argument back to the same value."""
     words = []
     for name, value in example.items():
         of_member = member_schema(name, schema)
@@ -108,7 +108,7 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
 
 
 def _to_json(value: JsonValue) -> str:
-    """Serialize a value. Characters that would act on a terminal are escaped as JSON escapes them."""
+    """Serialize a value. Use ASCII with JSON escapes if the text contains control characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)
 
@@ -130,7 +130,7 @@ def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
     kind = next(name for name in _PREFERRED if name in types)
     if depth > _MAX_DEPTH:
         return None
-    # The members are in the branch of a combination if the schema itself has none.
+    # A branch of `anyOf`, `oneOf` or `allOf` may describe the members of the object or the elements of the array.
     for combination in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(combination)
         for branch in branches if isinstance(branches, list) else ():
@@ -158,7 +158,9 @@ def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """Follow the references of a schema to its own definitions. The result is empty for a schema that allows anything."""
+    """Follow the references (`$ref`) of a schema. If they cannot be resolved, return the empty schema, which allows any
+    value.
+    """
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, dict) or "$ref" not in schema:
             break

@@ -125,7 +125,7 @@ class FakeJob:
         if not state:
             return body
         whole: Any = latest.view.value()
-        # In the log, no diff sets the status of an ended job: `done` contains it.
+        # In the log, `done` sets the status of an ended job, not a diff, so set the status in the state here.
         return body | {"state": whole | {"status": self.status}}
 
     def cancel(self, items: Sequence[int] | None) -> None:

@@ -14,9 +14,12 @@ def missing_folder(folder: Path) -> str:
     """Return the error message for a model folder that does not exist."""
     name = str(folder)
     if not _HUB_NAME.fullmatch(name) or name.startswith("."):
-        return f"folder {folder} not found; pass the folder of a local checkpoint, because the server downloads nothing"
+        return (
+            f"folder {folder} not found; pass the folder of a local checkpoint, because the server does not download "
+            "models"
+        )
     return (
-        f"folder {folder} not found, and the server downloads nothing; if this is a model on Hugging Face, run: "
+        f"folder {folder} not found, and the server does not download models; if this is a model on Hugging Face, run: "
         f"hf download {name} --local-dir {folder.name}, and use the folder {folder.name}"
     )
 
