@@ -17,7 +17,7 @@ ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "o
 """Names of all types of JSON Schema."""
 
 _MAX_DEPTH: Final = 8
-"""Nesting depth of references and combinations after which a schema is treated as if it allowed every type."""
+"""Nesting depth of `$ref`, `anyOf`, `oneOf` and `allOf` above which a schema is treated as if it allowed every type."""
 _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
 """Types in order of preference for the placeholder of a member that may have several types."""
 

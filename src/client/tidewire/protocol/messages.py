@@ -195,7 +195,7 @@ def describe(error: ValidationError) -> str:
     """
     found = error.errors(include_url=False, include_context=False)
     shown = [
-        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole'}: {message_of(each)}"
+        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole value'}: {message_of(each)}"
         for each in found[:_SHOWN_ERRORS]
     ]
     rest = f" (and {len(found) - len(shown)} more)" if len(found) > len(shown) else ""

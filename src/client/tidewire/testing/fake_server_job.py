@@ -133,8 +133,8 @@ class FakeJob:
 
         If `items` is None, cancel all items, and run the job to its end.
         """
-        everyone = range(len(self._answers))
-        self.cancelled.update(everyone if items is None else items)
+        all_items = range(len(self._answers))
+        self.cancelled.update(all_items if items is None else items)
         if items is None:
             while self._advance():
                 pass

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_TOP = 64
-"""Upper bound of the input member `top_logprobs`, whatever the engine."""
+"""Upper bound of the input member `top_logprobs` for every engine."""
 MIN_TEMPERATURE = 1e-4
 """Smallest temperature with which logits are divided. A lower temperature is treated as 0, because the division could
 overflow."""
