@@ -17,7 +17,7 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
     (Server.growing_sample, 13),
     (Server.failing_sample, 3),
 )
-"""About how many jobs all checks together start with each kind of example. tests/suite/test_job_estimate.py compares the
+"""About how many jobs all checks together start with each kind of example. tests/suite/test_reference.py compares the
 numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
 """About how many jobs the checks start on each other endpoint, if the server has the endpoint `SCRIPT`."""
