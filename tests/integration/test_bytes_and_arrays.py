@@ -104,7 +104,7 @@ def test_value_that_is_not_base64_is_refused(client):
 
 
 def test_bytes_without_the_annotation_are_refused_with_its_name(client):
-    with pytest.raises(JobFailedError, match=r"/1: not JSON: .* annotate them with tidewire_server\.Binary"):
+    with pytest.raises(JobFailedError, match=r"/1: not JSON: .* annotate it with tidewire_server\.Binary"):
         client.run("without_annotation")
     for content in PNG, b"ascii", bytearray(PNG):
         with pytest.raises(

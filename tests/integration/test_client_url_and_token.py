@@ -57,7 +57,7 @@ def test_url_and_token_come_from_the_environment(fake, environment):
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_without_a_url_the_error_names_the_argument_and_the_variable(client, environment):
-    with pytest.raises(ValueError, match=r"there is no URL: pass one, such as .* TIDEWIRE_URL"):
+    with pytest.raises(ValueError, match=r"no server URL: pass one, such as .* TIDEWIRE_URL"):
         client()
     environment(URL="gpu:8000")
     with pytest.raises(ValueError, match=r"^TIDEWIRE_URL: 'gpu:8000' is not a valid server URL: write it"):
@@ -75,7 +75,7 @@ def test_without_a_url_the_error_names_the_argument_and_the_variable(client, env
 def test_token_excludes_other_credentials_and_a_token_of_the_environment_gives_way(
     url, arguments, other, environment
 ):
-    with pytest.raises(ValueError, match=f"token and {other} exclude each other") as caught:
+    with pytest.raises(ValueError, match=f"token and {other} are mutually exclusive") as caught:
         Client(url, token=SECRET, **arguments)
     assert SECRET not in str(caught.value)
     environment(TOKEN=SECRET)

@@ -251,5 +251,5 @@ def test_wrong_paths_raise_at_once():
         Client(URL, uds=5)
     with pytest.raises(ValueError, match="empty path"):
         Client(URL, uds="")
-    with pytest.raises(ValueError, match="exclude each other"):
+    with pytest.raises(ValueError, match="are mutually exclusive"):
         AsyncClient(URL, uds="/s", proxy="http://127.0.0.1:9")

@@ -12,7 +12,7 @@ from tidewire.install_command import install_command
 _OF_THE_EXTRA: Final = {"click", "rich", "shellingham", "typer"}
 """Modules that the extra `cli` installs."""
 _EXTRAS: Final = {"serve": "server", "compact": "server", "conformance": "conformance", "codegen": "codegen"}
-"""Extras that commands need, and that include the extra `cli`."""
+"""Extra of each command that needs more than the extra `cli`. Each of these extras includes `cli`."""
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ class AsyncClient:
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: An argument is not valid, there is no URL, or arguments exclude each other.
+            ValueError: An argument is not valid, there is no URL, or two arguments are mutually exclusive.
         """
         options = Options(
             timeout=timeout,
@@ -332,7 +332,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> Any:
-        """Start a job, wait for its end and return its value.
+        """Start a job, wait for it to end and return its value.
 
         The call is equivalent to `submit` followed by `result`, and the client's `timeout` applies to both together.
 
@@ -356,7 +356,7 @@ class AsyncClient:
         """
         job: AsyncJob[Any] | None = None
         timeout = self._starter.options.timeout
-        if timeout is None:  # a scope takes 38 function calls, a hundredth of those of a short job
+        if timeout is None:  # a cancel scope takes 38 function calls, 1 % of all calls of a short job
             job = await self.submit(
                 endpoint, input, returns=returns, idempotency_key=idempotency_key, **members
             )

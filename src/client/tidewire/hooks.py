@@ -57,7 +57,7 @@ class ReconnectEvent(NamedTuple):
 
     Attributes:
         job_id: Id of the job.
-        cause: `cut` if the connection was lost, `goaway` if the server closed the connection as planned, `busy` if the
+        cause: `cut` if the connection was lost, `goaway` if the server announced the end of the connection, `busy` if the
             server asked the client to wait, or `resync` if an event did not match the client's state.
         why: Human-readable reason.
         wait: Number of seconds until the client reconnects.
@@ -108,7 +108,7 @@ class Hooks:
     Attributes:
         on_request: Called after each request, including retries. The event is logged at the level DEBUG.
         on_reconnect: Called when a stream was lost, before the wait for the next attempt. The event is logged at the level
-            INFO, or at the level DEBUG if the server closed the connection as planned.
+            INFO, or at the level DEBUG if the server announced the end of the connection (`goaway`).
         on_resync: Called before the client reconnects to request a snapshot. The event is logged at the level WARNING.
         on_end: Called when the client has received the end of a job. The event is logged at the level DEBUG.
     """

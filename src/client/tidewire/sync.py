@@ -108,7 +108,7 @@ class Client:
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: An argument is not valid, there is no URL, or arguments exclude each other.
+            ValueError: An argument is not valid, there is no URL, or two arguments are mutually exclusive.
         """
         client = AsyncClient(
             url,
@@ -309,7 +309,7 @@ class Client:
         idempotency_key: str | None = None,
         **members: Any,
     ) -> Any:
-        """Start a job, wait for its end and return its value.
+        """Start a job, wait for it to end and return its value.
 
         The call is equivalent to `submit` followed by `result`, and the client's `timeout` applies to both together.
 

@@ -1,7 +1,7 @@
-"""Announcement of the jobs that a run will start on each endpoint, because jobs may use an expensive GPU.
+"""Messages that announce how many jobs a run will start on each endpoint, because jobs may use an expensive GPU.
 
 The endpoints of the checks are known only after the examples have run, since the checks choose examples by the observed
-properties of their jobs. Therefore there are two announcements: one before the examples, and one before the checks.
+properties of their jobs. Therefore there are two messages: one before the examples, and one before the checks.
 """
 
 from collections.abc import Callable, Sequence

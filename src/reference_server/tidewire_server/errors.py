@@ -104,7 +104,7 @@ class StateTooLargeError(Exception):
     """A change would make a job's state larger than `max_state_bytes`. The job fails."""
 
     def __init__(self, limit: int) -> None:
-        # The message must be short, because it becomes a part of the state, where little room is left.
+        # Keep this message short. It is stored in the state, which is already close to its limit.
         super().__init__(
             f"the job's state would exceed max_state_bytes={limit}; return less, or raise this setting"
         )

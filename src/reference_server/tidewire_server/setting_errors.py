@@ -1,4 +1,4 @@
-"""Error messages for wrong settings: unknown names with a suggestion, and the values that a setting accepts."""
+"""Error messages for invalid settings, with a suggestion for an unknown name and the values that a setting accepts."""
 
 import difflib
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class SettingsError(ValueError):
 
 
 def settings_error(error: ValidationError, fields: dict[str, FieldInfo]) -> SettingsError:
-    """Convert the validation error of a settings model.
+    """Convert pydantic's validation error of a settings model to a `SettingsError`.
 
     Args:
         error: The error that pydantic raised.
@@ -54,7 +54,7 @@ def reason(error: ErrorDetails, field: FieldInfo) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests a similar known name. Return an empty string if there is none."""
+    """Return `; did you mean 'NAME'?` with the most similar known name, or an empty string."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -58,13 +58,13 @@ class LoopThread:
             warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def close(self) -> None:
-        """End the thread, and wait for its end for up to `CLOSE_TIMEOUT` seconds. The thread ends even if the wait is
+        """Stop the thread, and wait up to `CLOSE_TIMEOUT` seconds for it to end. The thread ends even if the wait is
         interrupted.
         """
         self._state.stop()
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
-        """Run a coroutine function on the thread, wait for its end and return its result.
+        """Run a coroutine function on the thread, wait for it to end and return its result.
 
         Raises:
             EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
@@ -109,7 +109,7 @@ class LoopThread:
                     self._state.portal().start_task_soon(ahead.stop)
 
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run the cleanup of a generator that is being closed, and wait for its end.
+        """Run the cleanup of a generator that is being closed, and wait for it to finish.
 
         If the caller is the background thread itself, this method does not wait.
 
@@ -242,7 +242,7 @@ class _State:
         raise ClientClosedError("the client was closed during the call")
 
     def stop(self) -> None:
-        """End the thread and wait for its end.
+        """Stop the thread and wait for it to end.
 
         A KeyboardInterrupt may interrupt this method at any point. The thread still ends, and another call of this
         method waits for it again.

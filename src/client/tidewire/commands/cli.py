@@ -205,8 +205,8 @@ def call(
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
             help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
-            "endpoint. The input schema of the endpoint determines how a value is read: as the text itself where only a text is "
-            "valid, and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'",
+            "endpoint. The input schema of the endpoint determines how a value is read: as text if only a string is valid, "
+            "and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'",
         ),
     ] = None,
     input_: Annotated[
@@ -240,14 +240,13 @@ def call(
 ) -> None:
     """Start a job and show its result as it arrives.
 
-    Text is printed to standard output while it arrives. Any other value
-    is printed when it is complete. The position in the queue, the
-    progress, lost connections, and at the end the notes and the usage
-    are printed to standard error. If you press Ctrl+C, the job
-    keeps running, and the command with which you can attach to it is
-    printed. If the result is generated text with log-probabilities, and
-    standard output is a terminal, a table of the tokens is printed
-    after the text.
+    Text is printed to standard output as it arrives. Any other value
+    is printed when it is complete. The queue position, the progress and
+    lost connections are printed to standard error, followed by the notes
+    and the usage at the end. If you press Ctrl+C, the job keeps running,
+    and the command that attaches to it is printed. If the result is
+    generated text with log-probabilities, and standard output is a
+    terminal, a table of the tokens is printed after the text.
     """
     endpoint = words[0] if words and "=" not in words[0] else None
     with _client(

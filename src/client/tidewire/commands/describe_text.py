@@ -26,7 +26,9 @@ _MAX_DEPTH: Final = 3
 _GAP: Final = 2
 """Number of spaces between two columns of a table."""
 _MIN_LAST: Final = 24
-"""Width of the last column of a table, in cells, below which its texts move to the next line or are omitted."""
+"""Minimum width of the last column of a table, in cells. If less space is left, its text moves to the next line or is
+omitted.
+"""
 
 
 def describe_server(discovery: Discovery, url: str, width: int, *, show_all: bool) -> Iterator[Text]:
@@ -79,7 +81,9 @@ def describe_endpoint(
 
 
 def _calls(description: EndpointDescription) -> list[list[str]]:
-    """Return the words of commands that call an endpoint, from its examples or from the required members."""
+    """Return the arguments of commands that call an endpoint: one command for each example, or if there are no examples,
+    one command with the required members.
+    """
     schema = description.input_schema
     calls = [words_of(example, schema) for example in description.examples[:_MAX_EXAMPLES]]
     return calls or [words_for_required_members(schema)]
@@ -122,7 +126,7 @@ def _limits_of(member: Mapping[str, Any]) -> Iterator[str]:
         "minItems": "at least {} elements",
         "maxItems": "at most {} elements",
     }
-    # The limits of an optional member are in a branch of the combination with null.
+    # The schema of an optional member is `anyOf` of the limited type and null, so the limits are in one of the branches.
     branches = [_object(each) for each in _array(member.get("anyOf"))]
     for name, form in forms.items():
         for each in (member, *branches):
@@ -166,10 +170,10 @@ def _number(value: int | None) -> str:
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, wrap: bool = False
 ) -> Iterator[Text]:
-    """Yield the lines of a table within a width.
+    """Yield the lines of a table that is at most `width` cells wide.
 
-    With `wrap`, nothing is cut: the last column is wrapped. Otherwise each row is one line, and the columns after the
-    first are cut.
+    With `wrap`, the text in the last column is wrapped, and no text is shortened. Otherwise each row is one line, and
+    the text in all columns except the first is shortened to fit.
     """
     cells = [[_line(cell) for cell in row] for row in (columns, *rows)]
     if len(columns) > 1 and not any(row[-1] for row in cells[1:]):
@@ -213,7 +217,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _target(schema: Any, root: Any) -> dict[str, Any]:
-    """Follow the references of a schema. A server's schema may be malformed."""
+    """Follow up to `_MAX_DEPTH` references (`$ref`) of a schema. In a malformed schema, the references may form a cycle."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, dict) or "$ref" not in schema:
             break

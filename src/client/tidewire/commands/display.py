@@ -33,7 +33,7 @@ from tidewire.protocol.resources import JobResource
 PROGRESS_EVERY: Final = 1.0
 """Minimum time between two progress lines, in seconds."""
 SHORT_WAIT: Final = 0.5
-"""Waits before the next attempt of a request that are shorter than this number of seconds are not shown."""
+"""Minimum wait before a retry that is shown to the user, in seconds."""
 
 _RECONNECTS: Final = {
     "busy": "the server is busy",
@@ -42,7 +42,7 @@ _RECONNECTS: Final = {
 }
 """Messages for the reasons to reconnect. A planned reconnect (`goaway`) has no message and is not shown."""
 _UNIT: Final = re.compile("[a-z]{3,}")
-"""Pattern of units that have a plural, such as `token`, and unlike `MB` or `%`."""
+"""Pattern of units that form a plural with `s`, such as `token`. `MB` and `%` have no plural."""
 
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
@@ -209,7 +209,7 @@ def discard_output() -> None:
 
 
 class ShowRetries(logging.Handler):
-    """Log handler that shows the waits before the next attempt of a request, unless they are short."""
+    """Log handler that shows each retry of a request and the wait before it, unless the wait is short."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(logging.INFO)

@@ -19,7 +19,7 @@ _PYTHON = ("client.", "Client(", "with_options", "idempotency_key", "=…")
 
 
 def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str | None = None) -> None:
-    """Replace an error's advice if it refers to Python.
+    """Replace an error's advice if it names Python calls or arguments.
 
     Args:
         error: The error.

@@ -29,9 +29,10 @@ INTERRUPTED: Final = 130
 def follow(
     client: Client, job: Job[Any], screen: display.Screen, as_json: bool, options: Sequence[str] = ()
 ) -> None:
-    """Print the results of a job until it ends, and its notes and its usage afterwards.
+    """Print the results of a job until it ends, and then its notes and its usage.
 
-    The options are those of the command, such as `--uds PATH`, that a command for the same job needs.
+    The argument `options` contains the options of the running command, such as `--uds PATH`, that other commands for the
+    same job also need. They become part of the commands that are suggested to the user.
     """
     with _watching(client, job, screen, options):
         if (job.item_count or len((job.read().state or {})["items"])) > 1:

@@ -1,4 +1,4 @@
-"""Read the arguments of the commands: members in the form KEY=VALUE, JSON inputs, files with JSON lines, and headers."""
+"""Read the arguments of the commands: members in the form KEY=VALUE, JSON inputs, JSON Lines files, and headers."""
 
 import os
 import sys
@@ -49,7 +49,7 @@ def _checked_token(token: str, origin: str) -> str:
 
 
 def read_words(words: list[str]) -> dict[str, str]:
-    """Parse arguments of the form KEY=VALUE. The values are the texts after the equals signs.
+    """Parse arguments of the form KEY=VALUE into a dict. Each value is the unparsed text after the equals sign.
 
     Raises:
         ValueError: An argument has another form, or two arguments have the same key.

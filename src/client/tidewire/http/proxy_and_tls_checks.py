@@ -1,4 +1,4 @@
-"""Checks of the arguments `proxy`, `uds` and `verify` of a client. They are made when the client is created."""
+"""Checks of the arguments `proxy`, `uds` and `verify` of a client, which run when the client is created."""
 
 import os
 import ssl
@@ -54,7 +54,7 @@ def check_uds(uds: Any, proxy: str | None) -> str | None:
     if not path:
         raise ValueError("uds is an empty path: write it like '/run/ai.sock'")
     if proxy is not None:
-        raise ValueError("uds and proxy exclude each other: pass only one of them")
+        raise ValueError("uds and proxy are mutually exclusive: pass only one of them")
     return path
 
 

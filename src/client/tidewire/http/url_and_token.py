@@ -43,7 +43,7 @@ def read_url_and_token(url: Any, token: Any, *, auth: Any, headers: Mapping[str,
         url = os.environ.get(URL_VARIABLE)
         if not url:
             raise ValueError(
-                f"there is no URL: pass one, such as 'http://127.0.0.1:8000', or set the environment variable {URL_VARIABLE}"
+                f"no server URL: pass one, such as 'http://127.0.0.1:8000', or set the environment variable {URL_VARIABLE}"
             )
         base, credentials = _split_variable(url)
     elif isinstance(url, str):
@@ -61,7 +61,7 @@ def read_url_and_token(url: Any, token: Any, *, auth: Any, headers: Mapping[str,
     ]
     if token is not None:
         if others:
-            raise ValueError(f"token and {others[0]} exclude each other: pass only one of them")
+            raise ValueError(f"token and {others[0]} are mutually exclusive: pass only one of them")
         return UrlAndToken(base, _bearer("token", token))
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token or others:

@@ -123,7 +123,7 @@ class JobStarter:
                 self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names(since, name, but=error.what)
+            error.advice = await self._names(since, name, message=error.what)
             raise
         except InvalidInputError as error:
             error.advice = error.advice or _input_advice(name, error)
@@ -161,7 +161,7 @@ class JobStarter:
                 since=since,
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names(since, name, but=error.what)
+            error.advice = await self._names(since, name, message=error.what)
             raise
         except InvalidInputError as error:
             error.advice = error.advice or _input_advice(name, error)
@@ -205,16 +205,17 @@ class JobStarter:
         await stream.adopt_response(connection)
         return stream
 
-    async def _names(self, since: float, name: str, *, but: str) -> str:
-        """Return advice that suggests an endpoint and lists the server's endpoints. Returns an empty string if the error message `but` already
-        lists them.
+    async def _names(self, since: float, name: str, *, message: str) -> str:
+        """Return advice that suggests a similar name and lists the server's endpoints.
+
+        The advice is empty if the error message already lists the endpoints.
         """
         try:
             discovery = await self.session.discover(self.options, since)
             names = [endpoint.name for endpoint in discovery.endpoints]
         except TidewireError:
             return ""
-        if names and all(each in but for each in names):
+        if names and all(each in message for each in names):
             return ""
         if not names:
             return "This server has no endpoint."
@@ -348,7 +349,7 @@ class JobStarter:
 def _input_advice(endpoint: str, error: InvalidInputError) -> str:
     if error.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return f"See the schema of its input: client.describe({endpoint!r}).input_schema."
-    # A problem of the server says what to do, but the response of a gateway does not.
+    # A problem from the server already contains advice. The error page of a proxy does not.
     return (
         ""
         if error.problem

@@ -56,7 +56,9 @@ CANCEL_TIMEOUT: Final = 2.0
 _BODY_OVERHEAD: Final = 1024
 """Number of bytes in a request body that are reserved for everything except the inputs."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)\b(/[^\s:]*)?(: )?")
-"""Pointer of an input within its job, at the start of a server's message."""
+"""JSON Pointer to an input in the request, such as `/inputs/3/prompt`, in a server's problem: the member `pointer`, or
+the start of the message.
+"""
 
 T = TypeVar("T")
 

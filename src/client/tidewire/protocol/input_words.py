@@ -20,7 +20,7 @@ ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "o
 _MAX_DEPTH: Final = 8
 """Maximum nesting depth of `$ref`, `anyOf`, `oneOf` and `allOf`. A schema below that depth is treated as allowing any type."""
 _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
-"""Order in which the type of a placeholder is chosen if a member may have several types."""
+"""Types in order of preference for the placeholder of a member that may have several types."""
 
 
 def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
@@ -45,7 +45,7 @@ def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
 
 
 def member_schema(name: str, schema: Any) -> Any:
-    """Return the schema of a member of an input. It is True if the schema says nothing about the member."""
+    """Return the schema of a member of an input. It is True if the schema does not restrict the member."""
     schema = _resolved(schema, schema)
     properties = schema.get("properties")
     if isinstance(properties, dict) and name in properties:
@@ -75,14 +75,14 @@ def types_of(schema: Any, root: Any, *, depth: int = 0) -> frozenset[str]:
 
 
 def words_of(example: JsonValue, schema: Any) -> list[str]:
-    """Return the words of a `tidewire call` command that pass an input: KEY=VALUE for each member, or `--input` and JSON.
+    """Return the arguments of `tidewire call` that pass an input: KEY=VALUE for each member, or `--input` and JSON.
 
     Args:
         example: The input.
         schema: JSON Schema of the input.
     """
     words = _member_words(example, schema) if isinstance(example, dict) else None
-    # A line break within a quoted word is valid in a shell, but hard to read and to copy.
+    # A line break within a quoted argument is valid in a shell, but hard to read and to copy.
     if words is None or not all(map(str.isprintable, words)):
         return ["--input", _to_json(example)]
     return words
@@ -94,7 +94,7 @@ def words_for_required_members(schema: Any) -> list[str]:
 
 
 def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | None:
-    """Return a word for each member, or None if `parse_word` would read a word differently."""
+    """Return an argument for each member, or None if `parse_word` cannot parse an argument back to the same value."""
     words = []
     for name, value in example.items():
         of_member = member_schema(name, schema)
@@ -131,7 +131,7 @@ def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
     kind = next(name for name in _PREFERRED if name in types)
     if depth > _MAX_DEPTH:
         return None
-    # The members are in the branch of a combination if the schema itself has none.
+    # A branch of `anyOf`, `oneOf` or `allOf` may describe the members of the object or the elements of the array.
     for combination in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(combination)
         for branch in branches if isinstance(branches, list) else ():
@@ -159,7 +159,9 @@ def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """Follow the references of a schema to its own definitions. The result is empty for a schema that allows anything."""
+    """Follow the references (`$ref`) of a schema. If they cannot be resolved, return the empty schema, which allows any
+    value.
+    """
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, dict) or "$ref" not in schema:
             break

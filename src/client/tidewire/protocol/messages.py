@@ -190,12 +190,12 @@ _SHOWN_ERRORS: Final = 3
 
 
 def describe(error: ValidationError) -> str:
-    """Summarize a validation error in one line, which contains the first invalid members, the error of each of them with
-    the received value, and the number of other errors.
+    """Summarize a validation error in one line: the paths and messages of the first errors, with the received values, and
+    the number of other errors.
     """
     found = error.errors(include_url=False, include_context=False)
     shown = [
-        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole'}: {message_of(each)}"
+        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole value'}: {message_of(each)}"
         for each in found[:_SHOWN_ERRORS]
     ]
     rest = f" (and {len(found) - len(shown)} more)" if len(found) > len(shown) else ""
@@ -208,7 +208,7 @@ _MAX_SHOWN: Final = 60
 _WITHOUT_VALUE: Final = frozenset(
     {"missing", "extra_forbidden", "unexpected_keyword_argument", "json_invalid"}
 )
-"""Types of errors that do not concern a value, or whose message already says enough."""
+"""Types of errors that are reported without the received value, because there is none or it would not help."""
 
 
 def message_of(error: ErrorDetails) -> str:

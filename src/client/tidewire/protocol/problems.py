@@ -127,6 +127,6 @@ def no_such_endpoint(name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that suggests a similar known name, with a space at its end. It is empty if there is none."""
+    """Return `did you mean 'NAME'? ` with the most similar known name and a trailing space, or an empty string."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -92,9 +92,9 @@ class Interruption(Enum):
     BUSY = "busy"
     """The response is a 409, 429 or 503 with `Retry-After`, or a `problem` in the stream has `retry_after_ms`."""
     GOAWAY = "goaway"
-    """The server closed a connection that had made progress as planned, with `goaway`."""
+    """The server sent `goaway` and closed a connection that had made progress."""
     EARLY_GOAWAY = "early_goaway"
-    """The server closed a connection without progress as planned, with `goaway`."""
+    """The server sent `goaway` and closed a connection that had made no progress."""
 
 
 class RetryRow(NamedTuple):

@@ -219,7 +219,8 @@ class Decoder:
         """Decode complete events.
 
         If all events have the usual shape, they are decoded with one regular expression. Otherwise they are decoded line by
-        line. If `first_alone` is true, the block follows an event that was decoded alone.
+        line. If `first_alone` is true, the event before the block has already been decoded separately, and no other
+        event is separated from the block.
         """
         if len(block) > self._limit:
             self._take_lines(block, events)

@@ -4,10 +4,11 @@ The module rejects NaN, infinities and numbers that overflow to infinity, such a
 ±2^53, duplicate member names in an object, lone surrogates, and nesting deeper than the limit. A number without a fraction
 and without an exponent is an integer.
 
-Nearly every event is a short string or a row of numbers. A few searches for substrings determine whether a text could
-violate one of these rules, except the rule about duplicate member names. To exclude these, the members of the parsed value
-are counted. Only the other texts are parsed by the slower exact parser. Each substring is searched separately, because a
-single regular expression for all of them took a hundred times as long.
+Nearly every event is a short string or a row of numbers, so there is a fast path. A few substring searches determine
+whether a text could violate one of these rules, except the rule about duplicate member names. Duplicate names are detected
+by counting the members of the parsed value. A text that could violate a rule is parsed by the exact parser, which is
+slower. Each substring is searched separately, because a single regular expression for all of them took a hundred times as
+long.
 """
 
 import json
@@ -174,12 +175,14 @@ def _loads_fast(text: str) -> Any:
         if has_objects:
             return _UNDECIDED  # the exact parser reports the error, so that errors in objects have uniform messages
         raise StrictJsonError(f"not JSON: {error}") from None
-    # The text has one colon for each member, so it has more colons than the value has members if a name occurs twice.
+    # The text has at least one colon for each member. If a name occurs twice, the parsed value has fewer members.
     return value if not has_objects or text.count(":") == _count_members(value) else _UNDECIDED
 
 
 def _count_members(value: JsonValue) -> int:
-    """Return the total number of members of all objects in a value, whose depth must be limited."""
+    """Return the total number of members of all objects in a value. The function is recursive, so the value's depth must be
+    limited.
+    """
     count = 0
     children: Iterable[Any] = ()
     if type(value) is dict:

@@ -125,7 +125,7 @@ class FakeJob:
         if not state:
             return body
         whole: Any = latest.view.value()
-        # In the log, no diff sets the status of an ended job: `done` contains it.
+        # In the log, `done` sets the status of an ended job, not a diff, so set the status in the state here.
         return body | {"state": whole | {"status": self.status}}
 
     def cancel(self, items: Sequence[int] | None) -> None:
@@ -133,8 +133,8 @@ class FakeJob:
 
         If `items` is None, cancel all items, and run the job to its end.
         """
-        everyone = range(len(self._answers))
-        self.cancelled.update(everyone if items is None else items)
+        all_items = range(len(self._answers))
+        self.cancelled.update(all_items if items is None else items)
         if items is None:
             while self._advance():
                 pass

@@ -54,7 +54,7 @@ def add_generate(
     from tidewire_server.user_paths import user_path  # noqa: PLC0415
 
     folder = default_model() if model is None else user_path(model)
-    # Importing torch takes seconds, so this message comes first.
+    # Log this before the import of torch, which takes seconds.
     _log.info("loading the model %s (%s)", folder, size_of(folder))
     from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
 

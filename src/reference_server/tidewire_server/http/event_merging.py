@@ -198,7 +198,7 @@ class _MergedDiff:
         self._open: set[str] = set()
         """Paths whose op can still be combined with a later `a` or `t` op."""
         self._above: set[str] = set()
-        """All parent paths of the paths in `_changes`, and possibly others.
+        """All parent paths of the paths in `_changes`, and possibly more paths.
 
         A path that is not in the set has no changes below it.
         """
@@ -208,7 +208,10 @@ class _MergedDiff:
         """
         self._checks: dict[str, list[int]] = {}
         self._above_checks: set[str] = set()
-        """All parent paths of the paths in `_checks`, and possibly others."""
+        """All parent paths of the paths in `_checks`, and possibly more paths.
+
+        A path that is not in the set has no checks below it.
+        """
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:

@@ -18,10 +18,10 @@ class IncomingBodies:
         """
         self.max_bytes = max_bytes
         self.total = 0
-        """Total size of the bodies that are arriving or being processed."""
+        """Total size of the bodies that are being received or processed, in bytes."""
 
     def counting(self) -> "BodyCount":
-        """Return a context manager in which one body is received and processed."""
+        """Return a context manager that counts the bytes of one body while the body is received and processed."""
         return BodyCount(self)
 
 

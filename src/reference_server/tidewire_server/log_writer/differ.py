@@ -186,7 +186,8 @@ class ShadowCopy:
         else:
             places = []
             self._behind.append((old, new, path, room))
-        # `_differing` does not find changes of only the type, so always compare the elements at both ends exactly.
+        # `_differing` compares with `!=`, so it misses a change from 1 to 1.0 or True. Always compare the elements at both
+        # ends exactly.
         for index in dict.fromkeys((*range(ENDS), *places, *range(length - ENDS, length))):
             old[index] = self._walk(old[index], new[index], f"{path}/{index}", room)
         self._append(old, new[length:], path, room)

@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
     return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
-_BYTES: Final = "; to send bytes that are not UTF-8 as base64, annotate them with tidewire_server.Binary"
+_BYTES: Final = "; to send binary data as base64, annotate it with tidewire_server.Binary"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 

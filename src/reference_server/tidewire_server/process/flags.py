@@ -42,7 +42,7 @@ FLAGS: Final = {
 """Settings that have a flag. The keys are the group titles in `--help-all`."""
 
 COMMON: Final = frozenset({"host", "port", "model", "device", "log", "token_file", "reload", "log_level"})
-"""Settings whose flag is in the short text of `--help`."""
+"""Settings whose flags are shown by `--help`. The option `--help-all` shows all flags."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)
 """All settings of `tidewire serve`, by name."""

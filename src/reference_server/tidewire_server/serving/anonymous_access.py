@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExposedServerError(Exception):
-    """Other machines can reach the server's address, and a setting does not permit that."""
+    """The settings do not permit serving on an address that other machines can reach."""
 
 
 class AnonymousAccessError(ExposedServerError):

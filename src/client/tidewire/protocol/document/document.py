@@ -148,7 +148,9 @@ class Document(DiffApplier):
         self._touched: list[Tokens] = []
         self._row_grew = False
         self._long = False
-        """Whether the current diff has more than `MAX_COPYING_OPS` ops. Even a short array can then grow long."""
+        """Whether the current diff has more than `MAX_COPYING_OPS` ops. So many ops can make even a
+        short array long, so each copied array becomes an `ArrayTree`.
+        """
         self._last: str | _Applied | tuple[TextChange, ...] = ()
 
     def apply(self, diff: JsonValue) -> None:

@@ -168,8 +168,8 @@ class StepScheduler(Generic[S]):
 
     def clear(self) -> list[S]:
         """Remove all running and waiting requests from the scheduler, and return them."""
-        everyone = [*self._running, *self._waiting]
+        removed = [*self._running, *self._waiting]
         for sequence in list(self._running):
             self.finish(sequence)
         self._waiting.clear()
-        return everyone
+        return removed

@@ -20,7 +20,7 @@ try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"the server needs {error.name}, which is not installed, to limit slow requests: {install_command('server')}",
+        f"the server needs {error.name}, which is not installed: {install_command('server')}",
         name=error.name,
     ) from None
 
@@ -286,8 +286,8 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             if self.transport.is_closing():
                 return
             if in_body and self.pipeline:
-                # The newest request is the refused one. It waits for the response to an earlier request, and its
-                # function would wait for the rest of the body.
+                # The refused request is the newest one in the pipeline, and waits for the responses to earlier requests.
+                # Replace its ASGI application, which would wait for the rest of the body, with the problem response.
                 refusal: Any = problem_response(found)
                 self.pipeline[0] = (self.cycle, refusal)
                 self._is_last = True
