@@ -1,7 +1,9 @@
 """Continuing a text after logged tokens: the engine generates the same further tokens as without an interruption."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +110,23 @@ def continued(folder: Path, first: TorchEngine, second: TorchEngine, on_restart:
         return peer.ended(job)
 
 
+def slowed(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint whose model waits in each step, so that the server can be stopped during a generation."""
+
+    def model(**arguments: Any) -> Any:
+        time.sleep(0.005)
+        return checkpoint.model(**arguments)
+
+    return replace(checkpoint, model=model)
+
+
 def interrupted(
     folder: Path, start: Start, first: Checkpoint, second: Checkpoint, on_restart: OnRestart = "continue"
 ) -> dict[str, Any]:
     """Repeat `continued` until the first server was stopped before the generation ended."""
     for attempt in range(20):
         (folder / str(attempt)).mkdir()
-        job = continued(folder / str(attempt), start(first, slots=1), start(second), on_restart)
+        job = continued(folder / str(attempt), start(slowed(first), slots=1), start(second), on_restart)
         if job["attempt"] == 2:
             return job
     raise AssertionError("each generation ended before its server stopped")
