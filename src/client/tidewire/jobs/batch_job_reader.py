@@ -91,13 +91,21 @@ class BatchJobReader(JobReader, Generic[T]):
             )
 
     def _changed(self, position: Position) -> list[int]:
-        """Return the indices of the items that a snapshot has changed, by comparing its state with the previous
-        state.
+        """Return the indices of the items that an event without a diff has changed, by comparing its state with the
+        previous state.
         """
-        before: Any = [] if self._latest is None else self._latest.view.value("/items")
-        now: Any = position.view.value("/items")
+        now = position.view
+        count = now.length("/items")
+        if self._latest is None:
+            return [*range(count)]
+        before = self._latest.view
+        if before.node(("items",)) is now.node(("items",)):
+            return []  # a `done` event, after which all items are still the same
+        known = before.length("/items")
         return [
-            index for index, item in enumerate(now) if index >= len(before) or not same(item, before[index])
+            index
+            for index, item in enumerate(now.elements("/items", 0))
+            if index >= known or not same(item, before.value(f"/items/{index}"))
         ]
 
     def _item_result(self, index: int, item: Any) -> T | ItemFailedError:
