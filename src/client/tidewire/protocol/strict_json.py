@@ -4,9 +4,10 @@ The module rejects NaN, infinities and numbers that overflow to infinity, such a
 ±2^53, duplicate member names in an object, lone surrogates, and nesting deeper than the limit. A number without a fraction
 and without an exponent is an integer.
 
-Nearly every event is a short string or a row of numbers. A few searches for substrings determine whether a text could
-violate one of these rules. Only such texts are parsed by the slower exact parser. Each substring is searched separately,
-because a single regular expression for all of them took a hundred times as long.
+A few searches for substrings determine whether a text could violate the rules about strings. Texts with objects, many
+arrays or unusual numbers are checked after they were parsed: duplicate member names, for example, are found by counting the
+members. Only a text that may violate a rule is parsed by the slower exact parser, which reports the violation. Each
+substring is searched separately, because a single regular expression for all of them took a hundred times as long.
 
 An array of numbers can have thousands of elements, for example an embedding. Such arrays are checked by a few calls of C
 functions (`is_number_array`), because a step of Python code for each number would take several times as long as parsing.
@@ -33,9 +34,11 @@ _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{\]}]', re.DOTALL)
 _PART = 2**16
 """Number of characters of a long text that are encoded at a time, which limits the memory for the encoded text."""
 
-_SUSPECT_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
+_UNUSUAL_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
 _NUMBERS = frozenset({int, float})
+
+_UNDECIDED = object()
 
 
 class StrictJsonError(ValueError):
@@ -59,20 +62,9 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
         except UnicodeDecodeError as error:
             raise StrictJsonError(f"not UTF-8: byte {error.start} cannot be decoded") from None
     if not _is_suspect(text):
-        has_unusual_numbers = _SUSPECT_NUMBER.search(text) is not None
-        if not has_unusual_numbers and "{" not in text and text.count("[") <= max_depth:
-            try:
-                return pydantic_core.from_json(text, allow_inf_nan=False)  # type: ignore[no-any-return]
-            except ValueError as error:
-                raise StrictJsonError(f"not JSON: {error}") from None
-        if has_unusual_numbers:
-            try:
-                value: JsonValue = pydantic_core.from_json(text, allow_inf_nan=False)
-            except ValueError:
-                pass  # the exact parser reports what is wrong
-            else:
-                if _members_in(value, max_depth) == text.count(":"):
-                    return value
+        fast = _loads_fast(text, max_depth)
+        if fast is not _UNDECIDED:
+            return fast  # type: ignore[no-any-return]
     if nests_deeper_than(max_depth, text):
         raise StrictJsonError(f"nested deeper than {max_depth} levels")
     try:
@@ -192,29 +184,39 @@ def _is_suspect(text: str) -> bool:
     )
 
 
-def _members_in(value: JsonValue, max_depth: int) -> int:
-    """Count the members of all objects in a parsed value, or return -1 if the value must not be accepted.
+def _loads_fast(text: str, max_depth: int) -> Any:
+    """Parse a text that is not suspect. Return `_UNDECIDED` if it may violate a rule, so that the exact parser decides."""
+    is_simple = (
+        "{" not in text and text.count("[") <= max_depth and _UNUSUAL_NUMBER.search(text) is None
+    )  # nearly every event
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        if is_simple:
+            raise StrictJsonError(f"not JSON: {error}") from None
+        return _UNDECIDED
+    # The text has one colon for each member, and further colons in strings. If a name occurs twice, the text has more colons
+    # than the value has members.
+    return value if is_simple or _count_members(value, max_depth) == text.count(":") else _UNDECIDED
 
-    A text without duplicate names has one colon for each member, and the colons in its strings. If it has duplicate names,
-    its parsed value has fewer members than the text has colons. Therefore no name is duplicate if the numbers are equal.
-    """
+
+def _count_members(value: Any, max_depth: int) -> int:
+    """Return the number of members of all objects in a value, or -1 if its nesting or a number exceeds a limit."""
     count = 0
-    level: list[Any] = [value]
+    level = [value]
     while level:
         max_depth -= 1
         deeper: list[Any] = []
         for node in level:
             kind = type(node)
-            if kind is list:
+            if kind is dict or kind is list:
                 if max_depth < 0:
                     return -1
-                if not is_number_array(node):
+                if kind is dict:
+                    count += len(node)
+                    deeper += node.values()
+                elif not is_number_array(node):
                     deeper += node
-            elif kind is dict:
-                if max_depth < 0:
-                    return -1
-                count += len(node)
-                deeper += node.values()
             elif kind is float:
                 if not math.isfinite(node):
                     return -1
