@@ -17,6 +17,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from operator import countOf
 from typing import Any
 
 import pydantic_core
@@ -134,11 +135,10 @@ def is_number_array(value: list[Any]) -> bool:
     """
     if not value or type(value[0]) not in _NUMBERS:
         return False
-    kinds = {*map(type, value)}
-    if not kinds <= _NUMBERS:
-        return False
-    if int in kinds:
-        integers = value if len(kinds) == 1 else [number for number in value if type(number) is int]
+    if countOf(map(type, value), float) != len(value):
+        if not _NUMBERS.issuperset(map(type, value)):
+            return False
+        integers = [number for number in value if type(number) is int]
         if min(integers) < -MAX_INTEGER or max(integers) > MAX_INTEGER:
             return False
     # A sum of finite numbers can be infinite. Only then, look at each number.
@@ -178,26 +178,27 @@ def _is_suspect(text: str) -> bool:
     """Whether a JSON text could violate a rule of the protocol, and must therefore be parsed by the exact parser."""
     return (
         ("\\" in text and ("\\ud" in text or "\\uD" in text))
-        or "NaN" in text
-        or "Infinity" in text
         or (not text.isascii() and lone_surrogate(text) is not None)
     )
 
 
 def _loads_fast(text: str, max_depth: int) -> Any:
     """Parse a text that is not suspect. Return `_UNDECIDED` if it may violate a rule, so that the exact parser decides."""
+    has_objects = "{" in text
     is_simple = (
-        "{" not in text and text.count("[") <= max_depth and _UNUSUAL_NUMBER.search(text) is None
+        not has_objects and _UNUSUAL_NUMBER.search(text) is None and text.count("[") <= max_depth
     )  # nearly every event
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        if is_simple:
+        if is_simple and "NaN" not in text and "Infinity" not in text:
             raise StrictJsonError(f"not JSON: {error}") from None
         return _UNDECIDED
     # The text has one colon for each member, and further colons in strings. If a name occurs twice, the text has more colons
     # than the value has members.
-    return value if is_simple or _count_members(value, max_depth) == text.count(":") else _UNDECIDED
+    if is_simple or _count_members(value, max_depth) == (text.count(":") if has_objects else 0):
+        return value
+    return _UNDECIDED
 
 
 def _count_members(value: Any, max_depth: int) -> int:

@@ -213,26 +213,34 @@ def _number_array(numbers: list[Any]) -> bytes:
     pydantic writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    text = to_json(numbers)
-    if b"e" in text or b".0," in text or text.endswith(b".0]"):
-        return b"[%b]" % b",".join(
-            [
-                _number(token) if b"e" in token or token.endswith(b".0") else token
-                for token in text[1:-1].split(b",")
-            ]
+    written = to_json(numbers)
+    text = written.replace(b".0,", b",")
+    if text.endswith(b".0]"):
+        text = text[:-3] + b"]"
+    if len(text) != len(written) and b"-0" in text:
+        text = b"[%b]" % b",".join(
+            [b"0" if number == b"-0" else number for number in text[1:-1].split(b",")]
         )
-    return text
+    return _with_exponents_of_ecmascript(text) if b"e" in text else text
 
 
-def _number(token: bytes) -> bytes:
-    mantissa, _, exponent = token.partition(b"e")
-    if exponent and int(exponent) <= -7:
-        return b"%be%d" % (mantissa.removesuffix(b".0"), int(exponent))
-    if not exponent and len(token) <= 20:
-        return b"0" if token == b"-0.0" else token[:-2]
-    import rfc8785  # noqa: PLC0415 - seldom needed
+def _with_exponents_of_ecmascript(text: bytes) -> bytes:
+    parts = []
+    at = 0
+    while (found := text.find(b"e", at)) >= 0:
+        start = max(text.rfind(b",", at, found), text.rfind(b"[", at, found)) + 1
+        end = text.find(b",", found)
+        end = len(text) - 1 if end < 0 else end
+        mantissa, exponent = text[start:found], int(text[found + 1 : end])
+        parts.append(text[at:start])
+        if exponent <= -7:
+            parts.append(b"%be%d" % (mantissa.removesuffix(b".0"), exponent))
+        else:
+            import rfc8785  # noqa: PLC0415 - seldom needed
 
-    return rfc8785.dumps(float(token))
+            parts.append(rfc8785.dumps(float(text[start:end])))
+        at = end
+    return b"".join([*parts, text[at:]])
 
 
 _WRITES_EXPONENTS: Final = to_json(9.5e-7) == b"9.5e-7"
