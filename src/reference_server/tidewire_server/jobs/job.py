@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -196,17 +196,27 @@ class Job:
         """Return the writer of an item's value."""
         return self._items[index].writer
 
-    def begin(
-        self, index: int, *, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
-    ) -> None:
-        """Set the status of a queued item to running.
+    def begin(self, index: int) -> None:
+        """Set the status of a queued item to running."""
+        self._log_writer.change(self._start(index), ends=True)
+
+    def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
+        """Set the status of the queued items that run in one batch to running, in one event.
 
         Args:
-            index: Index of the item.
-            batch: Member `batch` of the item's state if the item runs in a batch, or None [TW-BAT-016].
-            leave: Function that removes the item from its running batch, or None. It is called if the item ends before
-                the batch does, for example because the item was cancelled.
+            rows: For each item its index, the member `batch` of its state [TW-BAT-016], and a function that removes the
+                item from its running batch. This function is called if the item ends before the batch does, for example
+                because the item was cancelled.
         """
+        ops: list[Any] = []
+        for index, batch, leave in rows:
+            ops += self._start(index, batch, leave)
+        self._log_writer.change(ops, ends=True)
+
+    def _start(
+        self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
+    ) -> list[Any]:
+        """Start an item, and return the ops of its start."""
         item = self._items[index]
         item.status = "running"
         item.leave = leave
@@ -221,7 +231,7 @@ class Job:
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
             publish_queue_position(self._log, None)
-        self._log_writer.change(ops, ends=True)
+        return ops
 
     def _run(self, item: Item) -> Coroutine[Any, Any, JsonValue | Unset]:
         work = run(self.endpoint, item.value, item.writer, self._log_writer)
