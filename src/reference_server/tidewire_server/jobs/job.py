@@ -196,9 +196,14 @@ class Job:
         """Return the writer of an item's value."""
         return self._items[index].writer
 
+    @property
+    def _has_many_items(self) -> bool:
+        """Whether the starts and ends of several items may share an event, of which a client reads a part for each item."""
+        return len(self._items) > 1
+
     def begin(self, index: int) -> None:
         """Set the status of a queued item to running."""
-        self._log_writer.change(self._start(index), ends=True)
+        self._log_writer.change(self._start(index), ends=True, joins=self._has_many_items)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Set the status of the queued items that run in one batch to running, in one event.
@@ -211,7 +216,7 @@ class Job:
         ops: list[Any] = []
         for index, batch, leave in rows:
             ops += self._start(index, batch, leave)
-        self._log_writer.change(ops, ends=True)
+        self._log_writer.change(ops, ends=True, joins=self._has_many_items)
 
     def _start(
         self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
@@ -468,7 +473,8 @@ class Job:
             # Hold the lock until the writer is closed. Otherwise another thread could change the item after its end.
             with self._log_writer.lock:
                 if value is not UNSET:
-                    self._log_writer.change([["s", f"{pointer}/value", value], *end_ops])
+                    end_ops.insert(0, ["s", f"{pointer}/value", value])
+                    self._log_writer.change(end_ops, joins=self._has_many_items)
                 elif error is None:
                     self._log_writer.change(end_ops, check_below=pointer, ends=True)
                 else:
