@@ -2,15 +2,15 @@
 
 A client process sends `--items` inputs through `Client.map`, and the function returns an array of `--numbers` floats for
 each input, as a model that computes embeddings does. The numbers are normalized vectors of 32-bit floats, so each takes
-about 20 bytes as JSON. The server and the client run in separate processes. Before each run, the client process parses the
-JSON text of all arrays with `json.loads` and, if it is installed, with orjson. Each run starts a new client process, and
-the server stays the same.
+about 20 bytes as JSON. The server and the client run in separate processes. Before and after each call of `map`, the client
+process parses the JSON text of all arrays with `json.loads` and, if it is installed, with orjson, so that a change of the
+machine's load affects both. Each run starts a new client process, and the server stays the same.
 
 The function exists in these variants:
 
-    one call per input      a plain function that gets one input and returns a list
-    one call per batch      a function with `batch=True`, which returns a list of lists
-    numpy, per batch        the same function, which returns a numpy array
+    one call per batch           a function with `batch=True`, which returns a list of lists
+    numpy, one call per batch    the same function, which returns a numpy array
+    one call per input           a plain function that gets one input and returns a list
 
 Results are seconds of CPU time, medians over the runs. The values that the client receives are compared with the expected
 values. Target: at most 3 × `json.loads` for the client and for the server.
@@ -39,8 +39,8 @@ NUMBERS = 384
 WARM_UP = 64
 """Number of inputs that the client sends before the measurement."""
 
-VARIANTS = {"embed": "one call per input", "embed_batch": "one call per batch"} | (
-    {"embed_numpy": "numpy, per batch"} if find_spec("numpy") else {}
+VARIANTS = {"embed_batch": "one call per batch", "embed": "one call per input"} | (
+    {"embed_numpy": "numpy, one call per batch"} if find_spec("numpy") else {}
 )
 
 
@@ -87,13 +87,24 @@ def read(items: int, numbers: int, url: str, server: int) -> dict[str, float]:
 
     expected = vectors(items, numbers)
     text = json.dumps(expected, separators=(",", ":"))
-    found = {"bytes": float(len(text)), "json.loads": parsing(json.loads, text)}
+    parsers: dict[str, Callable[[str], object]] = {"json.loads": json.loads}
     if find_spec("orjson"):
         import orjson
 
-        found["orjson.loads"] = parsing(orjson.loads, text)
+        parsers["orjson.loads"] = orjson.loads
+    parsing: dict[str, list[float]] = {name: [] for name in parsers}
+
+    def parse() -> None:
+        for name, loads in parsers.items():
+            for _ in range(3):
+                began = time.process_time()
+                loads(text)
+                parsing[name].append(time.process_time() - began)
+
+    found = {"bytes": float(len(text))}
     inputs = [{"n": n} for n in range(items)]
     with Client(url) as client:
+        parse()
         for endpoint in VARIANTS:
             list(client.map(endpoint, inputs[:WARM_UP]))
             of_server, of_client = cpu_seconds(server), time.process_time()
@@ -103,16 +114,8 @@ def read(items: int, numbers: int, url: str, server: int) -> dict[str, float]:
             if values != expected:
                 sys.exit(f"{endpoint}: the values are wrong, so the measurement is invalid")
             del values
-    return found
-
-
-def parsing(loads: Callable[[str], object], text: str, times: int = 5) -> float:
-    durations = []
-    for _ in range(times):
-        began = time.process_time()
-        loads(text)
-        durations.append(time.process_time() - began)
-    return statistics.median(durations)
+            parse()
+    return found | {name: statistics.median(durations) for name, durations in parsing.items()}
 
 
 def measure(items: int, numbers: int, runs: int) -> dict[str, float]:
@@ -156,11 +159,11 @@ def main() -> None:
     found = measure(options.items, options.numbers, options.runs)
     floor = found["json.loads"]
     rows: dict[str, Any] = {}
-    print(f"\n{'':24}{'client, s':>12}{'× json.loads':>14}{'server, s':>12}{'× json.loads':>14}")
+    print(f"\n{'':28}{'client, s':>12}{'× json.loads':>14}{'server, s':>12}{'× json.loads':>14}")
     for endpoint, name in VARIANTS.items():
         rows[name] = {side: found[f"{endpoint} {side}"] for side in ("client", "server")}
         print(
-            f"{name:24}" + "".join(f"{seconds:12.2f}{seconds / floor:14.2f}" for seconds in rows[name].values())
+            f"{name:28}" + "".join(f"{seconds:12.2f}{seconds / floor:14.2f}" for seconds in rows[name].values())
         )
     parsers = {name: found[name] for name in ("json.loads", "orjson.loads") if name in found}
     print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in parsers.items()))
