@@ -21,7 +21,7 @@ from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_count, read
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
-from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text, nests_deeper_than
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -119,7 +119,7 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
 class DiffApplier:
     """Applies ops to a copy of a JSON value. It copies only the parts that change, and never modifies the original value."""
 
-    __slots__ = ("_column_tokens", "_own", "_top", "columns")
+    __slots__ = ("_column_tokens", "_keeps_values", "_own", "_top", "columns")
 
     columns: tuple[str, ...]
     """JSON Pointers of the columns, which are texts and arrays. A diff that is a row or a string appends to them."""
@@ -129,6 +129,8 @@ class DiffApplier:
         self._column_tokens = tuple(map(_parse_column, self.columns))
         self._top: list[Any] = [value]
         """List whose only element is the root. It makes the root an element of a container like all other nodes."""
+        self._keeps_values = False
+        """Whether the values in the current diff were parsed by `strict_json` for this document, which can keep them."""
         self._own: dict[int, Any] = {}
         """Dicts and lists that the current diff has created, by their `id`. The diff may modify them in place."""
 
@@ -297,6 +299,8 @@ class DiffApplier:
         return container[key]
 
     def _admit(self, value: Any, depth: int) -> JsonValue:
+        if self._keeps_values and not nests_deeper_than(MAX_STATE_DEPTH - depth, value):
+            return value  # type: ignore[no-any-return]
         return admit(value, MAX_STATE_DEPTH - depth)
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:

@@ -15,10 +15,11 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 
 from tidewire.protocol import strict_json
+from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
-from tidewire.protocol.document.versioned_text_and_arrays import Rope
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import is_number_array
 
 DIGEST_LENGTH = 16
@@ -93,7 +94,7 @@ def digest(items: Any) -> str:
     `1` and `1.0` have the same digest, because canonical JSON does not distinguish integers from other numbers.
 
     Args:
-        items: The items as JSON. Long texts may be `Rope` nodes (see `versioned_text_and_arrays.in_pieces`).
+        items: The items as JSON, or as the nodes of a document (see `versioned_text_and_arrays`).
 
     Raises:
         StrictJsonError: The items are not valid I-JSON.
@@ -127,6 +128,8 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
       a number                                                  | the library `rfc8785`
     """
     kind = type(value)
+    if kind is RopeArray or kind is ArrayTree:
+        value, kind = value.items_at(LATEST), list
     if _is_canonical_in_python(value, max_depth):
         yield _write(value).encode()
     elif kind is list and max_depth > 0:
@@ -151,7 +154,8 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
         yield b"}"
     elif kind is Rope or (kind is str and is_text(value)):
         yield b'"'
-        for piece in (value,) if kind is str else value.pieces():
+        is_short = kind is Rope and value.length <= PART
+        for piece in (value,) if kind is str else (value.text_at(LATEST),) if is_short else value.pieces():
             for start in range(0, len(piece), PART):
                 yield _write(piece[start : start + PART])[1:-1].encode()
         yield b'"'
