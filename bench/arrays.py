@@ -78,7 +78,7 @@ def serve(items: int, numbers: int, port_file: str) -> None:
         def embed_numpy(n: list[int]) -> list[list[float]]:
             return rows[n]
 
-    server.run(port=0, port_file=port_file, started=lambda url: None)
+    server.run(port=0, port_file=port_file, started=lambda _: None)
 
 
 def read(items: int, numbers: int, url: str, server: int) -> dict[str, float]:
@@ -143,11 +143,6 @@ def measure(items: int, numbers: int, runs: int) -> dict[str, float]:
 
 
 def main() -> None:
-    match sys.argv[1:]:
-        case ["serve", items, numbers, port_file]:
-            return serve(int(items), int(numbers), port_file)
-        case ["read", items, numbers, url, server]:
-            return print(json.dumps(read(int(items), int(numbers), url, int(server))))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -163,7 +158,8 @@ def main() -> None:
     for endpoint, name in VARIANTS.items():
         rows[name] = {side: found[f"{endpoint} {side}"] for side in ("client", "server")}
         print(
-            f"{name:28}" + "".join(f"{seconds:12.2f}{seconds / floor:14.2f}" for seconds in rows[name].values())
+            f"{name:28}"
+            + "".join(f"{seconds:12.2f}{seconds / floor:14.2f}" for seconds in rows[name].values())
         )
     parsers = {name: found[name] for name in ("json.loads", "orjson.loads") if name in found}
     print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in parsers.items()))
@@ -179,4 +175,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case ["serve", items, numbers, port_file]:
+            serve(int(items), int(numbers), port_file)
+        case ["read", items, numbers, url, server]:
+            print(json.dumps(read(int(items), int(numbers), url, int(server))))
+        case _:
+            main()

@@ -176,9 +176,8 @@ def lone_surrogate(text: str) -> int | None:
 
 def _is_suspect(text: str) -> bool:
     """Whether a JSON text could violate a rule of the protocol, and must therefore be parsed by the exact parser."""
-    return (
-        ("\\" in text and ("\\ud" in text or "\\uD" in text))
-        or (not text.isascii() and lone_surrogate(text) is not None)
+    return ("\\" in text and ("\\ud" in text or "\\uD" in text)) or (
+        not text.isascii() and lone_surrogate(text) is not None
     )
 
 

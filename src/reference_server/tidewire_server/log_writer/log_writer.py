@@ -652,9 +652,7 @@ class LogWriter:
 
     # ---- changes as separate events ------------------------------------------------------------------------
 
-    def _change(
-        self, ops: Sequence[Op], check_below: str | None, *, ends: bool, joins: bool = False
-    ) -> None:
+    def _change(self, ops: Sequence[Op], check_below: str | None, *, ends: bool, joins: bool = False) -> None:
         self._close()
         encoded = to_json(ops)
         if len(encoded) > self._max_event_bytes:

@@ -222,9 +222,7 @@ def _number_array(numbers: list[Any]) -> bytes:
     if text.endswith(b".0]"):
         text = text[:-3] + b"]"
     if len(text) != len(written) and b"-0" in text:
-        text = b"[%b]" % b",".join(
-            [b"0" if number == b"-0" else number for number in text[1:-1].split(b",")]
-        )
+        text = b"[%b]" % b",".join([b"0" if number == b"-0" else number for number in text[1:-1].split(b",")])
     return _with_exponents_of_ecmascript(text) if b"e" in text else text
 
 
