@@ -171,8 +171,11 @@ class _EndedItems(Generic[T]):
             yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # Check the status before reading the value, because each read of a streamed text copies the whole text.
-        if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
+        if index in self._delivered:
+            return
+        # Look at the status in the document before copying the item, because its value can be long.
+        item = view.node(("items", str(index)))
+        if type(item) is dict and item.get("status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
 
