@@ -217,12 +217,19 @@ def _number_array(numbers: list[Any]) -> bytes:
     pydantic writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    written = to_json(numbers)
-    text = written.replace(b".0,", b",")
-    if text.endswith(b".0]"):
-        text = text[:-3] + b"]"
-    if len(text) != len(written) and b"-0" in text:
-        text = b"[%b]" % b",".join([b"0" if number == b"-0" else number for number in text[1:-1].split(b",")])
+    text = to_json(numbers)
+    try:
+        may_end_in_zero = any(map(float.is_integer, numbers))
+    except TypeError:  # integers among the numbers
+        may_end_in_zero = True
+    if may_end_in_zero:
+        text = text.replace(b".0,", b",")
+        if text.endswith(b".0]"):
+            text = text[:-3] + b"]"
+        if b"-0" in text:
+            text = b"[%b]" % b",".join(
+                [b"0" if number == b"-0" else number for number in text[1:-1].split(b",")]
+            )
     return _with_exponents_of_ecmascript(text) if b"e" in text else text
 
 
