@@ -398,8 +398,8 @@ class _LongDiffApplier(DiffApplier):
     def _shortened(self, text: Any, length: int) -> Rope:
         return (text if isinstance(text, Rope) else Rope(text)).shortened(length)
 
-    def _copy(self, node: Any) -> Any:
-        return node.copy() if type(node) is dict else ArrayTree(node)
+    def _copy_array(self, node: Any) -> Any:
+        return ArrayTree(node)
 
 
 def _parse_column(column: str) -> Tokens:
