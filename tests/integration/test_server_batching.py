@@ -235,10 +235,11 @@ def by_client(url, name, input_):
 
 
 def by_command(url, name, input_):
-    members = [f"{member}={json.dumps(value)}" for member, value in input_.items()]
+    members = [f"{member}={value}" for member, value in input_.items()]
     result = typer.testing.CliRunner().invoke(cli.app, ["call", url, name, *members])
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout) if result.stdout.startswith(("[", "{")) else result.stdout
+    shown = result.stdout.removesuffix("\n")
+    return json.loads(shown) if shown.startswith(("[", "{")) else shown
 
 
 def by_raw_http(url, name, input_):
