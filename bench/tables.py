@@ -442,6 +442,33 @@ def jobs() -> str:
     )
 
 
+def arrays() -> str:
+    result = json.loads((HERE / "results/arrays.json").read_text())
+    floor = result["parsers"]["json.loads"]
+    rows = [
+        [
+            name,
+            *(
+                cell
+                for side in ("client", "server")
+                for cell in (f"{of[side]:.2f}", f"{of[side] / floor:.1f} ×")
+            ),
+        ]
+        for name, of in result["seconds"].items()
+    ]
+    rows += [
+        [f"`{name}`, in the client", f"{seconds:.2f}", f"{seconds / floor:.1f} ×", "", ""]
+        for name, seconds in result["parsers"].items()
+    ]
+    head = ["function", "client, s", "× `json.loads`", "server, s", "× `json.loads`"]
+    return (
+        f"{table(head, rows)}\n\n"
+        f"The JSON text of the {result['items']:,} arrays with {result['numbers']} numbers each has {result['bytes']:,} bytes. The "
+        f"numbers are seconds of CPU time, medians of {result['runs']} runs with Python {result['python']} on {result['cpus']} "
+        f"cores, using {versions(result['versions'])}.\n"
+    )
+
+
 def applying() -> str:
     result = json.loads((HERE / "results/apply.json").read_text())
     tables = []

@@ -235,10 +235,11 @@ def by_client(url, name, input_):
 
 
 def by_command(url, name, input_):
-    members = [f"{member}={json.dumps(value)}" for member, value in input_.items()]
+    members = [f"{member}={value}" for member, value in input_.items()]
     result = typer.testing.CliRunner().invoke(cli.app, ["call", url, name, *members])
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout) if result.stdout.startswith(("[", "{")) else result.stdout
+    shown = result.stdout.removesuffix("\n")
+    return json.loads(shown) if shown.startswith(("[", "{")) else shown
 
 
 def by_raw_http(url, name, input_):
@@ -549,3 +550,37 @@ def test_discovery_reports_max_inputs_of_a_job_not_the_batch_size():
         job = peer.run("trim_words", inputs=[{"word": f"w{n:02}"} for n in range(20)])
         assert [each["value"] for each in job["state"]["items"]] == [f"w{n:02}" for n in range(20)]
         assert max(each["batch"]["size"] for each in job["state"]["items"]) == 4
+
+
+# ---- events ------------------------------------------------------------------------------------------------------------
+
+
+def test_items_of_a_batch_share_the_events_of_their_starts_and_of_their_ends():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True, max_batch_size=64)
+    def embed(n: list[int]) -> list[list[float]]:
+        return [[each + k / 7 for k in range(384)] for each in n]
+
+    with serving(server) as peer:
+        events = peer.events(peer.start("embed", inputs=[{"n": n} for n in range(64)]), "0-0")
+    values = [item["value"] for item in Fold().take(events).items]
+    assert values == [[n + k / 7 for k in range(384)] for n in range(64)]
+    sizes = [len(event.data) for event in events if event.type == "message"]
+    size = len(json.dumps(values))
+    assert len(sizes) <= 1 + -(-size // 32_768)
+    assert max(sizes) <= 65_536
+
+
+def test_items_that_end_with_texts_and_errors_next_to_others_are_complete():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def mixed(n: list[int]) -> list[str | int | ItemError]:
+        return [(str(each), each, ItemError("no"))[each % 3] for each in n]
+
+    with serving(server) as peer:
+        events = peer.events(peer.start("mixed", inputs=[{"n": n} for n in range(9)]), "0-0")
+    items = Fold().take(events).items
+    assert [item.get("value") for item in items] == ["0", 1, None, "3", 4, None, "6", 7, None]
+    assert [item["status"] for item in items] == ["succeeded", "succeeded", "failed"] * 3

@@ -220,3 +220,24 @@ async def test_change_that_fails_after_a_start_keeps_the_start_and_counts_only_i
     with pytest.raises(StateTooLargeError):
         job.log_writer.change([["s", "/items/0/value", "x" * 3000]])
     assert job.log_writer.value("/items/0/status") == "queued"
+
+
+@on_event_loop
+async def test_starts_and_ends_of_items_share_an_event_until_another_change_or_a_commit():
+    job = StreamHarness({"a": []}, ("/a",))
+    head = job.log.extent().head
+    start, other = [["s", "/items/0/status", "running"]], [["s", "/status", "running"]]
+    end = [["s", "/items/0/value/b", 1], ["s", "/items/0/status", "succeeded"]]
+    job.log_writer.start(start, joins=True)
+    job.log_writer.start(other, joins=True)
+    job.log_writer.change(end, joins=True)
+    job.log_writer.start(other)
+    job.log_writer.start(start, joins=True)
+    job.log_writer.change(end, joins=True)
+    await job.log_writer.commit()
+    job.log_writer.start(start, joins=True)
+    await job.log_writer.commit()
+    chunk = await job.log.read(head, 10_000)
+    events = [json.loads(frame.partition("data:")[2]) for frame in chunk.frames.decode().split("\n\n")[:-1]]
+    assert events == [[*start, *other, *end], other, [*start, *end], start]
+    assert (await job.log.state()).view.value("/items/0") == {"status": "running", "value": {"a": [], "b": 1}}

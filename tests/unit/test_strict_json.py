@@ -10,7 +10,7 @@ from tidewire.protocol.strict_json import MAX_DEPTH, MAX_INTEGER, StrictJsonErro
     [
         '""', '" world"', "null", "true", "0", "-0.5", "1e5", "[]", "{}", '{"a":[1,{"b":null}]}',
         str(MAX_INTEGER), str(-MAX_INTEGER), '"\\ud83d\\ude00"', '"é漢🙂"', '"NaN"', '"1234567890123456789012"',
-        "0.12345678901234567", '"[[[[["', "1" + "0" * 400 + "e-400",
+        "0.12345678901234567", '"[[[[["', "1" + "0" * 400 + "e-400", '{"a:b":"c:d","e":[":",{"f":"\\u003a"}]}',
     ],
 )  # fmt: skip
 def test_valid_json_is_read_like_the_standard_library_does(text):
@@ -42,6 +42,11 @@ def test_valid_json_is_read_like_the_standard_library_does(text):
         ('[{"b":{"a":1,"a":2}}]', "duplicate member 'a'"),
         ('{"a" :1,"a": {"b":":"}}', "duplicate member 'a'"),
         ('{"a":[{"b":1},{"b":1,"b":"\\":"}]}', "duplicate member 'b'"),
+        ('{"a":1,"a":"\\u003a"}', "duplicate member 'a'"),
+        ('[{"a":":","a":"\\u003A\\u003A"}]', "duplicate member 'a'"),
+        ('{"a":NaN}', "NaN"),
+        ('{"a":[1e400]}', "too large"),
+        ('{"a":9007199254740993}', "2^53"),
         ('"\\ud83d"', "surrogate"),
         ('["\\udc00x"]', "surrogate"),
         ('{"\\ud83d":1}', "surrogate"),

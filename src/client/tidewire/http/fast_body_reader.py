@@ -18,7 +18,7 @@ import httpcore
 
 from tidewire.http.chunked_coding import ChunkedDecoder
 
-SEGMENT_BYTES: Final = 16 * 2**10
+SEGMENT_BYTES: Final = 256 * 2**10
 """Maximum number of bytes per read from the socket."""
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"

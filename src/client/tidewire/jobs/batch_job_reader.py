@@ -1,7 +1,7 @@
 """`BatchJobReader`, which reads the event stream of a job with many inputs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pydantic import JsonValue
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tidewire.options import Options
 
 T = TypeVar("T")
+
+_ITEMS: Final = "/items/"
 
 
 class BatchJobReader(JobReader, Generic[T]):
@@ -50,7 +52,7 @@ class BatchJobReader(JobReader, Generic[T]):
         return UpdateIterator(self, WholeUpdates[ItemUpdate[T]](ItemUpdate))
 
     def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
-        return UpdateIterator(self, _EndedItems(self._item_result, self._items, self._ended_before))
+        return UpdateIterator(self, _EndedItems(self._item_result, self._final_items, self._ended_before))
 
     def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
         """Return the validated values of all items of a job that has ended. If an item failed and `return_exceptions`
@@ -91,14 +93,31 @@ class BatchJobReader(JobReader, Generic[T]):
             )
 
     def _changed(self, position: Position) -> list[int]:
-        """Return the indices of the items that a snapshot has changed, by comparing its state with the previous
-        state.
+        """Return the indices of the items that an event without a diff has changed, by comparing its state with the
+        previous state.
         """
-        before: Any = [] if self._latest is None else self._latest.view.value("/items")
-        now: Any = position.view.value("/items")
+        now = position.view
+        count = now.length("/items")
+        if self._latest is None:
+            return [*range(count)]
+        before = self._latest.view
+        if before.node(("items",)) is now.node(("items",)):
+            return []  # a `done` event, after which all items are still the same
+        known = before.length("/items")
         return [
-            index for index, item in enumerate(now) if index >= len(before) or not same(item, before[index])
+            index
+            for index, item in enumerate(now.elements("/items", 0))
+            if index >= known or not same(item, before.value(f"/items/{index}"))
         ]
+
+    def _final_items(self, delivered: Container[int]) -> Iterator[tuple[int, Any]]:
+        """Return the final items of a job that has ended, except those that were already delivered."""
+        document = self._stream.follower.document
+        if document is not None:
+            view = document.view()
+            for index in range(view.length("/items")):
+                if index not in delivered:
+                    yield index, view.value(f"/items/{index}")
 
     def _item_result(self, index: int, item: Any) -> T | ItemFailedError:
         status = item.get("status")
@@ -123,7 +142,7 @@ class _EndedItems(Generic[T]):
     def __init__(
         self,
         result: Callable[[int, Any], T | ItemFailedError],
-        final_items: Callable[[], list[Any]],
+        final_items: Callable[[Container[int]], Iterable[tuple[int, Any]]],
         ended_before: frozenset[int],
     ) -> None:
         self._result = result
@@ -147,14 +166,16 @@ class _EndedItems(Generic[T]):
             yield from self._ended(index, view)
 
     def finish(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        for index, item in enumerate(self._final_items()):
-            if index not in self._delivered:
-                self._delivered.add(index)
-                yield index, self._result(index, item)
+        for index, item in self._final_items(self._delivered):
+            self._delivered.add(index)
+            yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # Check the status before reading the value, because each read of a streamed text copies the whole text.
-        if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
+        if index in self._delivered:
+            return
+        # Look at the status in the document before copying the item, because its value can be long.
+        item = view.node(("items", str(index)))
+        if type(item) is dict and item.get("status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
 
@@ -175,15 +196,22 @@ def _items_in_diff(diff: JsonValue, position: Position) -> set[int]:
     if isinstance(diff, str):
         return _items_at(columns)
     ops: Any = diff["ops"] if isinstance(diff, dict) else diff
-    if any(op[1] in ("", "/items") for op in ops if op[0] != "r"):
-        return {*range(position.view.length("/items"))}
-    return set().union(*(_items_at(columns) if op[0] == "r" else _items_at(op[1:2]) for op in ops))
+    found: set[int] = set()
+    for op in ops:
+        if op[0] == "r":
+            found |= _items_at(columns)
+        elif op[1] in ("", "/items"):
+            return {*range(position.view.length("/items"))}
+        else:
+            found |= _items_at(op[1:2])
+    return found
 
 
 def _items_at(pointers: Iterable[str]) -> set[int]:
-    places = (pointer.split("/", 3) for pointer in pointers)
-    return {
-        int(tokens[2])
-        for tokens in places
-        if len(tokens) > 2 and tokens[1] == "items" and tokens[2].isdigit()
-    }
+    found = set()
+    for pointer in pointers:
+        if pointer.startswith(_ITEMS):
+            index = pointer[len(_ITEMS) :].partition("/")[0]
+            if index.isdigit():
+                found.add(int(index))
+    return found

@@ -311,7 +311,7 @@ class Follower:
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if continuity is Continuity.REPEAT:
                 return self._repeat(event)
-            document = Document(snapshot.state, snapshot.columns)
+            document = Document(snapshot.state, snapshot.columns, keep_value=True)
         except (MessageError, DiffError) as error:
             raise _Broken(str(error)) from None
         if not self._fits(document, size, room=self.max_state_bytes):
@@ -334,7 +334,7 @@ class Follower:
             raise _Broken(f"diff {event.id} does not continue from {self._place()}")
         before = document.view()
         try:
-            document.apply(diff)
+            document.apply(diff, keep_values=True)
         except (DiffError, IntegrityError) as error:
             kind = FatalKind.UNSUPPORTED if isinstance(error, UnknownOpError) else FatalKind.PROTOCOL
             raise _Broken(f"diff {event.id}: {error}", kind) from None
@@ -390,7 +390,7 @@ class Follower:
             raise _Broken(f"done {event.id} does not continue from {self._place()}")
         try:
             verify(document, done.check_)
-            _verify_digest({"items": document.in_pieces("/items")}, done)
+            _verify_digest({"items": document.node("/items")}, done)
         except (DiffError, IntegrityError) as error:
             raise _Broken(f"done {event.id}: {error}") from None
         document.apply(_end(done))

@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 
 from tidewire.protocol.document.json_pointer import escape
+from tidewire.protocol.document.json_values import holds_only_numbers
 from tidewire.protocol.strict_json import MAX_DEPTH, StrictJsonError
 
 
@@ -56,6 +57,8 @@ def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any]
     made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=fallback)[0]
     if made is not None and type(made) is not list and type(made) is not dict:
         return made  # JSON mode loses nothing if the value is a string, a number or a boolean
+    if type(made) is list and holds_only_numbers(made):
+        return made  # JSON mode would have replaced NaN by None
     kept = rows.dump_python([value], by_alias=True, warnings=False)[0]
     return _restore_losses(kept, made, "")
 

@@ -79,10 +79,10 @@ class State(WireModel):
 
 class Snapshot(WireModel):
     """Data of a `snapshot` event. The member `state` is plain JSON, because building a model for every item would be
-    expensive.
+    expensive. Its type is not `JsonValue`, because pydantic would validate each number of an array again.
     """
 
-    state: dict[str, JsonValue]
+    state: dict[str, Any]
     columns: list[str]
     reason: SnapshotReason
 

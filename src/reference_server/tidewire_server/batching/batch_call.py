@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidewire_server.batching.batch_results import by_row
-from tidewire_server.batching.batch_row_types import BatchRow, Outcome, QueuedItem
+from tidewire_server.batching.batch_row_types import BatchedJob, BatchRow, Outcome, QueuedItem
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
@@ -168,13 +168,18 @@ class BatchCall:
         return assigned
 
     def _begin(self, rows: Iterable[BatchRow]) -> None:
+        by_job: dict[BatchedJob, list[BatchRow]] = {}
         for row in rows:
+            by_job.setdefault(row.job, []).append(row)
+        for job, of_job in by_job.items():
             try:
-                row.job.begin(row.index, batch=row.place, leave=partial(self._leave, row))
-            except Exception as error:  # noqa: BLE001 - fails only this row
-                _log.exception("job %s item %d: could not mark the item as running", row.job.id, row.index)
-                row.over = True
-                self._end_soon([(row, error)])
+                job.begin_rows([(row.index, row.place, partial(self._leave, row)) for row in of_job])
+            except Exception as error:  # noqa: BLE001 - fails only the rows of this job
+                indices = [row.index for row in of_job]
+                _log.exception("job %s items %s: could not mark the items as running", job.id, indices)
+                for row in of_job:
+                    row.over = True
+                self._end_soon([(row, error) for row in of_job])
 
     async def _commit_starts(self, rows: Iterable[BatchRow]) -> None:
         """Commit the starts of the rows whose jobs require this."""

@@ -2,7 +2,7 @@
 changes the jobs of its rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,13 +36,12 @@ class BatchedJob(Protocol):
     def writer(self, index: int) -> ItemWriter:
         """Return the writer of the item's value."""
 
-    def begin(self, index: int, *, batch: dict[str, int], leave: Callable[[], None]) -> None:
-        """Mark the item as running.
+    def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
+        """Mark items as running, in one event.
 
         Args:
-            index: Index of the item.
-            batch: Size of the batch, row number and waiting time. They become part of the item's state.
-            leave: Function to call if the item is cancelled.
+            rows: For each item its index, the size of the batch with the row number and the waiting time, which become
+                part of the item's state, and a function to call if the item is cancelled.
         """
 
     @property

@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -199,17 +199,32 @@ class Job:
         """Return the writer of an item's value."""
         return self._items[index].writer
 
-    def begin(
-        self, index: int, *, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
-    ) -> None:
-        """Set the status of a queued item to running.
+    @property
+    def _has_many_items(self) -> bool:
+        """Whether the starts and ends of several items may share an event, of which a client reads a part for each item."""
+        return len(self._items) > 1
+
+    def begin(self, index: int) -> None:
+        """Set the status of a queued item that runs alone to running, in a separate event."""
+        self._log_writer.start(self._start(index))
+
+    def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
+        """Set the status of the queued items that run in one batch to running, in one event.
 
         Args:
-            index: Index of the item.
-            batch: Member `batch` of the item's state if the item runs in a batch, or None [TW-BAT-016].
-            leave: Function that removes the item from its running batch, or None. It is called if the item ends before
-                the batch does, for example because the item was cancelled.
+            rows: For each item its index, the member `batch` of its state [TW-BAT-016], and a function that removes the
+                item from its running batch. This function is called if the item ends before the batch does, for example
+                because the item was cancelled.
         """
+        ops: list[Any] = []
+        for index, batch, leave in rows:
+            ops += self._start(index, batch, leave)
+        self._log_writer.start(ops, joins=self._has_many_items)
+
+    def _start(
+        self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
+    ) -> list[Any]:
+        """Start an item, and return the ops of its start."""
         item = self._items[index]
         item.status = "running"
         item.leave = leave
@@ -224,7 +239,7 @@ class Job:
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
             publish_queue_position(self._log, None)
-        self._log_writer.start(ops)
+        return ops
 
     async def _after_commit(self, work: Coroutine[Any, Any, JsonValue | Unset]) -> JsonValue | Unset:
         with closing(work):
@@ -465,7 +480,8 @@ class Job:
             # Hold the lock until the writer is closed. Otherwise another thread could change the item after its end.
             with self._log_writer.lock:
                 if value is not UNSET:
-                    self._log_writer.change([["s", f"{pointer}/value", value], *end_ops])
+                    end_ops.insert(0, ["s", f"{pointer}/value", value])
+                    self._log_writer.change(end_ops, joins=self._has_many_items)
                 elif error is None:
                     self._log_writer.change(end_ops, check_below=pointer, ends=True)
                 else:

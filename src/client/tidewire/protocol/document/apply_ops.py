@@ -22,7 +22,7 @@ from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_count, read
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
-from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text, nests_deeper_than
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -124,7 +124,7 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
 class DiffApplier:
     """Applies ops to a copy of a JSON value. It copies only the parts that change, and never modifies the original value."""
 
-    __slots__ = ("_column_tokens", "_own", "_top", "columns")
+    __slots__ = ("_column_tokens", "_keeps_values", "_own", "_top", "columns")
 
     columns: tuple[str, ...]
     """JSON Pointers of the columns, which are texts and arrays. A diff that is a row or a string appends to them."""
@@ -134,6 +134,8 @@ class DiffApplier:
         self._column_tokens = tuple(map(_parse_column, self.columns))
         self._top: list[Any] = [value]
         """List whose only element is the root. It makes the root an element of a container like all other nodes."""
+        self._keeps_values = False
+        """Whether the values in the current diff were parsed by `strict_json` for this document, which can keep them."""
         self._own: dict[int, Any] = {}
         """Dicts and lists that the current diff has created, by their `id`. The diff may modify them in place."""
 
@@ -249,7 +251,7 @@ class DiffApplier:
         if type(target) in ARRAYS:
             if type(x) is not list:
                 raise DiffError(f"only an array can be appended to an array, not {describe(x)}")
-            return admit(x, MAX_STATE_DEPTH - depth)  # type: ignore[return-value]
+            return self._admit(x, depth)  # type: ignore[return-value]
         raise DiffError(f"cannot append to {describe(target)}, only to a text or an array")
 
     def _growable(self, tokens: Tokens) -> Any:
@@ -282,7 +284,7 @@ class DiffApplier:
 
     def _set(self, tokens: Tokens, value: Any) -> None:
         container, key = self._slot(tokens)
-        value = admit(value, MAX_STATE_DEPTH - len(tokens))
+        value = self._admit(value, len(tokens))
         if type(container) is dict or key < len(container):
             container[key] = value
         elif key == len(container):
@@ -296,7 +298,7 @@ class DiffApplier:
             raise DiffError("an element can only be inserted into an array")
         if key > len(container):
             raise DiffError(f"index {key} is beyond the end of an array of {len(container)}")
-        container.insert(key, admit(value, MAX_STATE_DEPTH - len(tokens)))
+        container.insert(key, self._admit(value, len(tokens)))
 
     def _delete(self, tokens: Tokens) -> None:
         if not tokens:
@@ -308,6 +310,11 @@ class DiffApplier:
     def _target(self, tokens: Tokens) -> Any:
         container, key = place(self._top, tokens)
         return container[key]
+
+    def _admit(self, value: Any, depth: int) -> JsonValue:
+        if self._keeps_values and not nests_deeper_than(MAX_STATE_DEPTH - depth, value):
+            return value  # type: ignore[no-any-return]
+        return admit(value, MAX_STATE_DEPTH - depth)
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         """Return a writable copy of the dict or list that contains the target of a path, and the key or index of the target.

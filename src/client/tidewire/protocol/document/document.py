@@ -32,15 +32,15 @@ from tidewire.protocol.document.check_stable_prefix import check_stable_prefix
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import array_index, parse
-from tidewire.protocol.document.json_values import admit, common_prefix, is_text
-from tidewire.protocol.document.state_size import json_bytes
-from tidewire.protocol.document.versioned_text_and_arrays import (
-    LATEST,
-    Rope,
-    RopeArray,
-    in_pieces,
-    materialize,
+from tidewire.protocol.document.json_values import (
+    MAX_STATE_DEPTH,
+    admit,
+    common_prefix,
+    is_text,
+    nests_deeper_than,
 )
+from tidewire.protocol.document.state_size import json_bytes
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, materialize
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -116,19 +116,22 @@ class Document(DiffApplier):
         "_touched",
     )
 
-    def __init__(self, value: JsonValue, columns: Sequence[str] = ()) -> None:
+    def __init__(self, value: JsonValue, columns: Sequence[str] = (), *, keep_value: bool = False) -> None:
         """Create a document from a state.
 
         Args:
-            value: The state, or any other JSON value. The document copies it.
+            value: The state, or any other JSON value. The document copies it, unless `keep_value` is true.
             columns: JSON Pointers of the columns. Rows, and diffs that are only a string, append to the texts and arrays at
                 these pointers. The texts and arrays need not exist yet.
+            keep_value: Whether the document may keep the value without a copy. Only a value that `strict_json.loads` has
+                returned, and that nothing else changes, may be kept.
 
         Raises:
             DiffError: A column is not a valid JSON Pointer, or the value is nested too deep or is not I-JSON.
         """
         try:
-            super().__init__(admit(value), columns)
+            may_keep = keep_value and not nests_deeper_than(MAX_STATE_DEPTH, value)
+            super().__init__(value if may_keep else admit(value), columns)
         except StrictJsonError as error:
             raise DiffError(str(error)) from None
         self._columns_by_item: dict[Tokens, list[int]] = {}
@@ -153,8 +156,13 @@ class Document(DiffApplier):
         """
         self._last: str | _Applied | tuple[TextChange, ...] = ()
 
-    def apply(self, diff: JsonValue) -> None:
+    def apply(self, diff: JsonValue, *, keep_values: bool = False) -> None:
         """Apply one diff, which may have any of the three shapes. If the diff is invalid, the document does not change.
+
+        Args:
+            diff: The diff.
+            keep_values: Whether the document may keep the values in the diff without copies. Only a diff that
+                `strict_json.loads` has returned, and that nothing else changes, may be kept.
 
         Raises:
             DiffError: The diff is malformed, or cannot be applied to the document, or changes a stable prefix
@@ -169,6 +177,7 @@ class Document(DiffApplier):
         before = View(self._top, self._clock)
         self._clock += 1
         self._grown, self._touched, self._row_grew = [], [], False
+        self._keeps_values = keep_values
         try:
             shape = diff_shapes.read(diff, self.columns)
             self._long = len(shape.ops) > MAX_COPYING_OPS
@@ -229,12 +238,9 @@ class Document(DiffApplier):
         value: JsonValue = materialize(find(self._top, parse(pointer)), LATEST)
         return value
 
-    def in_pieces(self, pointer: str) -> Any:
-        """Return a copy of the current value at a pointer for `digests.digest`.
-
-        In the copy, long texts are `Rope` nodes.
-        """
-        return in_pieces(find(self._top, parse(pointer)))
+    def node(self, pointer: str) -> Any:
+        """Return the current node at a pointer for `digests.digest`. It is shared with the document."""
+        return find(self._top, parse(pointer))
 
     def json_bytes(self) -> int:
         """Return the size of the document as compact JSON, in bytes. This takes time linear in the size."""

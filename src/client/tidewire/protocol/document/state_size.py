@@ -9,8 +9,11 @@ by up to a sixteenth.
 from json.encoder import encode_basestring
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
+from tidewire.protocol.strict_json import is_number_array
 
 MAX_STATE_BYTES: Final = 64 * 2**20
 """Default of the client's limit for the size of a job's state as JSON, in bytes. It is four times the server's default."""
@@ -44,6 +47,8 @@ def json_bytes(node: Any) -> int:
     if kind is RopeArray or kind is ArrayTree:
         node = node.items_at(LATEST)
     if type(node) is list:
+        if is_number_array(node):
+            return len(to_json(node))
         return 1 + max(1, len(node) + sum(map(json_bytes, node)))
     return len(repr(node)) if kind is int or kind is float else 5 if node is False else 4
 

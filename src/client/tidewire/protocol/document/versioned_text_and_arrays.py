@@ -21,7 +21,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from tidewire.protocol.document.array_tree import ArrayTree
-from tidewire.protocol.document.json_values import same
+from tidewire.protocol.document.json_values import holds_only_numbers, same
 
 LATEST: Final = 2**62
 """A version number greater than all others. Reading a node in this version returns its current content."""
@@ -230,18 +230,6 @@ class RopeArray(_RopeNode):
         self.length: int = length
 
 
-def in_pieces(node: Any) -> Any:
-    """Copy the current content of a node to JSON types, except that texts longer than `MAX_PIECE` stay `Rope` nodes."""
-    kind = type(node)
-    if kind is dict:
-        return {name: in_pieces(member) for name, member in node.items()}
-    if kind is list:
-        return [in_pieces(element) for element in node]
-    if kind is RopeArray or kind is ArrayTree:
-        return [in_pieces(element) for element in node.items_at(LATEST)]
-    return materialize(node, LATEST) if kind is not Rope or node.length <= MAX_PIECE else node
-
-
 def holds(node: Any, value: Any) -> bool:
     """Whether the current content of a node equals a JSON value, by the rules of `json_values.same`.
 
@@ -274,7 +262,7 @@ def materialize(node: Any, version: int) -> Any:
     if kind is dict:
         return {name: materialize(member, version) for name, member in node.items()}
     if kind is list:
-        return [materialize(element, version) for element in node]
+        return node[:] if holds_only_numbers(node) else [materialize(element, version) for element in node]
     if kind is Rope:
         return node.text_at(version)
     if kind is RopeArray or kind is ArrayTree:
