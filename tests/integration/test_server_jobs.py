@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from support.reference_server import QUICK, Fold, data, eventually, logged, serving
-from tidewire_server import ItemError, Server, Stream
+from tidewire_server import Append, ItemError, Server, Stream
 from tidewire_server.errors import ProblemError
 
 ran: list[str] = []
@@ -555,6 +555,23 @@ def test_cancelling_a_blocked_function_ends_the_job_but_keeps_its_slot(peer):
     assert peer.job(next_one)["status"] == "queued"
     release.set()
     assert peer.ended(next_one)["status"] == "succeeded"
+
+
+def test_a_cancel_during_a_write_does_not_lose_the_end_of_the_job(tmp_path):
+    server = Server(**QUICK, log=f"sqlite:///{tmp_path}/log.db")
+
+    @server.endpoint(concurrency_limit=None)
+    async def flood() -> AsyncIterator[Append[str]]:
+        """Yield so much that the generator has to wait for the writes."""
+        while True:
+            yield Append("x" * 300_000)
+
+    with serving(server) as peer:
+        for _ in range(5):
+            job = peer.start("flood")
+            eventually(lambda job=job: peer.job(job)["state"]["items"][0]["value"])
+            assert peer.http.post(f"/v1/jobs/{job}/cancel").status_code == 202
+            assert peer.ended(job)["status"] == "cancelled"
 
 
 def test_a_cancelled_queued_item_never_runs(peer):

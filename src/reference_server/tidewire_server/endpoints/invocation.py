@@ -143,7 +143,7 @@ async def _drain(
         async for value in values:
             steps.take(value)
             if journal.backlog > _MAX_BACKLOG:
-                await journal.commit()
+                await journal.commit_shielded()
             if loop.time() >= turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = loop.time() + _TURN

@@ -257,7 +257,7 @@ class Job:
 
     async def commit(self) -> None:
         """Write the pending changes to the log."""
-        await self._log_writer.commit()
+        await self._log_writer.commit_shielded()
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
         """Run the function of an item. Return the function's value, or the exception that it raised."""

@@ -214,6 +214,7 @@ class LogWriter:
         "_thread",
         "_unapplied",
         "_unchecked",
+        "_writes",
         "backlog",
         "committed_at",
         "urgent",
@@ -305,6 +306,8 @@ class LogWriter:
         self._committing = asyncio.Lock()
         self._retrying = False
         """Whether the store refused the last write, which is retried."""
+        self._writes: set[asyncio.Future[None]] = set()
+        """Tasks of `commit_shielded`."""
         self._stopped = False
         self._stopping: asyncio.Event | None = None
         """Event that ends the pause before a retry. The first pause creates it, because hardly any job needs it."""
@@ -854,6 +857,25 @@ class LogWriter:
                 await self._append_block(block)
                 self._head = block.state.cursor
                 self._commits.logged(len(block.frames), sum(map(len, block.frames)))
+
+    async def commit_shielded(self) -> None:
+        """Write the pending changes to the log like `commit`, from a task that runs user code and may be cancelled.
+
+        Cancelling the caller does not interrupt the write. The log would otherwise contain events that this writer does
+        not count, and it would reject all further events of the job, including its end.
+
+        Raises:
+            HeadMovedError: The log was deleted, or another process writes it.
+        """
+        write = asyncio.ensure_future(self.commit())
+        self._writes.add(write)  # The event loop has only weak references to tasks.
+        write.add_done_callback(self._forget_write)
+        await asyncio.shield(write)
+
+    def _forget_write(self, write: asyncio.Future[None]) -> None:
+        self._writes.discard(write)
+        if not write.cancelled():
+            write.exception()  # A cancelled caller does not retrieve the exception.
 
     def _block(self, now: float) -> Block | None:
         """Make a block of events from the pending changes. Return None if there are no changes."""
