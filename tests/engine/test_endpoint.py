@@ -2,13 +2,14 @@
 
 import asyncio
 import base64
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from support.model_checkpoints import generate
+from support.model_checkpoints import generate, random_llama
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
@@ -158,3 +159,17 @@ def test_bundled_model_is_served_by_default():
 def test_checkpoint_that_cannot_be_served_raises_an_error_with_the_reason(tmp_path: Path):
     with pytest.raises(LoadError, match="has no config"):
         add_generate(Server(), model=tmp_path)
+
+
+def test_a_model_may_be_text_with_a_tilde_and_its_loading_is_logged(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    random_llama(tmp_path / "tiny")
+    caplog.set_level("INFO", "tidewire_server")
+    server = Server()
+    add_generate(server, model="~/tiny", device="cpu")
+    assert server.call("generate", prompt="a", max_tokens=1)["finish_reason"] == "length"
+    loading, loaded = [each.getMessage() for each in caplog.records if "the model" in each.getMessage()]
+    assert re.fullmatch(rf"loading the model {tmp_path}/tiny \([\d.]+ kB\)", loading)
+    assert re.fullmatch(rf"loaded the model {tmp_path}/tiny in [\d.]+ s \(cpu, float32\)", loaded)
+    with pytest.raises(LoadError, match="hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"):
+        add_generate(Server(), model="Qwen/Qwen3-0.6B")

@@ -51,7 +51,7 @@ def test_end_tokens_of_the_generation_settings_take_precedence(tmp_path: Path):
 
 
 def test_missing_folder_is_refused(tmp_path: Path):
-    assert_refused(tmp_path / "nowhere", "nowhere is not a folder")
+    assert_refused(tmp_path / "nowhere", "nowhere not found; pass the folder of a local checkpoint")
 
 
 def test_empty_folder_is_refused(tmp_path: Path):

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from support.fuzzing import fuzzed
 from support.scripted_server import endpoint
-from tidewire.commands import codegen, schema_keywords, tables
+from tidewire.commands import codegen, schema_keywords
+from tidewire.commands.describe_text import describe_endpoint
 from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.errors import TidewireError
 from tidewire.http import status_errors
@@ -29,6 +30,7 @@ from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import IntegrityError
 from tidewire.protocol.document.document import Document
 from tidewire.protocol.follower import Follower
+from tidewire.protocol.input_words import member_schema, parse_word
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobList, JobResource
 from tidewire.protocol.sse import Decoder, Event
 
@@ -367,8 +369,9 @@ def test_any_description_is_shown(fuzz):
             endpoint(text)
             | {"input_schema": schema, "value_schema": value_schema, "description": text, "examples": [text]}
         )
-        for part in tables.endpoint(described, "http://a"):
-            console.print(part)
+        for line in describe_endpoint(described, "http://a", len(text), show_all=len(text) % 2 == 0):
+            console.print(line)
+        parse_word(text, member_schema(text, schema), schema)
 
 
 @fuzzed(40)

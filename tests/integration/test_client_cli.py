@@ -35,9 +35,9 @@ def run(*arguments, stdin=""):
     return result
 
 
-def test_call_writes_text_unchanged(url):
+def test_call_writes_text_and_a_line_break_at_its_end(url):
     result = run("call", url, "talk", "words=9")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9), "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9) + "\n", "")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
@@ -45,7 +45,7 @@ def test_piped_output_is_utf_8_in_any_locale(url, encoding):
     command = [sys.executable, "-m", "tidewire", "call", url, "talk", "words=9"]
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     called = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=False)
-    assert (called.returncode, called.stdout.decode(), called.stderr) == (0, sentence(9), b"")
+    assert (called.returncode, called.stdout.decode(), called.stderr) == (0, sentence(9) + "\n", b"")
 
 
 def test_call_writes_values_other_than_text_as_json(url):

@@ -180,7 +180,7 @@ def test_a_rejected_input_fails_alone_and_the_rest_of_its_job_runs(server, clien
         (1, "invalid_input"),
         (3, "invalid_input"),
     ]
-    assert str(values[3]).startswith("input 3 was refused: the input: no number [invalid_input]")
+    assert str(values[3]).startswith("input 3 was refused: no number [invalid_input]")
     assert [[*submit.inputs] for submit in server.submits] == [[0, 1, 2, 3, 4], [0, 2, 3, 4], [0, 2, 4]]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -70,6 +71,10 @@ not_a_server = 5
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("serve")
     (path / "mine.py").write_text(ENDPOINTS)
+    (path / "two.py").write_text(
+        "from tidewire_server import Server\nfirst = Server()\nsecond = Server()\nsame = first\n"
+    )
+    (path / "none.py").write_text("from tidewire_server import Server\n")
     (path / "groups.toml").write_text("[endpoints.first]\nconcurrency_limit = 2\n")
     return path
 
@@ -116,8 +121,73 @@ def test_a_signal_stops_the_server_and_sends_goaway(folder, signum):
             assert reading.until("goaway", "done").type == "goaway"
         out, err = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert err == ""
+    assert "stopping: waiting up to 0.1 s for 1 job; press Ctrl-C again to end at once\n" in err
+    assert re.search(rf"INFO [\w.]+: job {job}: tick cancelled in [\d.e-]+ s\n", err)
     assert "tidewire_server/" in out
+
+
+@pytest.mark.parametrize("target", ["mine.py", "mine"])
+def test_the_only_server_of_a_file_needs_no_name(folder, target):
+    code, shown = run_to_exit(folder, target, "--show-config")
+    assert code == 0
+    assert "the server's code" in next(line for line in shown.splitlines() if line.startswith("retry "))
+
+
+def test_an_error_in_the_file_shows_only_the_frames_of_the_user(folder):
+    (folder / "broken.py").write_text(
+        "import json\n\n\ndef load():\n    return json.loads('{')\n\n\ntry:\n    load()\nexcept ValueError:\n    import helper\n"
+    )
+    (folder / "helper.py").write_text("import no_such_module\n")
+    code, output = run_to_exit(folder, "broken.py")
+    assert code == 1
+    files = re.findall(r'File "([^"]+)"', output)
+    assert [Path(file).name for file in files] == ["broken.py", "broken.py", "broken.py", "helper.py"]
+    assert output.startswith("tidewire serve: cannot import broken.py:\n")
+    assert output.endswith("ModuleNotFoundError: No module named 'no_such_module'\n")
+    (folder / "syntax.py").write_text("def f(:\n")
+    code, output = run_to_exit(folder, "syntax.py")
+    assert code == 1
+    assert re.findall(r'File "[^"]*?([^/"]+)", line (\d)', output) == [("syntax.py", "1")]
+    assert output.endswith("SyntaxError: invalid syntax\n")
+
+
+def test_each_job_is_one_line_of_the_log(folder):
+    with served(folder, "mine.py", "--log-level", "info") as (process, peer):
+        job = peer.start("tick", {"n": 2})
+        eventually(lambda: peer.job(job)["status"] == "succeeded")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    (line,) = err.splitlines()
+    assert re.fullmatch(rf"INFO [\w.]+: job {job}: tick succeeded in [\d.e-]+ s", line)
+
+
+def test_reload_restarts_the_server_when_a_python_file_changes(tmp_path):
+    (tmp_path / "story.py").write_text(ENDPOINTS)
+    with served(tmp_path, "story.py", "--reload", "--log", "sqlite:///jobs.db") as (process, peer):
+        waiting = peer.start("tick", {"n": 100, "pause": 0.05})
+        eventually(lambda: peer.job(waiting)["status"] == "running")
+        (tmp_path / "port").unlink()
+        (tmp_path / "story.py").write_text(ENDPOINTS.replace("async def tick", "async def tock"))
+        eventually((tmp_path / "port").exists, within=30)
+        with Peer(f"http://127.0.0.1:{int((tmp_path / 'port').read_text())}") as again:
+            assert again.value("tock") == 2
+            # The job is not awaited, and its endpoint no longer exists.
+            eventually(lambda: again.job(waiting)["status"] == "failed")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "tidewire serve: story.py changed; restarting\n" in err
+
+
+def test_a_tilde_in_a_path_setting_is_the_home_folder(folder, tmp_path):
+    (tmp_path / "tokens.txt").write_text("me:s3cret\n")
+    (tmp_path / "settings.toml").write_text('token_file = "~/tokens.txt"\nlog = "sqlite:///~/jobs.db"\n')
+    home = {"HOME": str(tmp_path)}
+    with served(folder, "mine.py", "--config", "~/settings.toml", **home) as (process, peer):
+        assert peer.http.get("/v1").status_code == 401
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert (tmp_path / "jobs.db").exists()
 
 
 def test_running_jobs_may_finish_within_shutdown_timeout(folder):
@@ -317,7 +387,11 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["mine.py:not_a_server"], "is of type int, not a tidewire_server.Server"),
         (["yours.py:server"], "file yours.py not found"),
         (["no_such_module:server"], "module 'no_such_module' not found"),
-        (["mine"], "is not MODULE:SERVER or FILE.py:SERVER"),
+        (["mine.py:a b"], "is not FILE.py, MODULE, FILE.py:SERVER or MODULE:SERVER"),
+        (["two.py"], "two.py has 2 servers: first, second; name one of them, such as two.py:first"),
+        (["none.py"], "none.py has no server; write `server = tidewire_server.Server()`"),
+        (["--reload"], "--reload needs a target, such as tidewire serve mine.py --reload"),
+        (["--model", "Qwen/Qwen3-0.6B"], "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"),
         (["mine.py:server", "--heartbeat", "0"], "--heartbeat: heartbeat = '0': must be a number from 0.001"),
         (["mine.py:server", "--config", "no.toml"], "cannot read no.toml"),
         (["mine.py:server", "--token", "s3cret"], "--token is not a flag, because other users can read"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewire_server.process import cli
+from tidewire_server.process import load_target
 from tidewire_server.serving.port_file import PortFileError, port_file
 
 SHADOWED = (
@@ -58,11 +58,11 @@ def test_tidewire_serve_ignores_files_in_a_hostile_working_directory(tmp_path):
 def test_working_directory_is_searched_only_if_it_contains_the_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", before := sys.path.copy())
-    cli._load_module("tidewire_server")
+    load_target._load_module("tidewire_server")
     assert sys.path == before
     (tmp_path / "named_module.py").write_text("")
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    cli._load_module("named_module")
+    load_target._load_module("named_module")
     assert sys.path[0] == str(tmp_path)
 
 

@@ -1,6 +1,8 @@
 """The reference server passes all checks, and third-party servers fail exactly their known requirements."""
 
 import asyncio
+import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ from proof.servers.judge_server import findings, plan
 from proof.servers.server_process import running_server
 from support.foreign_programs import javascript_server, needs_node, standard_library_server
 from tidewire_conformance import registry
+from tidewire_conformance.job_estimate import announce_checks
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.runner import Plan, run
@@ -70,8 +73,23 @@ def test_the_standard_library_server_fails_only_its_known_requirements():
 def test_the_javascript_server_fails_only_its_known_requirements():
     with javascript_server(heartbeat_ms=400) as url:
         found = report(Plan(url))
+    assert_announced_jobs_are_about_right(found.run)
     assert {each.requirement.id for each in found.failures} == KNOWN_FAILURES["javascript"]
     assert not found.errors
+
+
+def assert_announced_jobs_are_about_right(suite_run):
+    started = Counter(
+        match[1]
+        for each in suite_run.record
+        if each.status in {200, 201}
+        and each.method == "POST"
+        and (match := re.search(r"/endpoints/([^/]+)/jobs", each.path))
+    )
+    announced = announce_checks(suite_run.server, CHECKS, 1)
+    expected = {name: int(count) for count, name in re.findall(r"about (\d+) on (\S+)", announced)}
+    assert expected.keys() <= started.keys(), announced
+    assert sum(expected.values()) / 2 <= started.total() <= sum(expected.values()) * 2, (announced, started)
 
 
 TIMING_DEPENDENT = {"TW-DSC-012", "TW-JOB-008", "TW-SEC-014", "TW-JOB-069", "TW-JOB-070"}

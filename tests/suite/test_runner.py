@@ -123,6 +123,14 @@ def test_a_baseline_excuses_known_failures_and_reports_stale_ones(url, faulty_ur
     assert "stale baseline: TW-FRM-051" in done.stdout
 
 
+def test_the_jobs_of_a_run_are_announced_before_they_start(url):
+    done = conformance(url, "--only", "resume.malformed_cursor_returns_400", *HEADER)
+    examples, checks, *_ = done.stderr.splitlines()
+    assert examples.startswith("Running each example once, to observe its job: ")
+    assert "pass --endpoint NAME" in examples
+    assert re.match(r"Running 1 check. They start these jobs: about \d+ on ", checks)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

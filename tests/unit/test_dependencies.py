@@ -71,6 +71,7 @@ def test_base_install_has_exactly_what_importing_tidewire_needs():
                 "starlette",
                 "uvicorn",
                 "uvloop",
+                "watchfiles",
                 "rich",
                 "typer",
             },
@@ -129,7 +130,7 @@ def test_installed_metadata_matches_the_declared_dependencies():
     )
 
 
-@pytest.mark.parametrize("package", ["watchfiles", "websockets"])
+@pytest.mark.parametrize("package", ["websockets"])
 def test_unused_packages_of_uvicorn_standard_are_not_pinned(package):
     pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
     assert not re.search(rf"^{package}==", pins, re.MULTILINE)

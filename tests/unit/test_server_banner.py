@@ -46,7 +46,7 @@ def test_endpoint_shows_its_individual_limits():
 
 def test_example_command_includes_a_token_placeholder_without_the_token():
     shown = startup_banner(make_server(tokens=["ann:sesame"]), URL)
-    assert f"tidewire call {URL} count --token-file FILE" in shown
+    assert f"tidewire call {URL} draw prompt=TEXT --token-file FILE" in shown
     assert f"curl --header 'Authorization: Bearer TOKEN' {URL}/v1" in shown
     assert "sesame" not in shown
 
@@ -85,24 +85,26 @@ def test_disabled_features_are_listed_with_their_flags(settings, flags):
     assert ("nothing" in off) is not bool(flags)
 
 
-def test_example_command_is_valid_for_the_first_suitable_endpoint():
-    def example_command(*, without: str = "", **options) -> str:
+def test_example_command_calls_the_first_endpoint_with_its_example_or_with_placeholders():
+    def example_command(**options) -> str:
         server = Server()
 
         @server.endpoint(**options)
-        def draw(prompt: str) -> str:
+        def draw(prompt: str, size: int, tags: list[str], seed: int = 0) -> str:
             return prompt
 
-        if not without:
-            server.endpoint(lambda n=1: n, name="count")
+        server.endpoint(lambda n=1: n, name="train")
         (line,) = [line for line in startup_banner(server, URL).splitlines() if line.startswith("  try ")]
         return line.removeprefix("  try").strip()
 
-    assert example_command() == f"tidewire call {URL} count"
-    assert example_command(without="defaults") == f"tidewire describe {URL} draw"
+    assert example_command() == f"""tidewire call {URL} draw prompt=TEXT size=1 'tags=["TEXT"]'"""
+    example = {"prompt": "the sea", "size": 2, "tags": []}
     assert (
-        example_command(examples=[{"prompt": "the sea"}])
-        == f"""tidewire call {URL} draw --input '{{"prompt": "the sea"}}'"""
+        example_command(examples=[example]) == f"tidewire call {URL} draw 'prompt=the sea' size=2 'tags=[]'"
+    )
+    two_lines = example | {"prompt": "a\nb"}
+    assert example_command(examples=[two_lines]) == (
+        f"""tidewire call {URL} draw --input '{{"prompt": "a\\nb", "size": 2, "tags": []}}'"""
     )
     assert startup_banner(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")
 

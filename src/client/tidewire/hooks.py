@@ -62,6 +62,8 @@ class ReconnectEvent(NamedTuple):
         why: Human-readable reason.
         wait: Number of seconds until the client reconnects.
         last_event_id: Id of the event after which the stream will resume, or None if the client will request a snapshot.
+        failures: Number of failures in a row without progress, which `RetryPolicy.attempts` limits.
+        remaining: Number of seconds after the wait until the client gives up, if there is no progress.
     """
 
     job_id: str | None
@@ -69,6 +71,8 @@ class ReconnectEvent(NamedTuple):
     why: str
     wait: float
     last_event_id: str | None
+    failures: int
+    remaining: float
 
 
 class ResyncEvent(NamedTuple):

@@ -37,45 +37,33 @@ CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
 HELP: Final = """Report the requirements of the specification that a server or a client violates, with the bytes that prove it.
 
-The suite needs only the URL of the server. It runs the examples in the server's endpoint descriptions, and uses them in
-all checks that they are suited for. The remaining checks need an endpoint `tidewire.script`, which spec/README.md describes.
+To test a server, the suite needs only its URL. It runs the examples
+in the server's endpoint descriptions, and announces how many jobs it
+starts on each endpoint. The remaining checks need the endpoint
+tidewire.script, which `tidewire serve --script` adds.
 
-\b
-  tidewire conformance http://127.0.0.1:8000                    all checks
-  tidewire conformance URL --only resume --only TW-FRM-015      one area and one requirement
-  tidewire conformance URL --only resume.malformed_cursor_returns_400
-  tidewire conformance URL --header 'Authorization: Bearer a' --second-header 'Authorization: Bearer b'
-  tidewire conformance URL --profile core --skip TW-FRM-068     a profile without one requirement
-  tidewire conformance URL --json report.json --page report.html --junit report.xml --badge grade.svg
-  tidewire conformance URL --list                               print the checks and their requirements
+To test a client, write a program that drives it by reading commands
+and writing reports as lines of JSON (docs/how-to/write-a-client.md).
 
-\b
-Inside pytest, with one test for each check:
-  pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL
+An interrupt (Ctrl-C) ends the run, and the report shows the results
+so far. The grade, baselines and the pytest plugin are described in
+docs/reference/conformance.md.
+"""
 
-\b
-To test a client, write a program that drives it by reading commands and writing reports as lines of JSON
-(docs/how-to/write-a-client.md):
-  tidewire conformance --client 'node my-client.mjs'            every scenario
-  tidewire conformance --client CMD --only cuts --only TW-CLI-017
-  tidewire conformance --client CMD --variants all              also play each scenario with every unusual server
+_EPILOG: Final = """Examples:
 
-\b
-The grade counts requirements. A profile (core, durable, batch, logprobs, browser) is met only if all its requirements
-hold. If the server declares a feature that the suite cannot test, the requirements for it count as not met. The report
-lists them and says what the suite needs to test them.
+tidewire conformance http://127.0.0.1:8000
 
-\b
-A baseline is a TOML file that lists known failures. Their checks still run. If a listed requirement holds, the run fails,
-so that the baseline stays up to date:
-  [[known]]
-  sentence = "TW-FRM-068"
-  reason = "the proxy in front sends no ping"
+tidewire conformance http://127.0.0.1:8000 --endpoint count --only resume
 
-\b
-Exit codes: 0 no requirement failed, 1 a requirement failed or could not be judged, 2 wrong usage, 3 the server cannot
-be reached, the client program's output cannot be parsed, the suite failed or was cut short, 4 nothing ran.
-An interrupt (Ctrl-C) ends the run, and the report shows the results so far. Unfinished checks count as untested.
+tidewire conformance http://127.0.0.1:8000 --json report.json --page report.html
+
+tidewire conformance --client 'node my-client.mjs' --only cuts
+
+tidewire conformance --list   (prints the checks and their requirements)
+
+Exit codes: 0 no requirement failed; 1 a requirement failed or could not be judged; 2 wrong usage; 3 the server cannot be \
+reached, the client program's output cannot be parsed, or the suite failed or was cut short; 4 nothing ran.
 """
 
 RepeatedOption = list[str] | None
@@ -92,6 +80,7 @@ def conformance(
         typer.Option(
             metavar="CMD",
             help="Test a client instead of a server. CMD is the command line of a program that drives the client.",
+            rich_help_panel="Client",
         ),
     ] = "",
     variants: Annotated[
@@ -99,6 +88,7 @@ def conformance(
         typer.Option(
             metavar="NAME",
             help="Unusual servers that a client is also tested with: a name, `all` or `none`. By default, the client is tested with a few scenarios on each of them.",
+            rich_help_panel="Client",
         ),
     ] = None,
     only: Annotated[
@@ -106,33 +96,45 @@ def conformance(
         typer.Option(
             metavar="NAME",
             help="Area, requirement id or name of checks to run. A name may contain * as a wildcard.",
+            rich_help_panel="Checks",
         ),
     ] = None,
     skip: Annotated[
         RepeatedOption,
-        typer.Option(metavar="NAME", help="Area, requirement id or name of checks to leave out."),
+        typer.Option(
+            metavar="NAME",
+            help="Area, requirement id or name of checks to leave out.",
+            rich_help_panel="Checks",
+        ),
     ] = None,
     profile: Annotated[
         RepeatedOption,
         typer.Option(
             metavar="PROFILE",
             help="Profile whose requirements are checked. By default, all profiles are checked.",
+            rich_help_panel="Checks",
         ),
     ] = None,
     header: Annotated[
-        RepeatedOption, typer.Option(metavar="NAME: VALUE", help="HTTP header to send with each request.")
+        RepeatedOption,
+        typer.Option(
+            metavar="NAME: VALUE", help="HTTP header to send with each request.", rich_help_panel="Server"
+        ),
     ] = None,
     second_header: Annotated[
         RepeatedOption,
         typer.Option(
             metavar="NAME: VALUE",
             help="HTTP header with the credentials of a second user, for the checks that jobs are private.",
+            rich_help_panel="Server",
         ),
     ] = None,
     endpoint: Annotated[
         RepeatedOption,
         typer.Option(
-            metavar="NAME", help="Endpoint whose examples are run. By default, all endpoints are used."
+            metavar="NAME",
+            help="Endpoint whose examples are run. By default, all endpoints are used.",
+            rich_help_panel="Server",
         ),
     ] = None,
     example: Annotated[
@@ -140,22 +142,38 @@ def conformance(
         typer.Option(
             metavar="ENDPOINT=JSON",
             help="Input to use for an endpoint in place of the examples in its description.",
+            rich_help_panel="Server",
         ),
     ] = None,
     origin: Annotated[
         str,
         typer.Option(
-            metavar="ORIGIN", help="Web origin that the server is configured to allow, for the CORS checks."
+            metavar="ORIGIN",
+            help="Web origin that the server is configured to allow, for the CORS checks.",
+            rich_help_panel="Server",
         ),
     ] = "",
     restart_cmd: Annotated[
-        str, typer.Option(metavar="CMD", help="Shell command that kills the server and starts it again.")
+        str,
+        typer.Option(
+            metavar="CMD",
+            help="Shell command that kills the server and starts it again.",
+            rich_help_panel="Server",
+        ),
     ] = "",
     expire_cmd: Annotated[
-        str, typer.Option(metavar="CMD", help="Shell command that makes the server delete its ended jobs.")
+        str,
+        typer.Option(
+            metavar="CMD",
+            help="Shell command that makes the server delete its ended jobs.",
+            rich_help_panel="Server",
+        ),
     ] = "",
     replica_url: Annotated[
-        str, typer.Option(metavar="URL", help="Base URL of another replica of the server.")
+        str,
+        typer.Option(
+            metavar="URL", help="Base URL of another replica of the server.", rich_help_panel="Server"
+        ),
     ] = "",
     patience: Annotated[
         float,
@@ -164,14 +182,23 @@ def conformance(
             max=100,
             metavar="FACTOR",
             help="Factor that multiplies all timeouts. The report shows it.",
+            rich_help_panel="Checks",
         ),
     ] = 1.0,
     budget: Annotated[
         float,
-        typer.Option(min=1, metavar="SECONDS", help="Time, in seconds, after which no further check starts."),
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Time, in seconds, after which no further check starts.",
+            rich_help_panel="Checks",
+        ),
     ] = 300.0,
     seed: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Seed for the random choices of the checks.")
+        int,
+        typer.Option(
+            metavar="NUMBER", help="Seed for the random choices of the checks.", rich_help_panel="Checks"
+        ),
     ] = 0,
     repeat: Annotated[
         int,
@@ -180,6 +207,7 @@ def conformance(
             max=1000,
             metavar="TIMES",
             help="Number of times to run each check. The worst result counts.",
+            rich_help_panel="Checks",
         ),
     ] = 1,
     lanes: Annotated[
@@ -189,34 +217,58 @@ def conformance(
             max=64,
             metavar="NUMBER",
             help=f"Number of checks that run concurrently. The default is {DEFAULT_CONCURRENCY}, or {DEFAULT_CLIENT_CONCURRENCY} for a client.",
+            rich_help_panel="Checks",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, metavar="FILE", help="TOML file that lists known failures."
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="TOML file that lists known failures.",
+            rich_help_panel="Checks",
         ),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as JSON to this file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the report as JSON to this file.", rich_help_panel="Reports"
+        ),
     ] = None,
     junit_xml: Annotated[
         Path | None,
-        typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML to this file."),
+        typer.Option(
+            "--junit",
+            metavar="FILE",
+            help="Write the report as JUnit XML to this file.",
+            rich_help_panel="Reports",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--page", metavar="FILE", help="Write the report as one HTML page to this file."),
+        typer.Option(
+            "--page",
+            metavar="FILE",
+            help="Write the report as one HTML page to this file.",
+            rich_help_panel="Reports",
+        ),
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option("--badge", metavar="FILE", help="Write the grade as an SVG badge to this file."),
+        typer.Option(
+            "--badge",
+            metavar="FILE",
+            help="Write the grade as an SVG badge to this file.",
+            rich_help_panel="Reports",
+        ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also list the checks that passed.")
+        bool,
+        typer.Option("--verbose", "-v", help="Also list the checks that passed.", rich_help_panel="Reports"),
     ] = False,
     list_checks: Annotated[
-        bool, typer.Option("--list", help="Print the checks without running them.")
+        bool, typer.Option("--list", help="Print the checks without running them.", rich_help_panel="Checks")
     ] = False,
 ) -> None:
     """Report the requirements of the specification that a server or a client violates."""
@@ -308,7 +360,7 @@ def _client(
             console.print(f"    {each.about}", markup=False)
         raise typer.Exit(CONFORMANT)
     try:
-        with _show_progress(f"starting {plan.command}", len(scenarios) * plan.repeat) as watch:
+        with _show_progress(f"starting {plan.command}", len(scenarios) * plan.repeat) as (watch, _):
             return judge_client(plan, scenarios, known, watch)
     except AdapterError as error:
         _fail(str(error), UNREACHABLE)
@@ -339,8 +391,8 @@ def _write_and_show(
 
 
 def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
-    with _show_progress(f"probing {plan.base_url}", len(checks) * plan.repeat) as watch:
-        progress = CheckProgress(plan, checks, watch)
+    with _show_progress(f"probing {plan.base_url}", len(checks) * plan.repeat) as (watch, announce):
+        progress = CheckProgress(plan, checks, watch, announce)
         try:
             asyncio.run(progress.go())
         except KeyboardInterrupt:
@@ -349,8 +401,12 @@ def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
 
 
 @contextmanager
-def _show_progress(first: str, total: int) -> Iterator[Watch]:
-    """Show progress on the standard error, as a bar on a terminal, or else as a line every `LINE_SECONDS` seconds."""
+def _show_progress(first: str, total: int) -> Iterator[tuple[Watch, Callable[[str], None]]]:
+    """Show progress on the standard error, as a bar on a terminal, or else as a line every `LINE_SECONDS` seconds.
+
+    Yields:
+        The callback for finished checks, and a function that prints an announcement.
+    """
     console = Console(stderr=True, highlight=False)
     columns = (
         BarColumn(bar_width=30),
@@ -372,7 +428,7 @@ def _show_progress(first: str, total: int) -> Iterator[Watch]:
                 last_line = time.monotonic()
                 console.print(f"{done} of {total} finished, {failed} failed", markup=False)
 
-        yield watch
+        yield watch, lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
 def _list(console: Console, checks: list[Check]) -> None:
@@ -386,9 +442,9 @@ def _fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application, mounted by the `tidewire` command line."""
-app.command("conformance")(conformance)
+app.command("conformance", epilog=_EPILOG)(conformance)
 
 
 def main() -> None:

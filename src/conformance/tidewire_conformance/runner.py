@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tidewire_conformance.job_estimate import announce_checks, announce_examples
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
@@ -119,8 +120,21 @@ class CheckProgress:
     The result so far is available at any time, so an interrupt loses no verdict of a finished check.
     """
 
-    def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
-        """Create the test run without sending a request. The arguments are those of the function `run`."""
+    def __init__(
+        self,
+        plan: Plan,
+        checks: Sequence[Check],
+        watch: Watch = lambda *_: None,
+        announce: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Create the test run without sending a request.
+
+        Args:
+            plan: Options of the run.
+            checks: Checks to run.
+            watch: Callback that is called for each finished check.
+            announce: Callback that is called with a text about the jobs that will be started next, before they start.
+        """
         self.plan, self.checks = plan, checks
         self.cut_short = ""
         """Reason why the run ended early."""
@@ -128,6 +142,7 @@ class CheckProgress:
         """Server under test, or None until the probe is complete."""
         self._wire = Wire(plan.base_url, header=plan.header, patience=plan.patience)
         self._watch = watch
+        self._announce = announce
         self._rounds: list[dict[str, Verdict]] = []
         self._gone = ""
         self._liveness_lock = asyncio.Lock()
@@ -139,9 +154,16 @@ class CheckProgress:
             ProbeError: The URL is not that of a Tidewire server.
         """
         try:
-            self.server = await probe(self._wire, self.plan.endpoints, self.plan.examples)
+            own_examples = [name for name, _ in self.plan.examples]
+            self.server = await probe(
+                self._wire,
+                self.plan.endpoints,
+                self.plan.examples,
+                lambda server: self._announce(announce_examples(server, own_examples)),
+            )
         except IncompleteResponseError as error:
             raise ProbeError(str(error)) from None
+        self._announce(announce_checks(self.server, self.checks, self.plan.repeat))
         for number in range(self.plan.repeat):
             await self._round(self.server, number)
         if any(each.note == spent(self.plan) for done in self._rounds for each in done.values()):

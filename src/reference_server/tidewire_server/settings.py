@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
 from tidewire_server.store_urls import file_of
+from tidewire_server.user_paths import user_path
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -320,7 +321,8 @@ class Launch(BaseModel):
 
     target: str | None = Field(
         None,
-        description="Server to run, as MODULE:SERVER or FILE.py:SERVER. Without a target, serve text generation with a model.",
+        description="Server to run, as FILE.py or MODULE, or as FILE.py:SERVER or MODULE:SERVER if there are several. Without a "
+        "target, serve text generation with a model.",
     )
     host: str = Field("127.0.0.1", description="Address to bind to; 0.0.0.0 for all interfaces.")
     port: int = Field(8000, ge=0, le=65535, description="Port to bind to; 0 for any free port.")
@@ -342,6 +344,10 @@ class Launch(BaseModel):
         None, description="Folder with a Hugging Face checkpoint; by default, a small bundled model."
     )
     device: str = Field("auto", description="Device for the model: auto, cpu, cuda, cuda:1, mps.")
+    reload: bool = Field(
+        False,
+        description="Restart the server when a Python file changes, for development. Watches the folder of the target.",
+    )
     script: bool = Field(False, description="Add the endpoint tidewire.script. It is meant for tests.")
     switch_interval: float = Field(
         SWITCH_INTERVAL,
@@ -353,3 +359,8 @@ class Launch(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Minimum level of messages logged to stderr: debug, info, warning or error."
     )
+
+    @field_validator("uds", "token_file", "operator_token_file", "port_file", "model")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return None if path is None else user_path(path)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Final
 
+from tidewire_server.user_paths import user_path
+
 MEMORY: Final = "memory"
 _SQLITE: Final = "sqlite:///"
 
@@ -19,4 +21,4 @@ def file_of(name: str) -> Path | None:
         raise ValueError(
             f"{name!r} is not a valid log; use memory, or sqlite:///PATH (four slashes for an absolute path)"
         )
-    return Path(name.removeprefix(_SQLITE)).absolute()
+    return user_path(name.removeprefix(_SQLITE)).absolute()

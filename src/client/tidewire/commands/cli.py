@@ -16,11 +16,15 @@ import typer
 
 from tidewire.commands import codegen as generated
 from tidewire.commands import display, tables
-from tidewire.commands.follow_job import INTERRUPTED, follow
+from tidewire.commands.describe_text import describe_endpoint, describe_server
+from tidewire.commands.error_advice import advise
+from tidewire.commands.follow_job import INTERRUPTED, follow, follow_from_now
 from tidewire.commands.plugins import USAGE, Commands
-from tidewire.commands.read_inputs import read_headers, read_input, read_lines, read_words
+from tidewire.commands.read_inputs import expanded, read_headers, read_input, read_lines, read_words, typed
+from tidewire.commands.server_url import VARIABLE, CommandWithUrl, check_url
 from tidewire.errors import (
     EndpointNotFoundError,
+    InvalidInputError,
     InvalidValueError,
     ItemFailedError,
     JobCancelledError,
@@ -29,8 +33,9 @@ from tidewire.errors import (
     RequestError,
     TidewireError,
 )
+from tidewire.hooks import Hooks, log
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
-from tidewire.protocol.resources import EndpointDescription
+from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.sync import Client
 from tidewire.types import UNSET
 
@@ -54,9 +59,9 @@ _URL = "http://127.0.0.1:8000"
 app: Final = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="Run jobs on Tidewire servers and stream their results. Jobs and results survive lost connections.",
+    help="Run jobs on Tidewire servers and stream their results. Jobs and results survive lost connections. "
+    f"If the environment variable {VARIABLE} contains the address of the server, the argument URL may be omitted.",
     epilog=_EPILOG,
 )
 
@@ -69,7 +74,12 @@ def main() -> None:
 # ---- shared arguments and error handling -------------------------------------------------------------------------
 
 Url = Annotated[
-    str, typer.Argument(metavar="URL", help="Base URL of the server, such as http://127.0.0.1:8000.")
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="Base URL of the server, such as http://127.0.0.1:8000. It may be omitted if the environment variable "
+        f"{VARIABLE} contains it.",
+    ),
 ]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 AsJson = Annotated[
@@ -104,26 +114,44 @@ TokenFile = Annotated[
 
 @contextmanager
 def _client(
-    url: str, headers: list[str] | None, token_file: Path | None, timeout: float | None = None
+    url: str,
+    headers: list[str] | None,
+    token_file: Path | None,
+    timeout: float | None = None,
+    *,
+    endpoint: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Iterator[tuple[Client, display.Screen]]:
     """Open a client and a screen for a `with` block.
 
-    If the block raises an error, print the error to standard error, and exit with the exit code for this error.
+    If the block raises an error, print the error to standard error, and exit with the exit code for this error. The
+    endpoint and the key are for the advice of the error.
     """
     screen = display.Screen()
+    hooks = Hooks(on_reconnect=screen.show_reconnect)
+    retries = display.ShowRetries(screen)
+    log.addHandler(retries)
+    level = log.level
+    log.setLevel(min(level or retries.level, retries.level))
     try:
-        with Client(url, headers=read_headers(headers, token_file), timeout=timeout) as client:
+        check_url(url)
+        headers_ = read_headers(headers, token_file)
+        with Client(url, headers=headers_, timeout=timeout, hooks=hooks) as client:
             yield client, screen
             sys.stdout.flush()
     except BrokenPipeError:
         display.discard_output()
         raise typer.Exit(BROKEN_PIPE) from None
     except TidewireError as error:
+        advise(error, url, endpoint, idempotency_key)
         screen.error(str(error))
         raise typer.Exit(_exit_code(error)) from None
     except ValueError as error:
         screen.error(str(error))
         raise typer.Exit(USAGE) from None
+    finally:
+        log.setLevel(level)
+        log.removeHandler(retries)
 
 
 def _exit_code(error: TidewireError) -> int:
@@ -145,12 +173,13 @@ def _exit_code(error: TidewireError) -> int:
 
 
 @app.command(
+    cls=CommandWithUrl,
     epilog=_examples(
         f"call {_URL} generate prompt='import ' max_tokens=40",
         f"call {_URL} generate prompt='import ' top_logprobs=3   (also prints the most probable tokens)",
-        f"call {_URL} generate -i @input.json --json | jq .text",
+        f"call {_URL} generate -i @input.json --json | jq 'select(.type == \"result\").value.text'",
         f"call {_URL} generate prompt=hello --detach   (prints the job's id, for `tidewire attach`)",
-    )
+    ),
 )
 def call(
     url: Url,
@@ -159,8 +188,8 @@ def call(
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
             help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
-            "endpoint. A value that is valid JSON is parsed as JSON. Any other value is a text. Example: max_tokens=64 "
-            "'stop=[\"\\n\"]' prompt=hello",
+            "endpoint. The input schema of the endpoint determines how a value is read: as the text itself where only a text is "
+            "valid, and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'",
         ),
     ] = None,
     input_: Annotated[
@@ -194,20 +223,27 @@ def call(
     """Start a job and show its result as it arrives.
 
     Text is printed to standard output while it arrives. Any other value
-    is printed when it is complete. The position in the queue and the
-    progress are printed to standard error. If you press Ctrl+C, the job
+    is printed when it is complete. The position in the queue, the
+    progress, lost connections, and at the end the notes and the usage
+    are printed to standard error. If you press Ctrl+C, the job
     keeps running, and the command with which you can attach to it is
     printed. If the result is generated text with log-probabilities, and
     standard output is a terminal, a table of the tokens is printed
     after the text.
     """
-    with _client(url, header, token_file, timeout) as (client, screen):
-        endpoint, members = read_words(words or [])
+    endpoint = words[0] if words and "=" not in words[0] else None
+    with _client(url, header, token_file, timeout, endpoint=endpoint, idempotency_key=idempotency_key) as (
+        client,
+        screen,
+    ):
+        members = read_words(words[endpoint is not None :] if words else [])
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
             raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
         job = client.with_options(deadline=deadline).submit(
-            endpoint, members if whole is UNSET else whole, idempotency_key=idempotency_key
+            endpoint,
+            typed(client, endpoint, members) if whole is UNSET else whole,
+            idempotency_key=idempotency_key,
         )
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
@@ -217,6 +253,7 @@ def call(
 
 @app.command(
     "map",
+    cls=CommandWithUrl,
     epilog=_examples(
         f"map {_URL} generate prompts.jsonl max_tokens=20 > results.jsonl",
         f"map {_URL} generate - max_tokens=20 < prompts.jsonl > results.jsonl   (reads standard input)",
@@ -256,11 +293,14 @@ def map_(
     terminal, a progress bar is shown.
     """
     with (
-        _client(url, header, token_file) as (client, screen),
+        _client(url, header, token_file, endpoint=endpoint, idempotency_key=idempotency_key) as (
+            client,
+            screen,
+        ),
         read_lines(inputs) as (lines, total),
         screen.bar(total) as move,
     ):
-        _, shared = read_words(words or [])
+        shared = typed(client, endpoint, read_words(words or []))
         results = client.map(
             endpoint,
             lines,
@@ -277,11 +317,7 @@ def map_(
                 line: dict[str, Any] = {"index": done}
                 if isinstance(result, ItemFailedError):
                     failed += 1
-                    problem = result.problem
-                    line["error"] = {
-                        "code": result.code,
-                        "message": (problem and problem.detail) or result.what,
-                    }
+                    line["error"] = {"code": result.code, "message": _reason(result)}
                 else:
                     line["value"] = result
                 screen.json(line)
@@ -299,11 +335,18 @@ def map_(
         raise typer.Exit(JOB_FAILED)
 
 
+def _reason(error: ItemFailedError) -> str:
+    """Return the reason of a failed input. The detail of a refused input has another index, that within its job."""
+    detail = None if error.problem is None else error.problem.detail
+    return error.what if detail is None or isinstance(error.__cause__, InvalidInputError) else detail
+
+
 # `attach` and `cancel` treat unknown options as arguments, because the id of a job may begin with a dash.
 _IDS = {"ignore_unknown_options": True}
 
 
 @app.command(
+    cls=CommandWithUrl,
     epilog=_examples(f"attach {_URL} 5f1c…   (`call --detach` and `jobs` print the ids of jobs)"),
     context_settings=_IDS,
 )
@@ -311,16 +354,23 @@ def attach(
     url: Url,
     job: JobId,
     as_json: AsJson = False,
+    from_now: Annotated[
+        bool,
+        typer.Option("--from-now", help="Do not print the text and the items that have already arrived."),
+    ] = False,
     timeout: Timeout = None,
     header: Headers = None,
     token_file: TokenFile = None,
 ) -> None:
     """Show the result of a running or finished job, from the beginning."""
     with _client(url, header, token_file, timeout) as (client, screen):
-        follow(client, client.job(job), screen, as_json)
+        if from_now:
+            follow_from_now(client, job, screen, as_json)
+        else:
+            follow(client, client.job(job), screen, as_json)
 
 
-@app.command(epilog=_EPILOG, context_settings=_IDS)
+@app.command(cls=CommandWithUrl, epilog=_EPILOG, context_settings=_IDS)
 def cancel(
     url: Url, job: JobId, as_json: AsJson = False, header: Headers = None, token_file: TokenFile = None
 ) -> None:
@@ -330,7 +380,7 @@ def cancel(
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(cls=CommandWithUrl, epilog=_EPILOG)
 def jobs(
     url: Url,
     as_json: AsJson = False,
@@ -354,7 +404,10 @@ def jobs(
             screen.note("no jobs")
 
 
-@app.command(epilog=_examples(f"describe {_URL}", f"describe {_URL} generate --json | jq .input_schema"))
+@app.command(
+    cls=CommandWithUrl,
+    epilog=_examples(f"describe {_URL}", f"describe {_URL} generate --json | jq .input_schema"),
+)
 def describe(
     url: Url,
     endpoint: Annotated[
@@ -364,6 +417,10 @@ def describe(
         ),
     ] = None,
     as_json: AsJson = False,
+    show_all: Annotated[
+        bool,
+        typer.Option("--all", help="Also show descriptions, limits and capabilities in full."),
+    ] = False,
     header: Headers = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -372,23 +429,18 @@ def describe(
         found = client.discover() if endpoint is None else client.describe(endpoint)
         if as_json:
             screen.json(found.model_dump(mode="json", by_alias=True))
-            return
-        parts = (
-            tables.server(client.discover())
-            if endpoint is None
-            else tables.endpoint(client.describe(endpoint), url)
-        )
-        for number, part in enumerate(parts):
-            if number:
-                screen.out.print()
-            screen.out.print(part)
+        elif isinstance(found, Discovery):
+            screen.lines(describe_server(found, client.url, screen.width, show_all=show_all))
+        else:
+            screen.lines(describe_endpoint(found, client.url, screen.width, show_all=show_all))
 
 
 @app.command(
+    cls=CommandWithUrl,
     epilog=_examples(
         f"codegen {_URL} -o gpu.py",
         f"codegen {_URL} --endpoint generate > generate.py",
-    )
+    ),
 )
 def codegen(
     url: Url,
@@ -431,9 +483,9 @@ def codegen(
             screen.write(text)
             return
         try:
-            output.write_text(text, encoding="utf-8")
+            expanded(output).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ValueError(f"-o {output}: {error.strerror}") from None
+            raise ValueError(f"--output {output}: {error.strerror}") from None
 
 
 def _described(client: Client, name: str, offered: list[str]) -> EndpointDescription:

@@ -1,15 +1,17 @@
 """Output of the commands to the terminal.
 
-The commands write results to standard output. They write progress, notes and errors to standard error, so that a pipe
-receives only the results. Texts of the server pass through `visible` on their way to a terminal. `Text` objects, instead
+The commands write results to standard output. They write progress, notes, retries and errors to standard error, one line
+each, so that a pipe receives only the results. Texts of the server pass through `visible` on their way to a terminal. `Text` objects, instead
 of strings, keep rich from reading these texts as markup.
 """
 
 import io
+import logging
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,16 +20,29 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from tidewire.commands.terminal_escapes import visible, visible_json
+from tidewire.hooks import ReconnectEvent
+from tidewire.http.api_session import RETRYING
 from tidewire.jobs.map_work import MapProgress
 from tidewire.protocol.messages import Progress, Queue
+from tidewire.protocol.resources import JobResource
 
 PROGRESS_EVERY: Final = 1.0
-"""Minimum time between two progress lines if standard error is not a terminal, in seconds."""
+"""Minimum time between two progress lines, in seconds."""
+SHORT_WAIT: Final = 0.5
+"""Waits before the next attempt of a request that are shorter than this number of seconds are not shown."""
+
+_RECONNECTS: Final = {
+    "busy": "the server is busy",
+    "cut": "connection lost",
+    "resync": "an event did not match the state of the job",
+}
+"""Reasons to reconnect that are shown. A planned end of the connection (`goaway`) is not shown."""
+_UNIT: Final = re.compile("[a-z]{3,}")
+"""Pattern of units that have a plural, such as `token`, and unlike `MB` or `%`."""
 
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
@@ -57,7 +72,6 @@ class Screen:
         self._stdout_is_terminal = sys.stdout.isatty()
         self.out: Console = _Output(highlight=False, soft_wrap=True)
         self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._status: Status | None = None
         self._last_progress = 0.0
         self._last_line = ""
         self._open_line = False
@@ -67,36 +81,40 @@ class Screen:
         """Whether standard output is a terminal."""
         return self.out.is_terminal
 
-    @contextmanager
-    def waiting(self, for_what: str) -> Iterator[None]:
-        """Show a spinner and a text while the `with` block runs, if standard error is a terminal."""
-        if not self.err.is_terminal:
-            yield
-            return
-        with self.err.status(Text(visible(for_what)), spinner="dots") as status:
-            self._status = status
-            try:
-                yield
-            finally:
-                self._status = None
+    @property
+    def _within_text(self) -> bool:
+        """Whether a line on standard error would appear within a line of text on the same terminal."""
+        return self._open_line and self._stdout_is_terminal and self.err.is_terminal
 
     def show_progress(self, message: Queue | Progress) -> None:
-        """Show the queue position or the progress of a job."""
+        """Show the queue position or the progress of a job, unless a line of text is growing on the same terminal."""
         line = _line(message)
-        if self._status is not None:
-            self._status.update(Text(visible(line)))
-            return
         now = time.monotonic()
         if isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY:
             return
-        if line != self._last_line and not self._open_line:
+        if line != self._last_line and not self._within_text:
             self._last_line, self._last_progress = line, now
             self.note(line)
 
+    def show_reconnect(self, event: ReconnectEvent) -> None:
+        """Show that a stream was lost, when the client reconnects, and when it will give up."""
+        reason = _RECONNECTS.get(event.cause)
+        if reason is not None:
+            failures = f"attempt {event.failures}, " if event.failures else ""
+            limit = f"({failures}giving up in {_seconds(event.remaining)})"
+            self.note(f"{reason}; retrying in {_seconds(event.wait)} {limit}")
+
+    def show_end(self, job: JobResource) -> None:
+        """Show the notes and the usage of an ended job."""
+        self.end_line()
+        for each in (job.state or {}).get("notes", ()):
+            self.note(f"{each['level']}: {each['text']}")
+        if job.done is not None and job.done.usage:
+            parts = [f"{name} {_value(value)}" for name, value in job.done.usage.items()]
+            self.note(f"usage: {', '.join(parts)}")
+
     def write(self, text: str) -> None:
         """Write text to standard output, and flush standard output. A pipe receives the text unchanged."""
-        if self._status is not None:
-            self._status.stop()
         self._open_line = not text.endswith("\n")
         sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
         sys.stdout.flush()
@@ -108,11 +126,6 @@ class Screen:
         """
         self.end_line()
         self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
-
-    def show(self, value: JsonValue) -> None:
-        """Show an intermediate value next to the spinner, if the spinner is visible."""
-        if self._status is not None:
-            self._status.update(Text(visible_json(value)[: max(20, self.err.width - 6)]))
 
     def end_line(self) -> None:
         """Write a line break, unless the output already ends with a line break."""
@@ -140,6 +153,16 @@ class Screen:
         """Print a table without shortening its cells, so that the user can copy ids from the table."""
         _Output(highlight=False, width=UNSHORTENED).print(table)
 
+    @property
+    def width(self) -> int:
+        """Width of the terminal, in cells. A pipe has no width, so nothing is cut."""
+        return self.out.width if self.live else UNSHORTENED
+
+    def lines(self, lines: Iterable[Text]) -> None:
+        """Print styled lines."""
+        for line in lines:
+            self.out.print(line)
+
     @contextmanager
     def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
         """Show a progress bar while the `with` block runs, if standard error is a terminal.
@@ -166,7 +189,10 @@ class Screen:
             yield move
 
     def note(self, text: str) -> None:
-        """Print a line of information to standard error."""
+        """Print a line of information to standard error. On a terminal, it ends a line of text that is growing there."""
+        if self._within_text:
+            self.err.print()
+            self._open_line = False
         self.err.print(Text(visible(text)), style="dim")
 
     def error(self, text: str) -> None:
@@ -182,6 +208,29 @@ def discard_output() -> None:
     os.close(nowhere)
 
 
+class ShowRetries(logging.Handler):
+    """Log handler that shows the waits before the next attempt of a request, unless they are short."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(logging.INFO)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a record that has the message `RETRYING`, and ignore all others."""
+        if record.msg == RETRYING and isinstance(record.args, tuple):
+            _, _, reason, wait = record.args
+            if isinstance(wait, float) and wait >= SHORT_WAIT:
+                self._screen.note(f"{reason}; retrying in {_seconds(wait)}")
+
+
+def _seconds(time: float) -> str:
+    return f"{time:.0f} s" if time >= 1 else f"{time:.1g} s"
+
+
+def _value(value: Any) -> str:
+    return f"{value:,}".replace(",", " ") if type(value) is int else visible_json(value)
+
+
 def _line(message: Queue | Progress) -> str:
     if isinstance(message, Queue):
         soon = "" if message.eta_ms is None else f", about {message.eta_ms / 1000:.0f} s"
@@ -189,5 +238,10 @@ def _line(message: Queue | Progress) -> str:
     parts = [message.phase or "running"]
     if message.current is not None:
         whole = "" if message.total is None else f" of {message.total:g}"
-        parts.append(f"{message.current:g}{whole} {message.unit or ''}".strip())
+        number = message.current if message.total is None else message.total
+        parts.append(f"{message.current:g}{whole} {_plural(message.unit or '', number)}".strip())
     return ": ".join(parts)
+
+
+def _plural(unit: str, number: float) -> str:
+    return f"{unit}s" if number != 1 and _UNIT.fullmatch(unit) and not unit.endswith("s") else unit

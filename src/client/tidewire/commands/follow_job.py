@@ -1,13 +1,25 @@
 """Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
-import shlex
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
+from tidewire.checkpoint import Checkpoint
 from tidewire.commands import display, tables
-from tidewire.errors import ItemFailedError, NoTextError, TidewireError, TotalTimeoutError, VoidTextError
+from tidewire.commands.server_url import command_line
+from tidewire.errors import (
+    ItemFailedError,
+    JobCancelledError,
+    JobFailedError,
+    NoTextError,
+    TidewireError,
+    TotalTimeoutError,
+    VoidTextError,
+)
+from tidewire.protocol.messages import ENDED
 from tidewire.sync import Client
 
 INTERRUPTED: Final = 130
@@ -15,39 +27,99 @@ INTERRUPTED: Final = 130
 
 
 def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool) -> None:
-    """Print the results of a job until it ends."""
-    job.listener = screen.show_progress
-    try:
+    """Print the results of a job until it ends, and its notes and its usage afterwards."""
+    with _watching(client, job, screen):
         if (job.item_count or len((job.read().state or {})["items"])) > 1:
             _follow_items(client.batch_job(job.id), screen, as_json)
-        elif as_json:
-            _follow_as_json(job, screen)
-        elif screen.live:
-            _follow_live(client, job, screen)
         else:
-            _follow_into_pipe(client, job, screen)
+            _follow_one(client, job, screen, as_json)
+        if not as_json:
+            screen.show_end(job.read())
+
+
+def follow_from_now(client: Client, job_id: str, screen: display.Screen, as_json: bool) -> None:
+    """Print the results of a job that arrive from now on, like `follow`.
+
+    Text that the job has already produced is not printed, and neither are the items that have already ended.
+    """
+    read = client.job(job_id).read()
+    state: dict[str, Any] = read.state or {}
+    items = state["items"]
+    ended = {index for index, item in enumerate(items) if item["status"] in ENDED}
+    checkpoint = Checkpoint(
+        job=read.id, url=client.url, state=state, columns=tuple(read.columns), cursor=read.cursor
+    )
+    job: Job[Any] = client.job(checkpoint=checkpoint)
+    with _watching(client, job, screen):
+        if read.status in ENDED:
+            screen.note("the job has already ended; to see its result, omit --from-now")
+        if len(items) > 1:
+            _follow_items(client.batch_job(job_id), screen, as_json, ended)
+        elif read.status in ENDED:
+            job.result()  # raises an error if the job failed
+        else:
+            _follow_one(client, job, screen, as_json, from_now=True)
+        if not as_json:
+            screen.show_end(job.read())
+
+
+@contextmanager
+def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator[None]:
+    """Show the progress of a job during a `with` block. Adapt the messages of interrupts and errors to the command."""
+    job.listener = screen.show_progress
+    try:
+        if screen.err.is_terminal:
+            screen.note(f"job {job.id}")
+        yield
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        screen.note(f"interrupted; the job keeps running. To attach to the job, run: {_attach(client, job)}")
+        screen.note(
+            f"interrupted; the job keeps running. To attach to the job, run: {_attach(client, job.id)}"
+        )
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = f"The job keeps running. To attach to the job, run: {_attach(client, job)}"
+        error.advice = f"The job keeps running. To attach to the job, run: {_attach(client, job.id)}"
+        raise
+    except (JobFailedError, JobCancelledError, ItemFailedError):
+        with suppress(TidewireError):
+            screen.show_end(job.read())
         raise
 
 
-def _attach(client: Client, job: Job[Any]) -> str:
-    return shlex.join(["tidewire", "attach", client.url, job.id])
+def _attach(client: Client, job_id: str, *options: str) -> str:
+    return command_line(client.url, "attach", job_id, *options)
 
 
-def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
-    """Print one line for each item when the item ends.
+def _follow_one(
+    client: Client, job: Job[Any], screen: display.Screen, as_json: bool, *, from_now: bool = False
+) -> None:
+    if as_json:
+        _follow_as_json(job, screen)
+        return
+    texts = _write_live(job, screen) if screen.live else _write_into_pipe(client, job, screen)
+    screen.end_line()
+    value = job.result()
+    if not texts:
+        # A text that has not grown since `attach --from-now` was started was printed by an earlier command.
+        if not (from_now and isinstance(value, str)):
+            screen.value(value)
+    elif screen.live and isinstance(value, dict) and "token_ids" in value:
+        screen.out.print(tables.tokens(client.job(job.id).tokens()))
+
+
+def _follow_items(
+    batch: BatchJob[Any], screen: display.Screen, as_json: bool, shown: Collection[int] = ()
+) -> None:
+    """Print one line for each item when the item ends, except for the items that were shown before.
 
     At the end, raise the error of the item that failed first, if any.
     """
     batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
     for index, result in batch.as_completed():
+        if index in shown:
+            continue
         if isinstance(result, ItemFailedError):
             failed = failed or result
             screen.json({"type": "error", "item": index, "code": result.code, "message": str(result)})
@@ -59,26 +131,20 @@ def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -
         raise failed
 
 
-def _follow_live(client: Client, job: Job[Any], screen: display.Screen) -> None:
+def _write_live(job: Job[Any], screen: display.Screen) -> bool:
+    """Write the text of a job to a terminal while it grows. Return whether there was any text."""
     texts = False
-    with screen.waiting(f"job {job.id}"):
-        for update in job:
-            if update.deleted:
-                screen.note_retraction(update.deleted)
-            if update.text:
-                texts = True
-                screen.write(update.text)
-            elif not texts:
-                screen.show(update.value)
-    screen.end_line()
-    value = job.result()
-    if not texts:
-        screen.value(value)
-    elif isinstance(value, dict) and "token_ids" in value:
-        screen.out.print(tables.tokens(client.job(job.id).tokens()))
+    for update in job:
+        if update.deleted:
+            screen.note_retraction(update.deleted)
+        if update.text:
+            texts = True
+            screen.write(update.text)
+    return texts
 
 
-def _follow_into_pipe(client: Client, job: Job[Any], screen: display.Screen) -> None:
+def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen) -> bool:
+    """Write the text of a job to a pipe while it grows. Return whether there was any text."""
     texts = False
     try:
         for text in job.iter_text():
@@ -89,11 +155,10 @@ def _follow_into_pipe(client: Client, job: Job[Any], screen: display.Screen) -> 
     except VoidTextError as error:
         screen.end_line()
         error.advice = (
-            f"The text above is not the result. To get the result, run: {_attach(client, job)} --json"
+            f"The text above is not the result. To get the result, run: {_attach(client, job.id, '--json')}"
         )
         raise
-    if not texts:
-        screen.value(job.result())
+    return texts
 
 
 def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
@@ -110,7 +175,10 @@ def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
             # Omit the value if the update has text. Otherwise, each line would repeat the whole text, so that the size of
             # the output would grow quadratically.
             screen.json(line if update.text or update.deleted else line | {"value": update.value})
-        screen.json({"type": "result", "job": job.id, "value": job.result()})
+        value, ended = job.result(), job.read()
+        notes = (ended.state or {}).get("notes", [])
+        usage = {} if ended.done is None else ended.done.usage
+        screen.json({"type": "result", "job": job.id, "value": value, "usage": usage, "notes": notes})
     except TidewireError as error:
         screen.json(
             {

@@ -1,4 +1,4 @@
-"""Parse the arguments of the commands: members in the form KEY=VALUE, JSON inputs, files with JSON lines, and headers."""
+"""Read the arguments of the commands: members in the form KEY=VALUE, JSON inputs, files with JSON lines, and headers."""
 
 import os
 import sys
@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tidewire.protocol.input_words import member_schema, parse_word
 from tidewire.protocol.strict_json import StrictJsonError, loads
+from tidewire.sync import Client
 
 _VARIABLE: Final = "TIDEWIRE_TOKEN"
 """Environment variable with a bearer token."""
@@ -22,7 +24,8 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
     for header in given or []:
         name, colon, value = header.partition(":")
         if not colon or not name.strip():
-            raise ValueError(f"--header {header!r} does not have the form NAME: VALUE")
+            # The argument may contain a token.
+            raise ValueError("the value of --header does not have the form NAME: VALUE")
         headers[name.strip()] = value.strip()
     has_credentials = any(name.lower() == "authorization" for name in headers)
     if token_file is not None and has_credentials:
@@ -36,7 +39,7 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
 
 def _read_token(path: Path) -> str:
     try:
-        return _checked_token(path.read_text(encoding="utf-8").strip(), f"--token-file {path}")
+        return _checked_token(expanded(path).read_text(encoding="utf-8").strip(), f"--token-file {path}")
     except OSError as error:
         raise ValueError(f"--token-file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -49,24 +52,34 @@ def _checked_token(token: str, origin: str) -> str:
     return token
 
 
-def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Parse arguments that consist of an optional endpoint name and members of the form KEY=VALUE.
+def read_words(words: list[str]) -> dict[str, str]:
+    """Parse arguments of the form KEY=VALUE. The values are the texts after the equals signs.
 
-    A value that is valid JSON is parsed as JSON. Any other value is a string.
+    Raises:
+        ValueError: An argument has another form, or two arguments have the same key.
     """
-    endpoint = words[0] if words and "=" not in words[0] else None
-    members: dict[str, Any] = {}
-    for word in words[0 if endpoint is None else 1 :]:
+    members: dict[str, str] = {}
+    for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ValueError(f"{word!r} does not have the form KEY=VALUE")
         if key in members:
             raise ValueError(f"{key!r} was passed twice")
-        try:
-            members[key] = loads(text)
-        except StrictJsonError:
-            members[key] = text
-    return endpoint, members
+        members[key] = text
+    return members
+
+
+def typed(client: Client, endpoint: str | None, members: dict[str, str]) -> dict[str, Any]:
+    """Convert the values of KEY=VALUE arguments to the types in the endpoint's input schema."""
+    if not members:
+        return {}
+    schema = client.describe(endpoint).input_schema
+    return {name: parse_word(text, member_schema(name, schema), schema) for name, text in members.items()}
+
+
+def expanded(path: Path) -> Path:
+    """Expand `~` at the start of a path. The shell expands it only at the start of an argument, and not in `@~/file`."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises an error for an unknown user
 
 
 @contextmanager
@@ -79,9 +92,9 @@ def read_lines(source: str) -> Iterator[tuple[Iterator[Any], int | None]]:
         yield _parse(sys.stdin, "standard input"), None
         return
     try:
-        with Path(source).open("rb") as file:
+        with expanded(Path(source)).open("rb") as file:
             total = sum(1 for line in file if line.strip())
-        with Path(source).open(encoding="utf-8") as lines:
+        with expanded(Path(source)).open(encoding="utf-8") as lines:
             yield _parse(lines, source), total
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -105,7 +118,7 @@ def read_input(given: str) -> Any:
         text = sys.stdin.read()
     elif given.startswith("@"):
         try:
-            text = Path(given[1:]).read_text(encoding="utf-8")
+            text = expanded(Path(given[1:])).read_text(encoding="utf-8")
         except OSError as error:
             raise ValueError(f"--input {given}: {error.strerror}") from None
     else:

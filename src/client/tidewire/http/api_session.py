@@ -51,6 +51,10 @@ from tidewire.protocol.status_table import Action, RequestKind, action_for, retr
 
 log: Final = logging.getLogger("tidewire")
 
+RETRYING: Final = "%s %s: %s; retrying in %.2f s"
+"""Log message before the wait for the next attempt of a request: method, URL, reason and seconds. The command line shows
+it."""
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -256,7 +260,7 @@ class ApiSession:
                 if is_submit and policy.in_doubt:
                     fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
-            log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
+            log.info(RETRYING, request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
             if unknown:
                 await self._check_keys(request, options, policy, fault)

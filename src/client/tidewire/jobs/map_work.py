@@ -55,7 +55,8 @@ CANCEL_TIMEOUT: Final = 2.0
 
 _BODY_OVERHEAD: Final = 1024
 """Number of bytes in a request body that are reserved for everything except the inputs."""
-_OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
+_OF_INPUT: Final = re.compile(r"/inputs/(\d+)\b(/[^\s:]*)?(: )?")
+"""Pointer of an input within its job, at the start of a server's message."""
 
 T = TypeVar("T")
 
@@ -272,7 +273,7 @@ class MapWork(Generic[T]):
         """Create the error of an item whose input was refused."""
         # The server's message contains the index of the input within its job. Replace it by the index among all inputs
         # of the `map`.
-        why = _OF_INPUT.sub(r"the input\2", error.what, count=1)
+        why = _OF_INPUT.sub(_within_input, error.what, count=1)
         what = f"input {number} was refused: {why}"
         refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
         failed = ItemFailedError(what, where=error.where, problem=error.problem)
@@ -470,3 +471,11 @@ def total_of(inputs: Any) -> int | None:
 def _tail(members: dict[str, Any]) -> bytes:
     """Serialize the last members of a JSON object, followed by the closing brace of the object."""
     return b"," + encoded(members)[1:] if members else b"}"
+
+
+def _within_input(place: re.Match[str]) -> str:
+    """Write a pointer of an input in a server's message as a place within the input."""
+    _, pointer, colon = place.groups()
+    if colon:
+        return f"{pointer}: " if pointer else ""
+    return f"the input at {pointer}" if pointer else "the input"

@@ -265,7 +265,13 @@ class JobStream:
         if reconnect.cause is Cause.RESYNC:
             await tell(hooks.on_resync, ResyncEvent(job_id, reconnect.why))
         event = ReconnectEvent(
-            job_id, reconnect.cause.value, reconnect.why, reconnect.wait, self._last_event_id
+            job_id,
+            reconnect.cause.value,
+            reconnect.why,
+            reconnect.wait,
+            self._last_event_id,
+            failures=self._policy.failures,
+            remaining=max(0.0, self._options.retry.patience - self._policy.spent),
         )
         await tell(hooks.on_reconnect, event)
         await self._session.timing.sleep(reconnect.wait)

@@ -206,13 +206,19 @@ class Server:
         return min(own, self.limits.get("max_inputs", own))
 
 
-async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tuple[str, Any]] = ()) -> Server:
+async def probe(
+    wire: Wire,
+    only: Iterable[str] = (),
+    cli_examples: Sequence[tuple[str, Any]] = (),
+    before_examples: Callable[[Server], None] = lambda _: None,
+) -> Server:
     """Read the discovery document and the endpoint descriptions of a server, and run its examples.
 
     Args:
         wire: HTTP client for the server.
         only: Names of the endpoints to use. By default, all endpoints are used.
         cli_examples: Pairs of endpoint name and input that replace the examples in the descriptions.
+        before_examples: Callback that is called with the server before the first example starts a job.
 
     Raises:
         ProbeError: No Tidewire server responds at the URL.
@@ -242,6 +248,7 @@ async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tup
     ]
     for each in listed:
         await _describe(wire, server, each)
+    before_examples(server)
     for endpoint in server.endpoints.values():
         own = [example for name, example in cli_examples if name == endpoint.name]
         for example in own or endpoint.examples[:EXAMPLES_PER_ENDPOINT]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import os
+
     from tidewire_server.server import Server
+
+_log = logging.getLogger(__name__)
 
 
 def add_generate(
     server: Server,
     *,
-    model: Path | None = None,
+    model: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "auto",
     threads: int | None = None,
@@ -25,7 +29,7 @@ def add_generate(
 
     Args:
         server: The server. It must not have an endpoint named `generate` yet.
-        model: Folder of a local Hugging Face checkpoint. None selects the small model that is part of this package.
+        model: Folder of a local Hugging Face checkpoint. `~` is expanded. None selects the small model that is part of this package.
         device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
         threads: Number of CPU threads for torch. None keeps torch's default.
@@ -38,10 +42,15 @@ def add_generate(
     """
     # These imports are inside the function, because importing this package must require neither torch nor the server.
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
-    from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
+    from tidewire_server.generation.model_folder import size_of  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415
+    from tidewire_server.user_paths import user_path  # noqa: PLC0415
 
-    folder = default_model() if model is None else model
+    folder = default_model() if model is None else user_path(model)
+    # Importing torch takes seconds, so this message comes first.
+    _log.info("loading the model %s (%s)", folder, size_of(folder))
+    from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
+
     engine = TorchEngine.load(
         folder, device=device, dtype=dtype, threads=threads, slots=slots, max_top=max_top
     )

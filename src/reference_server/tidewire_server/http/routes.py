@@ -271,6 +271,11 @@ class TidewireApp:
         if self._service is not None:
             await self._service.drain(self._settings.shutdown_timeout)
 
+    @property
+    def jobs_to_drain(self) -> int:
+        """Number of jobs whose end `drain` waits for."""
+        return 0 if self._service is None else len(self._service.jobs_to_drain)
+
     async def close(self) -> None:
         """Stop all jobs and release all resources.
 

@@ -7,6 +7,7 @@ The HTTP routes call the service. The service itself does not depend on HTTP.
 import asyncio
 import contextlib
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,7 +32,7 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
-from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
+from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
 from tidewire_server.jobs.recovery import (
     AdmittedJob,
     admit_again,
@@ -56,6 +57,8 @@ from tidewire_server.store.interfaces import (
     StoreError,
     Tombstone,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class ClosableStream(Protocol):
@@ -238,6 +241,7 @@ class JobService:
             log = await self.store.jobs.add(record, body, block, key)
             job = self._activate(record, admitted, columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
+            _log.debug("job %s: %s submitted", record.id, endpoint.name)
             self.metrics.logged(1, len(block.frames[0]))
             await self._scheduler.put(job.queue_entries)
         finally:
@@ -425,6 +429,8 @@ class JobService:
     async def _on_end(self, job: Job) -> None:
         record = job.record
         self._live.pop(record.id, None)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s", end_line(record, len(job.queue_entries)))
         self.inputs.release(record.id)
         self.readers.unwatch(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
@@ -464,12 +470,19 @@ class JobService:
             closed = due
             await asyncio.sleep(within / len(streams))
 
-    async def _wait_for_jobs(self, within: float) -> None:
+    @property
+    def jobs_to_drain(self) -> list[Job]:
+        """The jobs whose end `drain` waits for."""
         jobs = list(self._live.values())
         if self._jobs_survive:
             # Leave waiting items in the queue, because the next server process will run them.
-            self._scheduler.stop()
             jobs = [job for job in jobs if job.record.status == "running" and not job.waiting]
+        return jobs
+
+    async def _wait_for_jobs(self, within: float) -> None:
+        if self._jobs_survive:
+            self._scheduler.stop()
+        jobs = self.jobs_to_drain
         waits = [self._loop.create_task(job.finished.wait()) for job in jobs]
         if waits:
             _, pending = await asyncio.wait(waits, timeout=within)

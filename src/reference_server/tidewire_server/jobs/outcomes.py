@@ -16,11 +16,15 @@ from tidewire_server.jobs.job_resource import timestamp
 
 if TYPE_CHECKING:
     from tidewire_server.log_writer.log_writer import LogWriter
+    from tidewire_server.store.interfaces import JobRecord
 
 _log = logging.getLogger(__name__)
 
 _MAX_DETAIL: Final = 2000
 """Maximum length of an error message sent to clients, in characters."""
+
+_SHORT_WAIT: Final = 0.1
+"""Number of seconds in the queue below which the log line of a job does not mention them."""
 
 RESERVED_END_BYTES: Final = 256
 """Number of bytes of the state that are reserved for the end of each item, that is its status and a short error."""
@@ -175,3 +179,15 @@ def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) ->
     for name, number in used.items():
         added = total.get(name, 0) + number
         total[name] = added if abs(added) <= strict_json.MAX_INTEGER else float(added)
+
+
+def end_line(record: "JobRecord", items: int) -> str:
+    """Return the line for the server's log about a job that has ended."""
+    ended = record.ended_at or record.created_at
+    started = record.started_at or ended
+    seconds, queued = max(0.0, ended - started), max(0.0, started - record.created_at)
+    error = None if record.done is None else record.done.error
+    reason = "" if error is None else f" ({error.code})"
+    after = f" after {queued:.3g} s in the queue" if queued >= _SHORT_WAIT else ""
+    inputs = f", {items} inputs" if items > 1 else ""
+    return f"job {record.id}: {record.endpoint} {record.status}{reason} in {seconds:.3g} s{after}{inputs}"

@@ -1,10 +1,10 @@
 """Startup banner of `tidewire serve`, which shows the URL, the endpoints, the limits and the features that are off."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Final
 
+from tidewire.protocol.input_words import words_for_required_members, words_of
 from tidewire_server.server import Server
 from tidewire_server.serving.fd_limit import connections_that_fit
 from tidewire_server.settings import Settings
@@ -60,16 +60,14 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
 
 
 def _example_command(server: Server, url: str) -> str:
-    """Return a command with which a user can try an endpoint. Unless the server requires a token, the user can run the
-    command unchanged.
+    """Return a command that calls the first endpoint, with its first example, or with placeholders for the required
+    members of its input.
     """
     for name, endpoint in server.endpoints.items():
-        if endpoint.input.defaults:
-            return f"tidewire call {url} {name}"
-        if endpoint.examples:
-            example = json.dumps(endpoint.examples[0], ensure_ascii=False)
-            return f"tidewire call {url} {name} --input {shlex.quote(example)}"
-    return " ".join(["tidewire describe", url, *list(server.endpoints)[:1]])
+        schema, examples = endpoint.input.schema, endpoint.examples
+        words = words_of(examples[0], schema) if examples else words_for_required_members(schema)
+        return shlex.join(["tidewire", "call", url, name, *words])
+    return f"tidewire describe {url}"
 
 
 def _concurrency(server: Server, name: str) -> str:

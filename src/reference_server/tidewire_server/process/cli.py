@@ -3,15 +3,11 @@
 The exit code is 0 if a signal stopped the server, 1 if the server cannot start, and 2 if the arguments are not valid.
 """
 
-import importlib
-import importlib.util
 import inspect
 import logging
 import os
 import sys
 import threading
-import types
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 
@@ -21,6 +17,7 @@ from pydantic import ValidationError
 
 from tidewire.protocol.messages import describe
 from tidewire_server.process.flags import (
+    COMMON,
     ENV_PREFIX,
     FIELDS,
     FLAGS,
@@ -30,6 +27,7 @@ from tidewire_server.process.flags import (
     not_a_flag,
     shown,
     unknown,
+    variable_of,
 )
 from tidewire_server.settings import Settings
 
@@ -48,6 +46,10 @@ class _ServeCommand(typer.core.TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help-all" in args:
+            for option in self.params:
+                option.hidden = False  # type: ignore[attr-defined]
+            args = ["--help"]
         if error := not_a_flag(args):
             _fail(error, code=2)
         return super().parse_args(ctx, args)
@@ -57,7 +59,16 @@ serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `serve`."""
 
 
-@serve.command("serve", cls=_ServeCommand)
+_EXAMPLES = """Examples:
+
+tidewire serve   (the bundled language model)
+
+tidewire serve mine.py --reload   (your own endpoints, while you develop them)
+
+tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt"""
+
+
+@serve.command("serve", cls=_ServeCommand, epilog=_EXAMPLES)
 def _serve(
     context: typer.Context,
     target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `context`
@@ -69,25 +80,24 @@ def _serve(
         bool,
         typer.Option("--show-config", help="Print every setting and its origin, then exit."),
     ] = False,
+    help_all: Annotated[  # noqa: ARG001 - read by _ServeCommand
+        bool, typer.Option("--help-all", help="Show this message with all flags, then exit.")
+    ] = False,
     **_: Any,
 ) -> None:
     """Serve endpoints until Ctrl-C or SIGTERM.
 
-    tidewire serve                          the bundled language model
-    tidewire serve mine.py:server           your own endpoints
-    tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt
-    tidewire serve --config tidewire.toml   settings from a file
-    tidewire serve --show-config            all settings with their origin
-
-    Every setting can be set in the environment (TIDEWIRE_MAX_THREADS=8) or in a
-    TOML file (max_threads = 8). Common settings also have a flag. Precedence:
-    flag, environment, file, the server's code, default.
+    Every setting can be set in the environment
+    (TIDEWIRE_MAX_THREADS=8) or in a TOML file (max_threads = 8).
+    Common settings also have a flag. Precedence: flag,
+    environment, file, the server's code, default.
     """
     try:
         # Import these modules late. Importing pydantic-settings takes 0.15 s of CPU time, and `--help` does not need
         # it.
         from tidewire_server.process.banner import startup_banner  # noqa: PLC0415
         from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
+        from tidewire_server.process.load_target import TargetImportError, load_target  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
         from tidewire_server.serving.anonymous_access import AnonymousAccessError  # noqa: PLC0415
@@ -112,12 +122,18 @@ def _serve(
     if show_config and launch.target is None:
         _show(configuration, Settings(**configuration.settings))
         return
+    if launch.reload:
+        _run_with_reload(configuration)
+        return
     try:
-        server = _default_server(configuration) if launch.target is None else _load(launch.target)
+        server = _default_server(configuration) if launch.target is None else load_target(launch.target)
         if launch.script:
             add_script(server)
         server.configure(**configuration.settings)
         _configure_endpoints(server, configuration)
+    except TargetImportError as error:
+        print(f"tidewire serve: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except ValidationError as error:
         _fail(f"settings: {describe(error)}", code=2)
     except ValueError as error:
@@ -155,6 +171,25 @@ def _refuse_ignored_settings(configuration: "Configuration") -> None:
                 f"call add_generate(server, {name}=…) in its code",
                 code=2,
             )
+
+
+def _run_with_reload(configuration: "Configuration") -> NoReturn:
+    """Serve in a child process that is restarted when a Python file changes."""
+    from tidewire_server.process.load_target import folder_of  # noqa: PLC0415
+
+    target = configuration.launch.target
+    if target is None:
+        _fail(
+            f"{configuration.origin('reload')}: --reload needs a target, such as tidewire serve mine.py --reload",
+            code=2,
+        )
+    try:
+        from tidewire_server.process.reload import serve_with_reload  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        _missing(error, "server")
+    # Without a time limit of the user, do not wait for jobs, because a developer waits for each restart.
+    at_once = {} if "shutdown_timeout" in configuration.settings else {variable_of("shutdown_timeout"): "0"}
+    raise typer.Exit(serve_with_reload(sys.argv[1:], folder_of(target), at_once))
 
 
 def _show(configuration: "Configuration", settings: Settings) -> None:
@@ -202,56 +237,15 @@ def _exit_despite_threads() -> None:
         os._exit(0)
 
 
-def _load(target: str) -> "Server":
-    """Import the module that the target argument names, and return the server in it."""
-    from tidewire_server.server import LOADING, Server  # noqa: PLC0415
-
-    module_name, _, name = target.rpartition(":")
-    if not module_name or not name.isidentifier():
-        _fail(f"{target!r} is not MODULE:SERVER or FILE.py:SERVER", code=2)
-    token = LOADING.set(module_name)
-    try:
-        module = _load_file(Path(module_name)) if module_name.endswith(".py") else _load_module(module_name)
-    finally:
-        LOADING.reset(token)
-    found = getattr(module, name, None)
-    if not isinstance(found, Server):
-        kind = "undefined" if found is None else f"of type {type(found).__name__}"
-        _fail(f"{name!r} in {module_name} is {kind}, not a tidewire_server.Server", code=2)
-    return found
-
-
-def _load_module(name: str) -> types.ModuleType:
-    folder = str(Path.cwd())
-    # Search the working directory only if it contains the module. Otherwise a file in it could replace a library.
-    if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        _fail(f"module {error.name!r} not found (also searched {Path.cwd()})", code=2)
-
-
-def _load_file(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        _fail(f"file {path} not found", code=2)
-    sys.path.insert(0, str(path.parent.resolve()))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _default_server(configuration: "Configuration") -> "Server":
     """Create the server for text generation. It is used if the command line contains no target."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
     model, device = configuration.launch.model, configuration.launch.device
     if model is not None and not model.is_dir():
-        _fail(f"--model: folder {model} not found", code=2)
+        from tidewire_server.generation.model_folder import missing_folder  # noqa: PLC0415
+
+        _fail(f"--model: {missing_folder(model)}", code=2)
     try:
         from tidewire_server.generation import add_generate  # noqa: PLC0415
         from tidewire_server.generation.torch_engine import LoadError  # noqa: PLC0415
@@ -304,7 +298,8 @@ def _flag(name: str, group: str) -> inspect.Parameter:
         flag_of(name),
         help=f"{text}.{' Repeatable.' if name in SINGULAR else default}",
         show_default=False,
-        rich_help_panel=group,
+        rich_help_panel=None if name in COMMON else group,
+        hidden=name not in COMMON,
         metavar=None if kind is bool else metavar,
     )
     annotation = Annotated[kind | None, option]

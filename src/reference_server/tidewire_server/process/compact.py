@@ -4,13 +4,13 @@ The exit code is 0 if the file was compacted, 1 if that is not possible, and 2 i
 """
 
 import sys
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store_urls import MEMORY, file_of
+from tidewire_server.user_paths import user_path
 
 compact = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `compact`."""
@@ -35,7 +35,7 @@ def _compact(
     runs, it needs as much free disk space as the file has content.
     """
     try:
-        path = file_of(log) if log == MEMORY or log.startswith("sqlite:") else Path(log)
+        path = file_of(log) if log == MEMORY or log.startswith("sqlite:") else user_path(log)
     except ValueError as error:
         _fail(str(error), code=2)
     if path is None:

@@ -41,12 +41,13 @@ from tidewire_server.process.flags import (
     variable_of,
 )
 from tidewire_server.settings import Launch, Settings
+from tidewire_server.user_paths import user_path
 
 DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
-_CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
-"""Environment variable of the client's commands. It may be set in the same shell, and the server ignores it."""
+_OF_THE_CLIENT: Final = (f"{ENV_PREFIX}TOKEN", f"{ENV_PREFIX}URL")
+"""Environment variables of the client's commands. They may be set in the same shell, and the server ignores them."""
 _SIMILAR: Final = 0.75
 """Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
 
@@ -155,6 +156,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     Raises:
         ConfigurationError: A name is unknown, or a value is not valid.
     """
+    file = None if file is None else user_path(file)
     text, tables = ("", {}) if file is None else _load(file)
 
     class Sources(_FromText, Launch, Settings, BaseSettings):
@@ -234,7 +236,7 @@ def _environment_errors() -> list[str]:
 
     An empty secret would turn off authentication without notice.
     """
-    known = [f"{ENV_PREFIX}CONFIG", _CLIENT_TOKEN, *map(variable_of, FIELDS)]
+    known = [f"{ENV_PREFIX}CONFIG", *_OF_THE_CLIENT, *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
     errors = []
     for variable, value in os.environ.items():

@@ -24,6 +24,7 @@ FLAGS: Final = {
         "allowed_hosts",
         "cors_origins",
         "log_level",
+        "reload",
     ),
     "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
     "Text generation, without a target": ("model", "device"),
@@ -39,7 +40,10 @@ FLAGS: Final = {
     "Streams": ("heartbeat", "retry", "merge_window", "stall_timeout", "keep_alive_timeout"),
     "Stored jobs": ("log", "log_fsync", "max_attempts", "state_ttl"),
 }
-"""Settings that have a flag. The keys are the group titles in `--help`."""
+"""Settings that have a flag. The keys are the group titles in `--help-all`."""
+
+COMMON: Final = frozenset({"host", "port", "model", "device", "log", "token_file", "reload", "log_level"})
+"""Settings whose flag is in the short text of `--help`."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)
 """All settings of `tidewire serve`, by name."""

@@ -4,7 +4,8 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from pathlib import Path
+
+from tidewire_server.user_paths import user_path
 
 
 class PortFileError(Exception):
@@ -28,7 +29,7 @@ def port_file(name: str | os.PathLike[str] | None, port: int | None) -> Iterator
     if name is None:
         yield lambda: None
         return
-    path = Path(name)
+    path = user_path(name)
     if port is None:
         raise PortFileError(f"cannot write the port file {path}: a Unix domain socket has no port")
     if path.is_dir():

@@ -171,7 +171,8 @@ def serve(
         _serving.add(listener)
         app.open_log()
         connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
-        runner = UvicornServer(app, uvicorn_config(app, settings, connections), announce)
+        config = uvicorn_config(app, settings, connections)
+        runner = UvicornServer(app, config, announce, shutdown_timeout=settings.shutdown_timeout)
         loop = (runner.config.get_loop_factory() or asyncio.new_event_loop)()
         loop.set_default_executor(pool := DaemonThreads())
         throttle_accept_errors(loop)
@@ -310,9 +311,17 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
 class UvicornServer(uvicorn.Server):
     """A uvicorn server. When it shuts down, it first ends the streams and jobs, and then closes the connections."""
 
-    def __init__(self, app: TidewireApp, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: TidewireApp,
+        config: uvicorn.Config,
+        started: Callable[[], None],
+        *,
+        shutdown_timeout: float = 0,
+    ) -> None:
         super().__init__(config)
         self._tidewire = app
+        self._shutdown_timeout = shutdown_timeout
         self._on_started = started
         self._shutdown_task: asyncio.Task[None] | None = None
 
@@ -353,7 +362,7 @@ class UvicornServer(uvicorn.Server):
             if signaled:
                 os._exit(1)
             signaled = True
-            loop.call_soon_threadsafe(self.end)
+            loop.call_soon_threadsafe(self._end_by_signal)
 
         def ignore(_signum: int, _frame: object) -> None:
             loop.call_soon_threadsafe(
@@ -371,6 +380,17 @@ class UvicornServer(uvicorn.Server):
         finally:
             for each, handler in before:
                 signal.signal(each, handler)
+
+    def _end_by_signal(self) -> None:
+        jobs, seconds = self._tidewire.jobs_to_drain, self._shutdown_timeout
+        if jobs and seconds:
+            print(
+                f"stopping: waiting up to {seconds:g} s for {jobs} {'job' if jobs == 1 else 'jobs'}; press Ctrl-C again "
+                "to end at once",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.end()
 
     def end(self) -> None:
         """Start the graceful shutdown. This method must be called on the event loop."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tidewire_server.user_paths import user_path
+
 MODE: Final = 0o600
 """Permissions of the socket file. Only the server's user, and root, can connect."""
 
@@ -22,7 +24,7 @@ def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
         OSError: The address cannot be bound, for example because another server uses it. `strerror` contains the path, the
             reason and a hint.
     """
-    name = os.fspath(path)
+    name = str(user_path(path))
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, f"cannot bind to {name}: this system has no Unix domain sockets")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import secrets
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 import jinja2
@@ -35,6 +36,7 @@ from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, 
 from tidewire_server.generation.torch_engine.sampler import Sampling
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence, Sampled
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
+from tidewire_server.user_paths import user_path
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +137,7 @@ class TorchEngine:
     @classmethod
     def load(
         cls,
-        folder: Path,
+        folder: str | os.PathLike[str],
         *,
         device: str = "auto",
         dtype: str = "auto",
@@ -147,7 +149,7 @@ class TorchEngine:
         """Load a checkpoint and create an engine for it.
 
         Args:
-            folder: Folder of a local Hugging Face checkpoint.
+            folder: Folder of a local Hugging Face checkpoint. `~` is expanded.
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
             dtype: `auto`, `float32`, `bfloat16` or `float16`.
             threads: Number of CPU threads for torch. None keeps torch's default.
@@ -160,9 +162,12 @@ class TorchEngine:
         """
         if threads is not None:
             torch.set_num_threads(threads)
-        return cls(
-            load(folder, device=device, dtype=dtype), slots=slots, max_waiting=max_waiting, max_top=max_top
-        )
+        begun, path = time.perf_counter(), user_path(folder)
+        checkpoint = load(path, device=device, dtype=dtype)
+        engine = cls(checkpoint, slots=slots, max_waiting=max_waiting, max_top=max_top)
+        where = f"{checkpoint.device}, {str(checkpoint.dtype).removeprefix('torch.')}"
+        logger.info("loaded the model %s in %.1f s (%s)", path, time.perf_counter() - begun, where)
+        return engine
 
     @property
     def caps(self) -> EngineCapabilities:

@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from tidewire_server.generation.model_folder import missing_folder
 from tidewire_server.generation.torch_engine import transformers_model
 from tidewire_server.generation.torch_engine.attention import Probe
 from tidewire_server.generation.torch_engine.llama_model import LlamaModel
@@ -175,9 +176,7 @@ def _pick_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> to
 
 def _read_config(folder: Path) -> PreTrainedConfig:
     if not folder.is_dir():
-        raise LoadError(
-            f"{folder} is not a folder; pass the folder of a local checkpoint, because the engine downloads nothing"
-        )
+        raise LoadError(missing_folder(folder))
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if missing:
         raise LoadError(f"{folder} has no {' and no '.join(missing)}")

@@ -1,0 +1,68 @@
+"""The argument URL of the commands, which may be omitted if the environment variable TIDEWIRE_URL contains the URL."""
+
+import os
+import re
+import shlex
+from typing import Any, Final
+
+import typer.core
+
+VARIABLE: Final = "TIDEWIRE_URL"
+"""Environment variable with the base URL of the server."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class CommandWithUrl(typer.core.TyperCommand):
+    """Command whose first argument is a URL. Without a URL on the command line, the command uses TIDEWIRE_URL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        url = from_environment()
+        if url is not None and not _is_url(self._first_argument(args)):
+            args = [url, *args]
+        return super().parse_args(ctx, args)
+
+    def _first_argument(self, args: list[str]) -> str:
+        """Return the first argument that is neither an option nor the value of an option, or an empty string."""
+        with_value = {
+            name
+            for option in self.params
+            if option.param_type_name == "option" and not getattr(option, "is_flag", False)
+            for name in option.opts
+        }
+        remaining = iter(args)
+        for arg in remaining:
+            if arg in with_value:
+                next(remaining, None)
+            elif arg == "-" or not arg.startswith("-"):
+                return arg
+        return ""
+
+
+def from_environment() -> str | None:
+    """Return the URL in TIDEWIRE_URL, or None if the variable is not set."""
+    return os.environ.get(VARIABLE, "").strip() or None
+
+
+def check_url(word: str) -> None:
+    """Check that the first argument of a command may be a URL.
+
+    Raises:
+        ValueError: It is something else, such as the name of an endpoint.
+    """
+    if not _is_url(word):
+        raise ValueError(
+            f"{word!r} is not the URL of a server; pass a URL such as http://127.0.0.1:8000 as the first argument, or set "
+            f"{VARIABLE}"
+        )
+
+
+def command_line(url: str, command: str, *words: str) -> str:
+    """Return a command that a user can paste into a shell. The URL is omitted if TIDEWIRE_URL contains it."""
+    default = (from_environment() or "").rstrip("/")
+    return shlex.join(["tidewire", command, *([] if url == default else [url]), *words])
+
+
+def _is_url(word: str) -> bool:
+    """Return whether an argument is a URL, possibly without a scheme, and not the name of an endpoint or a member."""
+    return _SCHEME.match(word) is not None or ("=" not in word and (":" in word or "/" in word))

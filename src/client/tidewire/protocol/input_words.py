@@ -1,0 +1,185 @@
+"""Inputs as words of the form KEY=VALUE on the command line, typed by the endpoint's JSON Schema.
+
+`tidewire call` and `tidewire map` parse their words with `parse_word`. `tidewire describe` and the startup banner of the
+server write commands with `words_of` and `words_for_required_members`. A server's schema may be malformed, so no function
+here raises an error for any schema.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from tidewire.protocol.strict_json import StrictJsonError, loads
+
+ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+"""Names of all types of JSON Schema."""
+
+_MAX_DEPTH: Final = 8
+"""Nesting depth of references and combinations after which a schema is treated as if it allowed every type."""
+_PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
+"""Order in which the type of a placeholder is chosen if a member may have several types."""
+
+
+def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
+    """Parse the value of a word KEY=VALUE.
+
+    If the schema allows only strings, the text is the value. Otherwise the text is parsed as JSON, and used if the schema
+    allows its type. A text that is not such JSON is a string.
+
+    Args:
+        text: Text after the equals sign.
+        schema: JSON Schema of the member, or True if there is no schema.
+        root: JSON Schema of the whole input, which contains the definitions.
+    """
+    types = types_of(schema, root)
+    if types == {"string"}:
+        return text
+    try:
+        value: JsonValue = loads(text)
+    except StrictJsonError:
+        return text
+    return text if "string" in types and _type_name(value) not in types else value
+
+
+def member_schema(name: str, schema: Any) -> Any:
+    """Return the schema of a member of an input. It is True if the schema says nothing about the member."""
+    schema = _resolved(schema, schema)
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and name in properties:
+        return properties[name]
+    return schema.get("additionalProperties", True)
+
+
+def types_of(schema: Any, root: Any, *, depth: int = 0) -> frozenset[str]:
+    """Return the names of the JSON types that a schema allows."""
+    if depth > _MAX_DEPTH:
+        return ANY_TYPE
+    schema = _resolved(schema, root)
+    types = ANY_TYPE
+    if "const" in schema:
+        types &= {_type_name(schema["const"])}
+    if isinstance(schema.get("enum"), list):
+        types &= {_type_name(each) for each in schema["enum"]}
+    if "type" in schema:
+        names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        types &= {"integer", *names} if "number" in names else set(names)
+    for combination in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(combination), list):
+            types &= frozenset[str]().union(*(types_of(each, root, depth=depth + 1) for each in branches))
+    if isinstance(branches := schema.get("allOf"), list):
+        types = types.intersection(*(types_of(each, root, depth=depth + 1) for each in branches))
+    return types or ANY_TYPE
+
+
+def words_of(example: JsonValue, schema: Any) -> list[str]:
+    """Return the words of a `tidewire call` command that pass an input: KEY=VALUE for each member, or `--input` and JSON.
+
+    Args:
+        example: The input.
+        schema: JSON Schema of the input.
+    """
+    words = _member_words(example, schema) if isinstance(example, dict) else None
+    # A line break within a quoted word is valid in a shell, but hard to read and to copy.
+    if words is None or not all(map(str.isprintable, words)):
+        return ["--input", json.dumps(example, ensure_ascii=False)]
+    return words
+
+
+def words_for_required_members(schema: Any) -> list[str]:
+    """Return words for an input with the required members only, with placeholders as values, such as `prompt=TEXT`."""
+    return words_of(_placeholder(schema, schema), schema)
+
+
+def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | None:
+    """Return a word for each member, or None if `parse_word` would read a word differently."""
+    words = []
+    for name, value in example.items():
+        of_member = member_schema(name, schema)
+        texts = [value] if isinstance(value, str) else []
+        texts.append(json.dumps(value, ensure_ascii=False))
+        same = (text for text in texts if _is_same(parse_word(text, of_member, schema), value))
+        text = next(same, None)
+        if text is None or not name or "=" in name or name.startswith("-"):
+            return None
+        words.append(f"{name}={text}")
+    return words
+
+
+def _is_same(one: JsonValue, other: JsonValue) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
+    schema = _resolved(schema, root)
+    if "const" in schema:
+        return schema["const"]  # type: ignore[no-any-return]
+    for several in ("examples", "enum"):
+        if isinstance(values := schema.get(several), list) and values:
+            return values[0]  # type: ignore[no-any-return]
+    if "default" in schema:
+        return schema["default"]  # type: ignore[no-any-return]
+    types = types_of(schema, root)
+    kind = next(name for name in _PREFERRED if name in types)
+    if depth > _MAX_DEPTH:
+        return None
+    # The members are in the branch of a combination if the schema itself has none.
+    for combination in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(combination)
+        for branch in branches if isinstance(branches, list) else ():
+            if kind in {"array", "object"} and kind in types_of(branch, root):
+                return _placeholder(branch, root, depth + 1)
+    match kind:
+        case "object":
+            names = schema.get("required")
+            return {
+                name: _placeholder(member_schema(name, schema), root, depth + 1)
+                for name in (names if isinstance(names, list) else ())
+                if isinstance(name, str)
+            }
+        case "array":
+            return [_placeholder(schema.get("items", True), root, depth + 1)]
+        case "integer" | "number":
+            least = schema.get("minimum", 1)
+            return least if isinstance(least, int | float) and least > 1 else 1
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case _:
+            return "TEXT"
+
+
+def _resolved(schema: Any, root: Any) -> dict[str, Any]:
+    """Follow the references of a schema to its own definitions. The result is empty for a schema that allows anything."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, dict) or "$ref" not in schema:
+            break
+        parts = str(schema["$ref"]).removeprefix("#/").split("/")
+        schema = _at(root, parts)
+    return schema if isinstance(schema, dict) and "$ref" not in schema else {}
+
+
+def _at(root: Any, parts: Iterable[str]) -> Any:
+    for part in parts:
+        root = root.get(part) if isinstance(root, dict) else None
+    return root
+
+
+def _type_name(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"

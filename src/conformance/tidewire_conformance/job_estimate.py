@@ -1,0 +1,71 @@
+"""Announcement of the jobs that a run will start on each endpoint, because jobs may use an expensive GPU.
+
+The endpoints of the checks are known only after the examples have run, since the checks choose examples by the observed
+properties of their jobs. Therefore there are two announcements: one before the examples, and one before the checks.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tidewire_conformance import registry
+from tidewire_conformance.judging.server_probe import EXAMPLES_PER_ENDPOINT, SCRIPT, SampleRequest, Server
+from tidewire_conformance.registry import Check
+
+JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], int], ...]] = (
+    (Server.any_sample, 90),
+    (lambda server: server.long_running_sample() or server.growing_sample(), 27),
+    (Server.growing_sample, 13),
+    (Server.failing_sample, 3),
+)
+"""About how many jobs all checks together start with each kind of example. tests/suite/test_job_estimate.py compares the
+numbers with a run."""
+JOBS_OF_EACH_EXAMPLE: Final = 6
+"""About how many jobs the checks start with each example for which the server has no other use."""
+
+
+def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
+    """Return the announcement of the examples that the probe is about to run.
+
+    Args:
+        server: The server, with its endpoints.
+        own_examples: Endpoint of each input that was passed with `--example`.
+    """
+    counts = {
+        name: own_examples.count(name) or len(endpoint.examples[:EXAMPLES_PER_ENDPOINT])
+        for name, endpoint in server.endpoints.items()
+    }
+    used = [f"{name} ({count})" for name, count in counts.items() if count]
+    unused = [name for name, count in counts.items() if not count]
+    first = f"Running each example once, to observe its job: {', '.join(used) or 'none'}."
+    without = f" Not used, because they have no example: {', '.join(unused)}." if unused else ""
+    return f"{first}{without} To use only some endpoints, pass --endpoint NAME."
+
+
+def announce_checks(server: Server, checks: Sequence[Check], repeat: int) -> str:
+    """Return the announcement of the checks and of the number of jobs that they start on each endpoint.
+
+    Args:
+        server: The server, with the samples that the probe has run.
+        checks: Checks that will run.
+        repeat: Number of times that each check will run.
+    """
+    share = repeat * len(checks) / len(registry.checks())
+    jobs: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    if server.has_script:
+        jobs[SCRIPT] = sum(number for _, number in JOBS_OF_ALL_CHECKS)
+    for sample in server.samples:
+        jobs.setdefault(sample.endpoint, 0 if not server.has_script else JOBS_OF_EACH_EXAMPLE)
+        seconds[sample.endpoint] = max(sample.seconds, seconds.get(sample.endpoint, 0.0))
+    for choose, number in () if server.has_script else JOBS_OF_ALL_CHECKS:
+        if (sample_ := choose(server)) is not None:
+            jobs[sample_.endpoint] += number
+    parts = [
+        f"about {max(1, round(number * share))} on {name}"
+        + (f" (up to {seconds[name]:.2g} s each)" if name in seconds else "")
+        for name, number in jobs.items()
+        if number
+    ]
+    many = "1 check" if len(checks) == 1 else f"{len(checks)} checks"
+    times = "" if repeat == 1 else f", {repeat} times each"
+    return f"Running {many}{times}. They start these jobs: {', '.join(parts) or 'none'}."

@@ -1,0 +1,31 @@
+"""The folder of a model checkpoint, as a user has passed it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
+"""Pattern of the names of models on the Hugging Face hub, such as `Qwen/Qwen3-0.6B`."""
+
+
+def missing_folder(folder: Path) -> str:
+    """Return the error message for a model folder that does not exist."""
+    name = str(folder)
+    if not _HUB_NAME.fullmatch(name) or name.startswith("."):
+        return f"folder {folder} not found; pass the folder of a local checkpoint, because the server downloads nothing"
+    return (
+        f"folder {folder} not found, and the server downloads nothing; if this is a model on Hugging Face, run: "
+        f"hf download {name} --local-dir {folder.name}, and use the folder {folder.name}"
+    )
+
+
+def size_of(folder: Path) -> str:
+    """Return the size of a checkpoint's weights as text, such as `1.2 GB`."""
+    size = float(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

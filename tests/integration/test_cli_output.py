@@ -1,0 +1,272 @@
+"""What the commands accept and show: values by schema, TIDEWIRE_URL, notes, retries, descriptions and advice."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+import typer.testing
+from pydantic import Field
+
+from support.terminal import shown_on_terminal
+from tidewire import Client
+from tidewire.commands import cli
+from tidewire.testing import FakeServer
+from tidewire_server import Server, Stream
+
+
+def make_server() -> Server:
+    server, gate = Server(default_concurrency_limit=None), threading.Event()
+
+    @server.endpoint
+    def story(hero: str, words: int = 3, stop: str | list[str] | None = None) -> Iterator[str]:
+        """Tell a story about a hero."""
+        yield f"{hero} {words} {stop}"
+
+    @server.endpoint
+    async def noted(stream: Stream[str]) -> None:
+        stream.note("the prompt was shortened", level="warning")
+        stream.usage(tokens=1234)
+        stream.progress(2, 12, unit="token")
+        stream.append("text")
+
+    @server.endpoint
+    def gated(stream: Stream[str]) -> None:
+        stream.append("one ")
+        gate.wait(30)
+        stream.append("two")
+
+    @server.endpoint
+    def open_gate() -> None:
+        gate.set()
+
+    @server.endpoint(examples=[{"prompt": "the sea", "size": 2}])
+    def draw(
+        prompt: str = Field(description="What to draw. " * 20),
+        size: int = Field(1, ge=1, le=8, title="Size"),
+        style: str | None = None,
+    ) -> dict[str, float]:
+        """Draw a picture."""
+        return {}
+
+    return server
+
+
+@pytest.fixture(scope="module")
+def url():
+    with make_server().running() as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    monkeypatch.delenv("TIDEWIRE_URL", raising=False)
+    monkeypatch.delenv("TIDEWIRE_TOKEN", raising=False)
+
+
+def run(*arguments, stdin=""):
+    result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+# ---- input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["hero=12"], "12 3 None"),
+        (["hero=true", "words=5"], "true 5 None"),
+        (["hero=Ada", 'stop=["a"]'], "Ada 3 ['a']"),
+        (["hero=Ada", "stop=12"], "Ada 3 12"),
+        (["hero=Ada", "stop=null"], "Ada 3 None"),
+    ],
+)
+def test_values_have_the_types_of_the_schema(url, words, text):
+    result = run("call", url, "story", *words)
+    assert (result.exit_code, result.stdout) == (0, text + "\n")
+
+
+def test_shared_members_of_map_have_the_types_of_the_schema(url):
+    result = run("map", url, "story", "-", "hero=7", stdin="{}\n")
+    assert json.loads(result.stdout)["value"] == "7 3 None"
+
+
+def test_the_index_in_a_refused_input_is_that_of_the_line(url):
+    result = run("map", url, "story", "-", stdin='{"hero":"a"}\n{"hero":1}\n')
+    message = json.loads(result.stdout.splitlines()[1])["error"]["message"]
+    assert message.startswith("input 1 was refused: /hero: Input should be a valid string")
+
+
+def test_the_url_may_be_in_the_environment(url, monkeypatch, tmp_path):
+    monkeypatch.setenv("TIDEWIRE_URL", url + "/")
+    inputs = tmp_path / "inputs.jsonl"
+    inputs.write_text('{"hero":"b"}\n')
+    assert run("call", "story", "hero=http://a").stdout == "http://a 3 None\n"
+    assert run("call", url, "story", "hero=a").stdout == "a 3 None\n"
+    assert run("call", "--timeout", "30", "noted", "--json").exit_code == 0
+    assert json.loads(run("map", "story", str(inputs)).stdout)["value"] == "b 3 None"
+    assert "story" in run("describe").stdout
+    assert "tidewire call story hero=TEXT" in run("describe", "story").stdout
+    job = run("call", "story", "hero=c", "--detach").stdout.strip()
+    assert run("attach", job).stdout == "c 3 None\n"
+    assert run("cancel", job).exit_code == 0
+    assert job in run("jobs").stdout
+    assert "class TypedClient" in run("codegen", "--endpoint", "story").stdout
+
+
+def test_without_a_url_the_error_names_the_variable(url):
+    result = run("call", "story", "hero=a")
+    assert (result.exit_code, "TIDEWIRE_URL" in result.stderr) == (2, True)
+    assert "'story' is not the URL of a server" in result.stderr
+
+
+def test_a_tilde_in_a_file_name_is_the_home_folder(url, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "input.json").write_text('{"hero":"d"}')
+    (tmp_path / "token").write_text("secret\n")
+    result = run("call", url, "story", "-i", "@~/input.json", "--token-file", "~/token")
+    assert result.stdout == "d 3 None\n"
+
+
+# ---- output -------------------------------------------------------------------------------------------------------
+
+
+def test_notes_usage_and_progress_are_apart_from_the_text(url):
+    result = run("call", url, "noted")
+    assert result.stdout == "text\n"
+    lines = result.stderr.splitlines()
+    assert lines[-2:] == ["warning: the prompt was shortened", "usage: tokens 1 234"]
+    assert set(lines[:-2]) <= {"running: 2 of 12 tokens"}
+    last = json.loads(run("call", url, "noted", "--json").stdout.splitlines()[-1])
+    assert last["usage"] == {"tokens": 1234}
+    assert last["notes"] == [{"level": "warning", "text": "the prompt was shortened"}]
+
+
+def test_a_lost_connection_is_shown_with_the_wait_and_the_number_of_the_attempt():
+    with FakeServer() as server:
+        server.endpoint("talk").streams(["one ", "two"]).cuts_after(1)
+        result = run("call", server.url, "talk")
+    assert result.stdout == "one two\n"
+    pattern = r"connection lost; retrying in [\d.]+ s \(attempt 1, giving up in \d+ s\)\n"
+    assert re.fullmatch(pattern, result.stderr)
+
+
+def test_a_wait_of_a_busy_server_is_shown():
+    with FakeServer() as server:
+        server.endpoint("talk").refuses("queue_full", "the queue is full")
+        server.endpoint("talk").streams(["text"])
+        result = run("call", server.url, "talk")
+    assert result.stdout == "text\n"
+    assert re.fullmatch(r"the queue is full \[queue_full\]; retrying in [\d.]+ s\n", result.stderr)
+
+
+def test_attach_from_now_omits_what_has_arrived(url):
+    with Client(url) as client:
+        job = client.submit("gated")
+        assert next(iter(job)).text == "one "
+        assert run("attach", url, job.id, "--timeout", "0.5").stdout == "one \n"
+        waiting = run("attach", url, job.id, "--from-now", "--timeout", "0.5")
+        assert (waiting.exit_code, waiting.stdout) == (3, "")
+        client.run("open_gate")
+        client.job(job.id).wait()
+    ended = run("attach", url, job.id, "--from-now")
+    assert (ended.exit_code, ended.stdout) == (0, "")
+    assert "the job has already ended; to see its result, omit --from-now" in ended.stderr
+
+
+# ---- descriptions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_description_is_short_and_fits_the_terminal(url, width):
+    shown = shown_on_terminal(width, "describe", url, "draw")
+    lines = shown.splitlines()
+    assert len(lines) <= 12
+    assert all(len(line) <= width for line in lines if not line.startswith("tidewire call"))
+    assert f"tidewire call {url} draw 'prompt=the sea' size=2" in lines
+    assert shown.count("Draw a picture.") == 1
+    assert re.search(r"size +integer +1 +\(?≥ 1, ≤ 8", shown)
+    assert "Size" not in shown
+    everything = shown_on_terminal(width, "describe", url, "draw", "--all")
+    assert " ".join(everything.split()).count("What to draw.") == 20
+    assert all(len(line) <= width for line in everything.splitlines() if not line.startswith("tidewire call"))
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_description_of_a_server_is_one_line_for_each_endpoint(url, width):
+    lines = shown_on_terminal(width, "describe", url).splitlines()
+    assert len(lines) <= 12
+    assert all(len(line) <= width for line in lines if "tidewire describe" not in line)
+    assert "jobs are kept until the server stops" in lines
+    assert "max_state_bytes" not in " ".join(lines)
+    assert any(line.startswith("noted") and line.endswith("(input optional)") for line in lines)
+    assert re.search(r"max_state_bytes +16 777 216", shown_on_terminal(width, "describe", url, "--all"))
+
+
+def test_an_endpoint_without_examples_has_a_call_with_its_required_members(url):
+    assert f"tidewire call {url} story hero=TEXT" in run("describe", url, "story").stdout
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def test_advice_names_commands_and_options(url):
+    refused = run("call", url, "story", "hero=a", "words=many").stderr
+    assert f"run: tidewire describe {url} story" in " ".join(refused.split())
+    with Server(tokens=["me:s3cret"]).running() as closed:
+        denied = run("call", closed, "story", "--header", "Authorization: Bearer t0ken").stderr
+    assert "--token-file" in denied
+    assert "--header" in denied
+    assert "TIDEWIRE_TOKEN" in denied
+    assert "t0ken" not in denied
+    for text in (refused, denied):
+        assert not re.search(r"client\.|Client\(|with_options", text)
+
+
+def test_a_malformed_header_is_refused_without_its_value(url):
+    result = run("describe", url, "--header", "Authorization Bearer s3cret")
+    assert result.exit_code == 2
+    assert "NAME: VALUE" in result.stderr
+    assert "s3cret" not in result.output
+
+
+# ---- help ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["call", "map", "attach", "describe", "codegen"])
+def test_examples_in_the_help_are_commands(monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.strip() for line in run(command, "--help").stdout.splitlines()]
+    examples = [line for line in lines if line.startswith("tidewire ")]
+    assert examples
+    assert all(line.startswith(f"tidewire {command} ") for line in examples)
+
+
+def test_the_jq_example_in_the_help_prints_the_text(monkeypatch, url):
+    monkeypatch.setenv("COLUMNS", "200")
+    (example,) = [line for line in run("call", "--help").stdout.splitlines() if "jq" in line]
+    (program,) = re.findall(r"jq '(.*)'", example)
+    assert program == 'select(.type == "result").value.text'
+    lines = [json.loads(line) for line in run("call", url, "noted", "--json").stdout.splitlines()]
+    assert [line["value"] for line in lines if line["type"] == "result"] == ["text"]
+
+
+def test_the_shell_can_complete_commands():
+    script = run("--show-completion", "bash")
+    assert "_TIDEWIRE_COMPLETE" in script.stdout + script.stderr or script.exit_code == 0
+    assert "--install-completion" in run("--help").stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "tidewire"],
+        env={"_TIDEWIRE_COMPLETE": "complete_bash", "COMP_WORDS": "tidewire des", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.split() == ["describe"]

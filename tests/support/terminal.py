@@ -1,0 +1,39 @@
+"""Commands whose standard output and standard error are a terminal of a certain width."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
+import threading
+
+from support.fork_server import Forked
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+IMPORTS = ("tidewire.commands.cli", "tidewire_conformance.cli", "tidewire_server.process.configuration")
+
+
+def shown_on_terminal(width: int, *arguments: str) -> str:
+    """Run a `tidewire` command on a terminal, and return everything that it writes there."""
+    main, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    environment |= {"TERM": "xterm", "NO_COLOR": "1"}
+    streams = (side, os.dup(side))
+    shown: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while chunk := os.read(main, 65536):
+                shown.append(chunk)
+        except OSError:
+            pass  # The command has closed the terminal.
+
+    with Forked("tidewire", *arguments, env=environment, imports=IMPORTS, streams=streams) as command:
+        reader = threading.Thread(target=read)
+        reader.start()
+        command.wait()
+        reader.join(30)
+    os.close(main)
+    return _ESCAPES.sub("", b"".join(shown).decode()).replace("\r\n", "\n")

@@ -1,0 +1,86 @@
+"""Inputs as KEY=VALUE words, typed by JSON Schema."""
+
+import pytest
+
+from tidewire.protocol.input_words import (
+    member_schema,
+    parse_word,
+    types_of,
+    words_for_required_members,
+    words_of,
+)
+
+SCHEMA = {
+    "$defs": {
+        "Mode": {"enum": ["fast", "slow"]},
+        "Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
+    },
+    "type": "object",
+    "properties": {
+        "hero": {"type": "string"},
+        "n": {"type": "integer", "minimum": 3},
+        "seed": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "stop": {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]
+        },
+        "mode": {"$ref": "#/$defs/Mode"},
+        "at": {"$ref": "#/$defs/Point"},
+        "anything": {},
+    },
+    "required": ["hero", "n", "mode", "at"],
+}
+
+
+@pytest.mark.parametrize(
+    ("member", "text", "value"),
+    [
+        ("hero", "12", "12"),
+        ("hero", "true", "true"),
+        ("hero", "null", "null"),
+        ("hero", '"quoted"', '"quoted"'),
+        ("hero", "", ""),
+        ("mode", "fast", "fast"),
+        ("n", "12", 12),
+        ("n", "twelve", "twelve"),
+        ("seed", "null", None),
+        ("seed", "4", 4),
+        ("stop", "12", "12"),
+        ("stop", "null", None),
+        ("stop", '["a"]', ["a"]),
+        ("stop", '"null"', "null"),
+        ("at", '{"x":1.5}', {"x": 1.5}),
+        ("anything", "12", 12),
+        ("anything", "text", "text"),
+        ("unknown", "12", 12),
+    ],
+)
+def test_a_word_has_the_type_of_its_member(member, text, value):
+    parsed = parse_word(text, member_schema(member, SCHEMA), SCHEMA)
+    assert (parsed, type(parsed)) == (value, type(value))
+
+
+def test_words_of_an_example_are_parsed_to_the_same_example():
+    example = {"hero": "12", "n": 3, "seed": None, "stop": "12", "mode": "slow", "at": {"x": 1}}
+    words = words_of(example, SCHEMA)
+    assert words == ["hero=12", "n=3", "seed=null", "stop=12", "mode=slow", 'at={"x": 1}']
+    for word in words:
+        name, _, text = word.partition("=")
+        assert parse_word(text, member_schema(name, SCHEMA), SCHEMA) == example[name]
+
+
+@pytest.mark.parametrize("example", [{"hero": "two\nlines"}, {"": 1}, {"a=b": 1}, [1], "text"])
+def test_an_example_that_words_cannot_express_is_passed_as_json(example):
+    assert words_of(example, SCHEMA)[0] == "--input"
+
+
+def test_required_members_have_placeholders_of_their_types():
+    assert words_for_required_members(SCHEMA) == ["hero=TEXT", "n=3", "mode=fast", 'at={"x": 1}']
+    assert words_for_required_members({"type": "object", "properties": {"n": {"type": "integer"}}}) == []
+
+
+@pytest.mark.parametrize(
+    "schema", [True, None, {"$ref": "#/$defs/Loop"}, {"type": 5}, {"anyOf": 3}, {"$ref": 1}, {"enum": []}]
+)
+def test_a_malformed_schema_allows_any_type(schema):
+    root = {"$defs": {"Loop": {"$ref": "#/$defs/Loop"}}}
+    assert {"string", "integer"} <= types_of(schema, root)
