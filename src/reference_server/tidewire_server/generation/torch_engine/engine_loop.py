@@ -120,6 +120,7 @@ class TorchEngine:
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
+        self._surplus = len(c.tokenizer) > c.vocab_size  # the tokenizer has tokens that the model has not
         self._wake = threading.Condition()
         # The lock of `_wake` protects the scheduler and the attributes below.
         self._arrivals: deque[Request] = deque()
@@ -176,15 +177,15 @@ class TorchEngine:
     async def check(self, request: Generate) -> None:
         """Validate a request; see `Engine.check`.
 
-        If the size of the prompt in bytes already shows that the prompt fits into the context, the prompt is not
-        tokenized.
+        If the size of the prompt in bytes already shows that the prompt fits into the context, and the model has all tokens
+        of its tokenizer, the prompt is not tokenized.
 
         Raises:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
         """
         check_members(request, self._caps)
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
-        if not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
+        if self._surplus or not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
             await asyncio.to_thread(self._read_prompt, request)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
@@ -270,6 +271,13 @@ class TorchEngine:
                 "least one generated token",
                 member=member,
                 code="input_too_long",
+            )
+        if max(ids) >= self._checkpoint.vocab_size:
+            # Only a tokenizer with more tokens than the model produces such ids.
+            raise InputError(
+                f"{member} contains {tokenizer.convert_ids_to_tokens(max(ids))!r}, which is token {max(ids)} of the "
+                f"tokenizer, but the model has only the tokens up to {self._checkpoint.vocab_size - 1}; remove it",
+                member=member,
             )
         if len(ids) + request.max_tokens > context:
             raise InputError(

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedConfig
 
-from tidewire_server.generation.torch_engine.attention import AttentionContext
+from tidewire_server.generation.torch_engine.attention import AttentionContext, AttentionKind
 from tidewire_server.generation.torch_engine.packed_linear import PackedLinear, PlainLinear, pack
 
 FAMILY = frozenset({"llama", "mistral"})
@@ -57,6 +57,8 @@ class LlamaModel:
         self._kv_heads = config.num_key_value_heads
         self._groups = config.num_attention_heads // config.num_key_value_heads
         self._size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        # transformers ignores the window of a Llama configuration.
+        self._kind = AttentionKind(window=config.sliding_window if config.model_type == "mistral" else None)
         self._width = (config.hidden_size,)
         self._epsilon = config.rms_norm_eps
         self._embedding = body.embed_tokens.weight.detach()
@@ -76,7 +78,6 @@ class LlamaModel:
             and config.hidden_act == "silu"
             and not getattr(config, "attention_bias", False)
             and not getattr(config, "mlp_bias", False)
-            and getattr(config, "sliding_window", None) is None
         )
 
     def __call__(
@@ -101,7 +102,7 @@ class LlamaModel:
             # The operands are temporary tensors, so the result may replace their source.
             torch.addcmul(turning * cos, turning.roll(shift, -1), sin, out=turning)
             query = heads[:, :queries].view(-1, self._groups, self._kv_heads, self._size)
-            x += layer.output(context.attend(i, query, heads[:, queries:], None))
+            x += layer.output(context.attend(i, query, heads[:, queries:], self._kind))
             gate, up = layer.gate_up(norm(x, width, layer.mlp_norm, epsilon)).chunk(2, -1)
             x += layer.down(functional.silu(gate).mul_(up))
         return self._head(norm(x[wanted], width, self._norm, epsilon))
