@@ -120,7 +120,8 @@ class TorchEngine:
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
-        self._surplus = len(c.tokenizer) > c.vocab_size  # the tokenizer has tokens that the model has not
+        # If the tokenizer has tokens that the model does not have, each prompt is tokenized to find them.
+        self._surplus = c.tokenizer.backend_tokenizer.get_vocab_size() > c.vocab_size
         self._wake = threading.Condition()
         # The lock of `_wake` protects the scheduler and the attributes below.
         self._arrivals: deque[Request] = deque()
@@ -343,25 +344,39 @@ class TorchEngine:
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
     def _run(self, step: StepPlan[Request]) -> None:
-        """Execute a step and deliver its tokens. If an exception occurs, only the requests of this step fail."""
+        """Execute a step and deliver its tokens.
+
+        If an exception occurs, for example because the memory is exhausted, the step is divided into two steps. Only a
+        request that fails in a step of its own ends with an error.
+        """
+        results: list[tuple[Request, Delta | EngineError]] = []
+        halves: list[StepPlan[Request]] = []
         try:
             sampled = self._runner.run(step)
+        except Exception as error:
+            halves = step.halves()
+            if halves:
+                count, name = len(step.requests), type(error).__name__
+                logger.warning("a step of %d requests failed (%s) and is repeated in two steps", count, name)
+            else:
+                logger.exception("a step of one request failed")
+                text = _failure(error, step, self._scheduler.slots)
+                results = [(job, EngineError(text)) for job in step.requests]
+        else:
             with self._wake:
                 self._scheduler.done(step, [s.token for s in sampled])
                 self._steps += 1
                 self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
                 self._generated_tokens += len(sampled)
-            results: list[tuple[Request, Delta | EngineError]] = [
-                (job, self._delta(job, s)) for job, s in zip(step.sampled, sampled, strict=True)
-            ]
-        except Exception as error:
-            jobs = [*step.decode, *(part.sequence for part in step.prefill)]
-            logger.exception("a step of %d requests failed", len(jobs))
-            text = (
-                f"the engine failed in a step of {len(jobs)} requests ({type(error).__name__}); see the server's log "
-                "for details"
-            )
-            results = [(job, EngineError(text)) for job in jobs]
+            results = [(job, self._delta(job, s)) for job, s in zip(step.sampled, sampled, strict=True)]
+        # Repeat the step outside of the `except` block, because its traceback keeps the tensors of the failed step.
+        for half in halves:
+            self._run(half)
+        for job, result in results:
+            if isinstance(result, EngineError):
+                # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide them,
+                # because NaN plus -inf is NaN.
+                self._runner.clear(job.slot)
         with self._wake:
             for job, result in results:
                 if isinstance(result, EngineError) or result.finish_reason is not None:
@@ -398,6 +413,21 @@ class TorchEngine:
         if "top_text" in names:
             delta.top_text.append([vocabulary.text_of(token_id) for token_id in sampled.top_ids])
         return delta
+
+
+def _failure(error: Exception, step: StepPlan[Request], slots: int) -> str:
+    """Return the error message for a request that failed in a step of its own. It contains no details of the error."""
+    name = type(error).__name__
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(
+        error
+    ):
+        return f"the engine failed in a step of this request ({name}); see the server's log for details"
+    tokens = sum(part.end - part.start for part in step.prefill)
+    work = f"{tokens} tokens of the prompt" if tokens else "the next token"
+    return (
+        f"the engine's memory does not suffice for {work} of this request ({name}); shorten the prompt, or start the "
+        f"server with fewer slots (now {slots}) or a shorter context"
+    )
 
 
 def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:

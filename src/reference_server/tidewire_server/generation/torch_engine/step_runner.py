@@ -78,6 +78,10 @@ class Runner:
                 )
         return sampled
 
+    def clear(self, slot: int) -> None:
+        """Set the keys and values of a slot to zero."""
+        self._cache.clear(slot)
+
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, [len(step.sampled), V], float32.
 

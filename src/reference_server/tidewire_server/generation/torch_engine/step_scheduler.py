@@ -69,6 +69,11 @@ class StepPlan(Generic[S]):
     prefill: list[Prefill[S]]
 
     @property
+    def requests(self) -> list[S]:
+        """All requests of the step, first those that decode."""
+        return [*self.decode, *(part.sequence for part in self.prefill)]
+
+    @property
     def sampled(self) -> list[S]:
         """Requests for which this step samples a token.
 
@@ -79,6 +84,22 @@ class StepPlan(Generic[S]):
 
     def __bool__(self) -> bool:
         return bool(self.decode or self.prefill)
+
+    def halves(self) -> list[StepPlan[S]]:
+        """Divide the plan into two, or return an empty list if it has only one request.
+
+        The requests that decode are separated from the prompts first. All halves of a plan can be executed, even after the
+        plan was executed in part, because each request writes only to its own slot.
+        """
+        if len(self.requests) == 1:
+            return []
+        if self.decode and self.prefill:
+            return [StepPlan(self.decode, []), StepPlan([], self.prefill)]
+        half = len(self.requests) // 2
+        return [
+            StepPlan(self.decode[:half], self.prefill[:half]),
+            StepPlan(self.decode[half:], self.prefill[half:]),
+        ]
 
 
 class StepScheduler(Generic[S]):
