@@ -63,6 +63,12 @@ class EngineCapabilities:
     """Input members that this engine supports in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
     """Vocabulary of the model, or None if it is not available."""
+    architecture: str = ""
+    """Type of the model, such as `llama`."""
+    dtype: str = ""
+    """Type of the weights, such as `bfloat16`."""
+    device: str = ""
+    """Device that runs the model, such as `cuda:0`."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from tidewire_server.errors import ItemError, StreamClosedError
-from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
+from tidewire_server.generation.engine import CORE_MEMBERS, Delta, Engine, EngineError, EngineFullError
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
@@ -59,7 +59,18 @@ def add_engine(server: Server, engine: Engine) -> None:
         columns=columns_of,
         initial=initial_of,
         validate=engine.check,
-        capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
+        capabilities={
+            "logprobs": {"max_top": caps.max_top},
+            "rollback": False,
+            "model": {
+                "name": caps.model,
+                "architecture": caps.architecture,
+                "dtype": caps.dtype,
+                "device": caps.device,
+                "context": caps.context,
+                "features": sorted(CORE_MEMBERS | caps.members),
+            },
+        },
         examples=EXAMPLES,
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )

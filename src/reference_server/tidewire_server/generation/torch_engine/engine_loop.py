@@ -12,6 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 import jinja2
@@ -29,11 +30,13 @@ from tidewire_server.generation.engine import (
     check_members,
 )
 from tidewire_server.generation.generate_input_and_value import MAX_TOP, MIN_TEMPERATURE, Generate
+from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
 from tidewire_server.generation.torch_engine.sampler import Sampling
+from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence, Sampled
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 from tidewire_server.user_paths import user_path
@@ -69,11 +72,14 @@ class TorchEngine:
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
         step_tokens: Maximum number of tokens that one forward pass processes.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
+        context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
         max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
-            larger, the engine uses a shorter context.
+            larger, the engine uses a shorter context. It has no effect if `context` is set.
+        profile: Folder to which profiles of some steps are written. None profiles nothing.
 
     Raises:
-        LoadError: A cache of `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
+        LoadError: The model's context is shorter than `context`, the cache cannot be allocated, or a cache of
+            `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
     """
 
     MIN_CONTEXT = 16
@@ -87,27 +93,46 @@ class TorchEngine:
         max_waiting: int = 256,
         step_tokens: int = 2048,
         max_top: int = 20,
+        context: int | None = None,
         max_cache_bytes: int = 4 << 30,
+        profile: Path | None = None,
     ) -> None:
         c = checkpoint
         per_slot = slots * KVCache.bytes_per_position(c.layers, c.kv_heads, c.head_size, c.dtype)
-        context = min(c.context, max_cache_bytes // per_slot - 1)
-        if context < min(self.MIN_CONTEXT, c.context):
+        if context is not None:
+            if context > c.context:
+                raise LoadError(
+                    f"the context is {context} tokens, but {c.name} supports at most {c.context}; choose a shorter context"
+                )
+            max_cache_bytes = per_slot * (context + 1)
+        requested = context or c.context
+        context = min(requested, max_cache_bytes // per_slot - 1)
+        if context < min(self.MIN_CONTEXT, requested):
             raise LoadError(
                 f"{slots} slots of {self.MIN_CONTEXT} tokens need {per_slot * (self.MIN_CONTEXT + 1)} bytes of cache, "
                 f"which is more than max_cache_bytes ({max_cache_bytes}); raise max_cache_bytes, or use fewer slots"
             )
-        if context < c.context:
+        if context < requested:
             logger.warning(
-                "the context is limited to %d instead of %d tokens, because of max_cache_bytes",
+                "the context is limited to %d instead of %d tokens, because of max_cache_bytes; use fewer slots (now %d), or set "
+                "the context",
                 context,
                 c.context,
+                slots,
             )
         self._checkpoint = checkpoint
+        try:
+            cache = KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
+        except RuntimeError as error:  # torch has no more specific class for exhausted memory of a CPU
+            raise LoadError(
+                f"the cache of {slots} slots of {context} tokens needs {bytes_text(per_slot * (context + 1))}, which cannot be "
+                "allocated; use fewer slots or a shorter context"
+            ) from error
         self._scheduler: StepScheduler[Request] = StepScheduler(slots, step_tokens)
-        self._runner = Runner(
-            c, KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
-        )
+        self._runner = Runner(c, cache)
+        self.cache_bytes = per_slot * (context + 1)
+        """Size of the key-value cache."""
+        self._profiler = None if profile is None else _profiler_for(profile)
         self._caps = EngineCapabilities(
             model=c.name,
             context=context,
@@ -116,6 +141,9 @@ class TorchEngine:
             members=SUPPORTED_MEMBERS
             | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
+            architecture=c.architecture,
+            dtype=str(c.dtype).removeprefix("torch."),
+            device=str(c.device),
         )
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
@@ -147,28 +175,46 @@ class TorchEngine:
         slots: int = 16,
         max_waiting: int = 256,
         max_top: int = 20,
+        context: int | None = None,
+        profile: Path | None = None,
     ) -> Self:
         """Load a checkpoint and create an engine for it.
 
         Args:
             folder: Folder of a local Hugging Face checkpoint. `~` is expanded.
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
-            dtype: `auto`, `float32`, `bfloat16` or `float16`.
+            dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
             threads: Number of CPU threads for torch. None keeps torch's default.
             slots: Maximum number of requests that run at the same time.
             max_waiting: Maximum number of requests that wait for a slot.
             max_top: Maximum value of the input member `top_logprobs`.
+            context: Maximum number of tokens of the prompt and the generated text together.
+            profile: Folder to which profiles of some steps are written.
 
         Raises:
-            LoadError: The checkpoint is not supported, or it cannot be read.
+            LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
         """
         if threads is not None:
             torch.set_num_threads(threads)
         begun, path = time.perf_counter(), user_path(folder)
         checkpoint = load(path, device=device, dtype=dtype)
-        engine = cls(checkpoint, slots=slots, max_waiting=max_waiting, max_top=max_top)
-        where = f"{checkpoint.device}, {str(checkpoint.dtype).removeprefix('torch.')}"
+        engine = cls(
+            checkpoint,
+            slots=slots,
+            max_waiting=max_waiting,
+            max_top=max_top,
+            context=context,
+            profile=profile,
+        )
+        where = f"{engine.caps.device}, {engine.caps.dtype}"
         logger.info("loaded the model %s in %.1f s (%s)", path, time.perf_counter() - begun, where)
+        logger.info(
+            "memory: %s of weights, %s of cache (%d slots of %d tokens)",
+            bytes_text(checkpoint.weight_bytes),
+            bytes_text(engine.cache_bytes),
+            slots,
+            engine.caps.context,
+        )
         return engine
 
     @property
@@ -341,6 +387,8 @@ class TorchEngine:
                 step = scheduler.plan()
             if step:
                 self._run(step)
+        if self._profiler is not None:
+            self._profiler.finish()
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
     def _run(self, step: StepPlan[Request]) -> None:
@@ -352,7 +400,11 @@ class TorchEngine:
         results: list[tuple[Request, Delta | EngineError]] = []
         halves: list[StepPlan[Request]] = []
         try:
-            sampled = self._runner.run(step)
+            if self._profiler is None:
+                sampled = self._runner.run(step)
+            else:
+                with self._profiler.step(step):
+                    sampled = self._runner.run(step)
         except Exception as error:
             halves = step.halves()
             if halves:
@@ -413,6 +465,14 @@ class TorchEngine:
         if "top_text" in names:
             delta.top_text.append([vocabulary.text_of(token_id) for token_id in sampled.top_ids])
         return delta
+
+
+def _profiler_for(folder: Path) -> StepProfiler:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LoadError(f"the folder for profiles {folder} cannot be created: {error.strerror}") from error
+    return StepProfiler(folder)
 
 
 def _failure(error: Exception, step: StepPlan[Request], slots: int) -> str:

@@ -26,6 +26,7 @@ from tidewire_server.generation.model_folder import missing_folder
 from tidewire_server.generation.torch_engine import transformers_model
 from tidewire_server.generation.torch_engine.attention import Probe
 from tidewire_server.generation.torch_engine.llama_model import LlamaModel
+from tidewire_server.generation.torch_engine.loading_progress import logged_progress
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.torch_engine.transformers_model import (
     Model,
@@ -61,6 +62,8 @@ class Checkpoint:
     """A loaded model with its tokenizer, and the properties of the model that the engine needs to know."""
 
     name: str
+    architecture: str
+    """Type of the model, such as `llama`."""
     model: Model
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
@@ -75,6 +78,8 @@ class Checkpoint:
     layers: int
     kv_heads: int
     head_size: int
+    weight_bytes: int
+    """Size of the weights, without copies in another layout."""
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
@@ -83,7 +88,8 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     Args:
         folder: Folder with config.json, *.safetensors and tokenizer.json.
         device: `cpu`, `cuda`, `cuda:N`, `mps` or `auto`, which selects the first available of CUDA, MPS and CPU.
-        dtype: `float32`, `bfloat16`, `float16` or `auto`, which selects float32 on a CPU, otherwise the checkpoint's type.
+        dtype: `float32`, `bfloat16`, `float16`, `float64` or `auto`, which selects float32 on a CPU, otherwise the
+            checkpoint's type.
 
     Raises:
         LoadError: The checkpoint does not exist, cannot be read, or is not supported.
@@ -96,17 +102,18 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     _check_weights(folder)
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=kind,
-            attn_implementation=transformers_model.NAME,
-            use_safetensors=True,
-            output_loading_info=True,
-            # The default implementation of a mixture of experts has no kernel for float64.
-            **({"experts_implementation": "eager"} if kind == torch.float64 else {}),
-            **LOCAL,
-        )
+        with logged_progress():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=kind,
+                attn_implementation=transformers_model.NAME,
+                use_safetensors=True,
+                output_loading_info=True,
+                # The default implementation of a mixture of experts has no kernel for float64.
+                **({"experts_implementation": "eager"} if kind == torch.float64 else {}),
+                **LOCAL,
+            )
     except Exception as error:  # transformers and safetensors have no common exception class
         raise LoadError(f"the weights in {folder} cannot be loaded: {_first_line(error)}") from error
     try:
@@ -139,6 +146,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     backend.no_padding()
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
     end_ids = _end_ids(module, tokenizer)
+    weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
         vocabulary = vocabulary_of(tokenizer, config.vocab_size)
@@ -153,6 +161,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     kv_heads, head_size = heads[0]
     return Checkpoint(
         name=folder.resolve().name,
+        architecture=config.model_type,
         model=model,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
@@ -164,6 +173,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         layers=len(heads),
         kv_heads=kv_heads,
         head_size=head_size,
+        weight_bytes=weight_bytes,
     )
 
 
