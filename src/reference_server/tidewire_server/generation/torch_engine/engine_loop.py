@@ -431,8 +431,9 @@ class TorchEngine:
                 self._runner.clear(job.slot)
         with self._wake:
             for job, result in results:
-                if isinstance(result, EngineError) or result.finish_reason is not None:
-                    self._scheduler.finish(job)
+                failed = isinstance(result, EngineError)
+                if failed or result.finish_reason is not None:
+                    self._scheduler.finish(job, failed=failed)
         _deliver(results)
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
