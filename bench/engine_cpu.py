@@ -9,8 +9,8 @@ time is the CPU time of the process, from the arrival of the requests to the las
 generated tokens, so that it includes the prompts. The three engines take turns, and each number is a median of the
 rounds. The ratios are medians of the ratios within one round. The script fails if the engines return different tokens.
 
-The script also profiles the engine: the CPU time of each group of torch operators, as the median of an operator's calls
-times the number of calls. The time outside of operators is Python.
+The script also profiles the engine: the CPU time of each group of torch operators, as the median of the calls of an
+operator with equal shapes times the number of these calls. The time outside of operators is Python.
 
     python bench/engine_cpu.py            about four minutes, on a machine that does nothing else
     python bench/engine_cpu.py --quick    default model only: half a minute
@@ -219,7 +219,7 @@ def llama_cpp(path: Path, prompts: list[list[int]]) -> Iterator[Run]:
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_parallel = SLOTS
-    params.n_ctx = SLOTS * 64
+    params.n_ctx = SLOTS * 1024  # as long per request as that of tidewire
     params.n_batch = params.n_ubatch = 2048
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.cpuparams.poll = params.cpuparams_batch.poll = 0
@@ -269,14 +269,16 @@ def microseconds(run: Run, n: int) -> float:
 def profiled(run: Run, n: int) -> dict[str, float]:
     """Return the CPU time of each group of operators per generated token, in microseconds."""
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    with profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True, experimental_config=everywhere
+    ) as profiler:
         tokens = run(n)
     calls = defaultdict(list)
     for event in profiler.events():
-        calls[event.name].append(event.self_cpu_time_total)
+        calls[event.name, str(event.input_shapes)].append(event.self_cpu_time_total)
     group_of = {name: group for group, names in GROUPS.items() for name in names}
     groups: dict[str, float] = defaultdict(float)
-    for name, times in calls.items():
+    for (name, _), times in calls.items():
         groups[group_of.get(name, "other operators")] += statistics.median(times) * len(times)
     return {group: total / sum(map(len, tokens)) for group, total in groups.items()}
 

@@ -15,7 +15,7 @@ def sequence(tokens: int) -> Sequence:
 
 def run(scheduler: StepScheduler[Sequence]) -> list[tuple[int, int]]:
     """Plan and complete one step; return the prompt tokens read, as (prompt length, tokens read)."""
-    step = scheduler.plan()
+    step = scheduler.schedule()
     scheduler.done(step, [7] * len(step.sampled))
     return [(len(part.sequence.prompt), part.end - part.start) for part in step.prefill]
 
@@ -70,7 +70,7 @@ def test_steps_stay_within_their_token_budget_and_every_request_ends():
         scheduler.add(s)
     ended = 0
     for _ in range(2000):
-        step = scheduler.plan()
+        step = scheduler.schedule()
         read = len(step.decode) + sum(part.end - part.start for part in step.prefill)
         assert read <= 9
         slots = [s.slot for s in {*step.decode, *(part.sequence for part in step.prefill)}]

@@ -384,7 +384,7 @@ class TorchEngine:
                     break
                 while self._arrivals:
                     scheduler.add(self._arrivals.popleft())
-                step = scheduler.plan()
+                step = scheduler.schedule()
             if step:
                 self._run(step)
         if self._profiler is not None:

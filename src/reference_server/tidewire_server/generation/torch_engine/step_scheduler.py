@@ -149,7 +149,7 @@ class StepScheduler(Generic[S]):
         """Add a request to the end of the queue of waiting requests."""
         self._waiting.append(sequence)
 
-    def plan(self) -> StepPlan[S]:
+    def schedule(self) -> StepPlan[S]:
         """Plan the next step. Assign free slots, then choose the requests that decode and the prompt chunks to process."""
         for sequence in [s for s in self._running if s.cancelled]:
             self.finish(sequence)

@@ -108,7 +108,7 @@ def attention(
     kv_heads = key.shape[1]
     groups = heads // kv_heads
     key_value = torch.cat([key[0], value[0]]).transpose(0, 1)
-    grouped = query[0].unflatten(0, (kv_heads, groups)).permute(2, 1, 0, 3)  # [T, G, Hkv, D]
+    grouped = query[0].view(kv_heads, groups, length, size).permute(2, 1, 0, 3)  # [T, G, Hkv, D]
     out = attention_context.attend(layer, grouped, key_value, AttentionKind(scaling, sliding_window, softcap))
     return out.view(length, groups, kv_heads, size).transpose(1, 2).reshape(1, length, heads, size), None
 
