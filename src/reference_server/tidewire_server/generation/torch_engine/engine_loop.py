@@ -394,8 +394,8 @@ class TorchEngine:
     def _run(self, step: StepPlan[Request]) -> None:
         """Execute a step and deliver its tokens.
 
-        If an exception occurs, for example because the memory is exhausted, the step is divided into two steps. Only a
-        request that fails in a step of its own ends with an error.
+        If an exception occurs, for example because the memory is exhausted, the step is repeated in two steps. Only a
+        request that fails in a separate step ends with an error.
         """
         results: list[tuple[Request, Delta | EngineError]] = []
         halves: list[StepPlan[Request]] = []
@@ -477,11 +477,11 @@ def _profiler_for(folder: Path) -> StepProfiler:
 
 
 def _failure(error: Exception, step: StepPlan[Request], slots: int) -> str:
-    """Return the error message for a request that failed in a step of its own. It contains no details of the error."""
+    """Return the error message for a request that failed in a separate step. It contains no details of the error."""
     name = type(error).__name__
-    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(
-        error
-    ):
+    # On a CPU, torch raises a RuntimeError.
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    if not is_memory:
         return f"the engine failed in a step of this request ({name}); see the server's log for details"
     tokens = sum(part.end - part.start for part in step.prefill)
     work = f"{tokens} tokens of the prompt" if tokens else "the next token"
