@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_description_has_the_model_its_dtype_device_context_and_features(folder: Path):
     server = Server()
-    add_generate(server, model=folder, device="cpu", dtype="bfloat16", slots=2, context=32, max_top=3)
+    add_generate(server, model=folder, device="cpu", dtype="bfloat16", slots=2, context=64, max_top=3)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
         described = (await client.get("/v1/endpoints/generate")).json()
     await server.app.close()
@@ -40,7 +40,7 @@ async def test_description_has_the_model_its_dtype_device_context_and_features(f
         "architecture": "llama",
         "dtype": "bfloat16",
         "device": "cpu",
-        "context": 32,
+        "context": 64,
     }
     assert (
         {"prompt", "max_tokens", "top_logprobs"}
@@ -49,6 +49,9 @@ async def test_description_has_the_model_its_dtype_device_context_and_features(f
     )
     assert "messages" not in features  # the model has no chat template
     assert described["capabilities"]["logprobs"] == {"max_top": 3}
+    examples = described["examples"]
+    assert max(each.get("top_logprobs", 0) for each in examples) == 3
+    assert max(each.get("max_tokens", 0) for each in examples) == 32
 
 
 def test_memory_of_weights_and_cache_is_logged(folder: Path, caplog: pytest.LogCaptureFixture):
@@ -94,7 +97,7 @@ def test_loading_logs_its_progress(caplog: pytest.LogCaptureFixture, folder: Pat
     [
         ("dtype", "bfloat16", "dtype"),
         ("slots", "2", "slots"),
-        ("context", "64", "context"),
+        ("context", "128", "context"),
         ("max-top-logprobs", "3", "max_top"),
         ("profile", "traces", "profile"),
     ],

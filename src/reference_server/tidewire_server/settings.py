@@ -354,7 +354,7 @@ class Launch(BaseModel):
     )
     context: int | None = Field(
         None,
-        ge=2,
+        ge=128,
         description="Maximum tokens of prompt and text together. By default, the model's maximum, or less if 4 GiB do not "
         "suffice for the cache.",
     )

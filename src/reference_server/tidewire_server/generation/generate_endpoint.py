@@ -8,7 +8,14 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from tidewire_server.errors import ItemError, StreamClosedError
-from tidewire_server.generation.engine import CORE_MEMBERS, Delta, Engine, EngineError, EngineFullError
+from tidewire_server.generation.engine import (
+    CORE_MEMBERS,
+    Delta,
+    Engine,
+    EngineCapabilities,
+    EngineError,
+    EngineFullError,
+)
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
@@ -26,6 +33,12 @@ EXAMPLES: list[dict[str, Any]] = [
         "stop": ["\nclass "],
     },
 ]
+
+
+def examples_of(caps: EngineCapabilities) -> list[dict[str, Any]]:
+    """Return the examples, with numbers that the engine accepts."""
+    most = {"max_tokens": caps.context // 2, "top_logprobs": caps.max_top}
+    return [{name: min(value, most.get(name, value)) for name, value in each.items()} for each in EXAMPLES]
 
 
 def columns_of(request: Generate) -> list[str]:
@@ -71,7 +84,7 @@ def add_engine(server: Server, engine: Engine) -> None:
                 "features": sorted(CORE_MEMBERS | caps.members),
             },
         },
-        examples=EXAMPLES,
+        examples=examples_of(caps),
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )
     async def generate(request: Generate, stream: Stream[Generated]) -> None:

@@ -32,6 +32,9 @@ class StepProfiler:
     """
 
     def __init__(self, folder: Path) -> None:
+        # Without a first profile, the profiler logs an error if it starts in another thread than that which imported torch.
+        with profile(activities=[ProfilerActivity.CPU]):
+            pass
         self._folder = folder
         self._steps = 0
         self._profile: profile | None = None
