@@ -420,7 +420,7 @@ class TorchEngine:
                 self._steps += 1
                 self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
                 self._generated_tokens += len(sampled)
-            results = [(job, self._delta(job, s)) for job, s in zip(step.sampled, sampled, strict=True)]
+            results = [(job, self._result(job, s)) for job, s in zip(step.sampled, sampled, strict=True)]
         # Repeat the step outside of the `except` block, because its traceback keeps the tensors of the failed step.
         for half in halves:
             self._run(half)
@@ -431,10 +431,16 @@ class TorchEngine:
                 self._runner.clear(job.slot)
         with self._wake:
             for job, result in results:
-                failed = isinstance(result, EngineError)
-                if failed or result.finish_reason is not None:
-                    self._scheduler.finish(job, failed=failed)
+                if isinstance(result, EngineError) or result.finish_reason is not None:
+                    self._scheduler.finish(job, failed=isinstance(result, EngineError))
         _deliver(results)
+
+    def _result(self, job: Request, sampled: Sampled) -> Delta | EngineError:
+        try:
+            return self._delta(job, sampled)
+        except Exception as error:
+            logger.exception("the result of a request cannot be built")
+            return EngineError(f"the engine failed after a step of this request ({type(error).__name__})")
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
         """Build the result for one sampled token, with the log-probabilities and candidates that the request asks for."""
