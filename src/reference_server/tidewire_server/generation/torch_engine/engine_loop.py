@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import jinja2
 import torch
 
 from tidewire_server.generation.engine import (
@@ -297,7 +296,7 @@ class TorchEngine:
             turns = [message.model_dump() for message in request.messages]
             try:
                 text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
-            except jinja2.TemplateError as error:
+            except Exception as error:  # a template may raise any error
                 raise InputError(
                     f"the model's chat template cannot render these messages: {error}", member=member
                 ) from error
