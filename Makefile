@@ -44,7 +44,7 @@ check: $(STAMP)  ## lint, format, types, drift of the specification, of its trac
 fix: $(STAMP)  ## mend what the linter can mend
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-BENCHES ?= start decoder apply finding wire short_runs "streams --full" end_to_end client "batching --full" readers busy_threads log jobs engine_cpu
+BENCHES ?= start decoder apply finding wire short_runs "streams --full" end_to_end client "batching --full" readers busy_threads log jobs engine_cpu engine_sampling engine_http engine_host
 bench: $(STAMP)  ## the measurements of the documentation: half an hour; `pip install -e '.[peers]'` puts peers beside us
 	for each in $(BENCHES); do set -- $$each; $(BIN)/python bench/$$1.py $$2 || exit 1; done
 	$(BIN)/python bench/page.py

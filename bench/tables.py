@@ -495,3 +495,60 @@ def short_runs() -> str:
         f"{table(head, lines)}\n\nThe numbers are medians of {result['repetitions']} runs, measured with Python {result['python']}, using "
         f"{versions(result['versions'])}.\n"
     )
+
+
+def _measured_with(result: dict) -> str:
+    return (
+        f"measured with Python {result['python']} on {result['cpus']} cores with a load average of {result['load']:.1f} at the "
+        f"end, using {versions(result['versions'])}.\n"
+    )
+
+
+def engine_sampling() -> str:
+    result = json.loads((HERE / "results/engine_sampling.json").read_text())
+    models = result["models"]
+    head = [
+        "share of a step, %",
+        *(f"vocabulary {one['vocabulary']:,} ({one['step_ms']:.1f} ms)" for one in models),
+        "target",
+    ]
+    rows = [
+        [name, *(f"{one['shares'][name]:.1f}" for one in models), str(result["bars"].get(name, ""))]
+        for name in models[0]["shares"]
+    ]
+    return f"{table(head, rows)}\n\nThe numbers are medians, {_measured_with(result)}"
+
+
+def engine_http() -> str:
+    result = json.loads((HERE / "results/engine_http.json").read_text())
+    rows = [
+        [
+            str(row["top"]),
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['cpu_micros_per_token']:.0f}",
+            f"{row['cpu_tax']:.0f} %",
+            f"{row['time_tax']:.0f} %",
+            f"{result['bars'][str(row['top'])]} %" if row["top"] else "",
+            f"{row['bytes_per_token']:.0f}",
+        ]
+        for row in result["rows"]
+    ]
+    head = ["top_logprobs", "tokens/s", "CPU, µs/token", "more CPU", "more time", "target", "bytes/token"]
+    return f"{table(head, rows)}\n\nThe numbers are medians of {result['rounds']} rounds, {_measured_with(result)}"
+
+
+def engine_host() -> str:
+    result = json.loads((HERE / "results/engine_host.json").read_text())
+    rows = [
+        [
+            str(row["streams"]),
+            str(row["top"]),
+            f"{row['micros_per_token']:.1f}",
+            f"{row['bytes_per_token']:.0f}",
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        f"{table(['streams', 'top_logprobs', 'CPU, µs/token', 'bytes/token'], rows)}\n\n"
+        f"The numbers are medians of {result['rounds']} rounds, {_measured_with(result)}"
+    )

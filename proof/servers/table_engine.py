@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+from types import SimpleNamespace
 
 from tidewire_server.generation.engine import CORE_MEMBERS, Delta, EngineCapabilities
 from tidewire_server.generation.vocabulary import Vocabulary
@@ -117,17 +118,23 @@ class TableEngine:
             rounded = [round(score, decimals) for score in scores]
             text_so_far, last = text_so_far + WORDS[token], n + 1 == request.max_tokens
             text, stopped = before_a_stop(text_so_far, request.stops, whole=last)
-            delta = Delta(text=[text[len(shown) :]], token_ids=[token], prompt_tokens=len(request.prompt))
+            top = order[: request.top_logprobs]
+            values = {
+                "text": text[len(shown) :],
+                "token_ids": token,
+                "logprobs": rounded[token],
+                "top_ids": top,
+                "top_logprobs": [rounded[each] for each in top],
+                "ranks": 1 + order.index(token),
+            }
+            columns = SimpleNamespace(**{name: [] for name in values})
+            for name in request.columns:
+                setattr(columns, name, [values[name]])
+            columns.finish_reason = "stop" if stopped else "length" if last else None
             shown = text
-            if "logprobs" in request.columns:
-                delta.logprobs = [rounded[token]]
-            if "top_ids" in request.columns:
-                delta.top_ids = [order[: request.top_logprobs]]
-                delta.top_logprobs = [[rounded[each] for each in delta.top_ids[0]]]
-            if "ranks" in request.columns:
-                delta.ranks = [1 + order.index(token)]
-            delta.finish_reason = "stop" if stopped else "length" if last else None
-            yield self._change(delta, request)
+            changed = self._change(columns, request)
+            rows = zip(*(getattr(changed, name) for name in request.columns), strict=True)
+            yield Delta([*rows], [], changed.finish_reason, len(request.prompt))
             if stopped:
                 return
             await asyncio.sleep(self._pause)

@@ -4,16 +4,17 @@ import asyncio
 import base64
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from support.model_checkpoints import generate, random_llama
+from support.model_checkpoints import collect, generate, random_llama
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.engine import EngineClosedError
+from tidewire_server.generation.engine import CORE_MEMBERS, EngineClosedError
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
@@ -76,6 +77,9 @@ def test_echo_prepends_the_prompt(server: Server):
         ({"max_tokens": 127}, "input_too_long", "/input/max_tokens"),
         ({"max_tokens": 2**53}, "input_too_long", "/input/max_tokens"),
         ({"top_logprobs": 65}, "top_logprobs_too_large", "/input/top_logprobs"),
+        ({"prompt_logprobs": 21}, "top_logprobs_too_large", "/input/prompt_logprobs"),
+        ({"logit_bias": {"265": 1.0}}, "invalid_input", "/input/logit_bias"),
+        ({"logprob_token_ids": [265]}, "invalid_input", "/input/logprob_token_ids"),
         ({"num_beams": 2}, "invalid_input", "/input/num_beams"),
         ({"max_token": 5}, "invalid_input", "/input/max_token"),
         ({"temperature": -1}, "invalid_input", "/input/temperature"),
@@ -90,10 +94,70 @@ def test_invalid_input_is_refused_before_the_engine_is_called(
     assert asyncio.run(engine.stats()).started == 0
 
 
+def test_schemas_have_only_what_the_engine_supports(engine: TorchEngine):
+    """A column disappears together with the input member that asks for it."""
+    members = frozenset({"logprobs", "top_logprobs"})
+    engine._caps = replace(engine.caps, members=members)
+    server = Server()
+    add_engine(server, engine)
+    served = server.endpoints["generate"]
+    assert set(served.input.schema["properties"]) == CORE_MEMBERS | members
+    assert set(served.value.schema["properties"]) == {
+        *("text", "token_ids", "logprobs", "top_ids", "top_logprobs", "logprobs_mode", "finish_reason")
+    }
+    with pytest.raises(ProblemError, match=r"/input/ranks: unknown member 'ranks'"):
+        server.call("generate", ranks=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_invalid_requests_do_not_affect_a_running_generation(server: Server, engine: TorchEngine):
+    bad = [
+        {"top_logprobs": 21},
+        {"logit_bias": {"265": 1.0}},
+        {"logprob_token_ids": [265]},
+        {"prompt": ""},
+        {"prompt": "x" * 500},
+    ]
+    good = {"prompt": "def f", "max_tokens": 60, "seed": 3}
+    jobs = "/v1/endpoints/generate/jobs"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        job = (await client.post(jobs, json={"input": good})).headers["location"]
+        refused = [await client.post(jobs, json={"input": members}) for members in bad]
+        assert [response.status_code for response in refused] == [422] * len(bad)
+        async with asyncio.timeout(10):
+            while (ended := (await client.get(job)).json())["status"] == "running":
+                await asyncio.sleep(0.001)
+    assert ended["status"] == "succeeded"
+    alone = await collect(engine, Generate(**good))
+    assert ended["state"]["items"][0]["value"]["text"] == "".join(alone.text)
+
+
 def test_closed_engine_fails_the_item_with_its_reason(server: Server, engine: TorchEngine):
     asyncio.run(engine.close())
     with pytest.raises(ItemError, match="the engine was closed"):
         server.call("generate")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_samples_of_one_input_are_the_items_of_a_batch(server: Server):
+    jobs, prompt = "/v1/endpoints/generate/jobs", {"prompt": "x", "max_tokens": 8}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        several = {"inputs": [{**prompt, "n": 2}, prompt]}
+        refused = (await client.post(jobs, json=several)).json()
+        assert (refused["code"], refused["pointer"]) == ("invalid_input", "/inputs/0/n")
+        found = []
+        for members in ({"n": 3, "seed": 5}, {"n": 3}, {"n": 1, "seed": 6}):
+            job = (await client.post(jobs, json={"input": prompt | members})).headers["location"]
+            async with asyncio.timeout(10):
+                while (ended := (await client.get(job)).json())["status"] != "succeeded":
+                    await asyncio.sleep(0.001)
+            assert ended["batch"] is (members["n"] > 1)
+            found.append([item["value"]["text"] for item in ended["state"]["items"]])
+    seeded, unseeded, one = found
+    assert len(set(seeded)) == len(set(unseeded)) == 3
+    assert one == [seeded[1]], "the seeds of the samples follow each other"
 
 
 @pytest.mark.anyio
@@ -131,7 +195,12 @@ async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary
         plain = (await client.get("/v1/endpoints/generate/vocabulary")).json()
     assert described["capabilities"]["logprobs"] == {"max_top": 20}
     assert described["capabilities"]["rollback"] is False
-    assert set(described["input_schema"]["properties"]) == set(Generate.model_fields)
+    members, columns = described["input_schema"]["properties"], described["value_schema"]["properties"]
+    assert set(members) == engine.caps.served < set(Generate.model_fields)
+    assert "num_beams" not in members
+    assert "messages" not in members, "the model has no chat template"
+    assert members["top_logprobs"]["maximum"] == 20
+    assert {"top_logprobs", "prompt_top_ids", "tie_counts"} < set(columns)
     vocabulary = engine.caps.vocabulary
     assert linked == plain == vocabulary.body()
     assert base64.b64decode(linked["tokens"][5]) == vocabulary.bytes_of(5)

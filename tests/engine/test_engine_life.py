@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.model_checkpoints import CONTEXT, collect, crafted_checkpoint, generate, generate_one
+from support.model_checkpoints import CONTEXT, Output, collect, crafted_checkpoint, generate, generate_one
 from tidewire_server.generation.engine import (
     Delta,
     EngineClosedError,
@@ -163,7 +163,7 @@ async def test_failing_step_fails_its_requests_and_the_engine_continues(
         EngineError, match=r"memory does not suffice for the next token of this request \(MemoryError\)"
     ) as failure:
         await read_until_it_breaks()
-    assert len(received.text) >= 3
+    assert len(received.rows) >= 3
     assert "secret" not in str(failure.value)
     assert (await engine.stats()).running == 0
     assert len((await collect(engine, Generate(max_tokens=5))).text) == 5
@@ -181,7 +181,7 @@ async def test_logits_without_probabilities_fail_only_their_own_request(start: S
     )
     assert isinstance(bad, EngineError)
     assert "logits for the next token are invalid" in str(bad)
-    assert isinstance(good, Delta)
+    assert isinstance(good, Output)
     assert good.text[0] == "d"
 
 
@@ -223,7 +223,7 @@ async def test_deltas_for_a_slow_reader_are_merged(start: Start, random_checkpoi
     async for delta in engine.generate(Generate(max_tokens=60, seed=1, top_logprobs=2)):
         blocks.append(delta)
         await until(engine, lambda s: s.running == 0)
-    assert sum(len(b.text) for b in blocks) == sum(len(b.top_ids) for b in blocks) == 60
+    assert sum(len(b.rows) for b in blocks) == 60
     assert len(blocks) <= 2
 
 

@@ -18,6 +18,7 @@ from transformers import (
 
 from support.model_checkpoints import (
     CONTEXT,
+    Output,
     byte_alphabet,
     byte_level_tokens,
     collect,
@@ -28,7 +29,6 @@ from support.model_checkpoints import (
     random_tokenizer,
     save,
 )
-from tidewire_server.generation.engine import Delta
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
@@ -51,7 +51,7 @@ def greedy(prompt: str, tokens: int, **members: object) -> Generate:
     return Generate(prompt=prompt, max_tokens=tokens, temperature=0.0, **{"logprobs": True, **members})
 
 
-def assert_equal_up_to_rounding(one: Delta, other: Delta) -> None:
+def assert_equal_up_to_rounding(one: Output, other: Output) -> None:
     """Assert equal tokens, texts, order and ranks; log-probabilities may differ by rounding."""
     for column in ("text", "token_ids", "top_ids", "ranks"):
         assert getattr(one, column) == getattr(other, column), column
@@ -191,7 +191,7 @@ def test_partly_read_prompt_is_not_affected_by_decoding_slots(start: Start, rand
     expected = generate(engine, long)[0]
     short = [Generate(prompt="ab", max_tokens=40, seed=i) for i in range(2)]
 
-    async def long_in_the_middle() -> Delta:
+    async def long_in_the_middle() -> Output:
         before = engine.generate(short[0])
         await anext(before)
         middle = asyncio.create_task(collect(engine, long))

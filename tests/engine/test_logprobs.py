@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from support.model_checkpoints import byte_level_tokens, crafted_checkpoint, generate, generate_one
-from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
@@ -78,7 +77,7 @@ def test_masked_token_has_null_and_the_output_is_valid_json(start: Start, tmp_pa
     assert delta.top_ids == [[B, C, 0, A]]
     assert delta.top_logprobs[0][2:] == [None, None]
     assert None not in delta.logprobs
-    json.dumps(dataclasses.asdict(delta), allow_nan=False)
+    json.dumps(vars(delta), allow_nan=False)
 
 
 def test_log_probabilities_are_rounded_and_never_minus_zero(start: Start, tmp_path: Path):
@@ -131,15 +130,10 @@ def test_columns_that_were_not_requested_are_empty(engine: TorchEngine):
         assert getattr(delta, column) == []
 
 
-def test_prompt_logprobs_are_refused_instead_of_ignored(engine: TorchEngine):
-    with pytest.raises(InputError, match="prompt_logprobs is not supported"):
-        generate_one(engine, prompt_logprobs=1)
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_deltas_do_not_overlap(engine: TorchEngine):
-    blocks = [len(d.token_ids) async for d in engine.generate(Generate(max_tokens=40, top_logprobs=3))]
+    blocks = [len(d.rows) async for d in engine.generate(Generate(max_tokens=40, top_logprobs=3))]
     assert sum(blocks) == 40
 
 

@@ -124,17 +124,7 @@ def test_only_requested_columns_exist(members: dict[str, object], columns: list[
     ("member", "value"),
     [
         ("messages", [{"role": "user", "content": "hi"}]),
-        ("typical_p", 0.9),
-        ("repetition_penalty", 1.1),
-        ("presence_penalty", 0.5),
-        ("logit_bias", {"5": 1.0}),
-        ("n", 2),
         ("num_beams", 2),
-        ("prompt_logprobs", 0),
-        ("logprob_token_ids", [1]),
-        ("ties", "count"),
-        ("ties", "all"),
-        ("logprobs_mode", "processed"),
     ],
 )
 def test_unserved_member_is_refused_and_never_ignored(engine: TorchEngine, member: str, value: object):
@@ -144,6 +134,28 @@ def test_unserved_member_is_refused_and_never_ignored(engine: TorchEngine, membe
     assert (refusal.value.member, refusal.value.code) == (member, "invalid_input")
     with pytest.raises(InputError, match=member):
         generate_one(engine, **{member: value})
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "named"),
+    [
+        ("logit_bias", {"3": 1.0, "265": 1.0}, 265),
+        ("logprob_token_ids", [0, 264, 265], 265),
+        ("logprob_token_ids", [-1], -1),
+    ],
+)
+def test_token_id_that_is_not_in_the_vocabulary_is_refused(
+    engine: TorchEngine, member: str, value: object, named: int
+):
+    with pytest.raises(InputError, match=rf"{member}.* {named}, .*has the ids 0 to 264") as refusal:
+        check(engine, Generate(**{member: value}))
+    assert refusal.value.member == member
+
+
+@pytest.mark.parametrize("token", ["", "01", "+1", "1.0", "x", "99999999999"])
+def test_key_of_a_bias_is_a_token_id(token: str):
+    with pytest.raises(ValidationError, match="logit_bias"):
+        Generate(logit_bias={token: 1.0})
 
 
 def test_unserved_member_with_its_default_is_accepted(engine: TorchEngine):

@@ -2,12 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from tidewire.protocol.document.generation_columns import COLUMNS
 from tidewire_server.generation.engine import Delta
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
@@ -133,22 +135,44 @@ def byte_level_tokens(data: bytes) -> list[str]:
     return [names[byte] for byte in data]
 
 
-async def collect(engine: TorchEngine, request: Generate) -> Delta:
-    """Return the complete output of a generation as one `Delta`."""
+class Output:
+    """Complete output of a generation. Each column is an attribute: a list, empty if it was not requested."""
+
+    text: list[str]
+
+    def __init__(self, request: Generate, whole: Delta) -> None:
+        self.finish_reason, self.prompt_tokens = whole.finish_reason, whole.prompt_tokens
+        for column in COLUMNS:
+            setattr(self, column.name, [])
+        for names, rows in ((request.columns, whole.rows), (request.prompt_columns, whole.prompt_rows)):
+            for name, elements in zip(names, zip(*rows, strict=True), strict=bool(rows)):
+                setattr(self, name, list(elements))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Output) and vars(self) == vars(other)
+
+
+async def collect(engine: TorchEngine, request: Generate) -> Output:
+    """Return the complete output of a generation."""
     whole = Delta()
     async for delta in engine.generate(request):
         whole.extend(delta)
-    return whole
+    return Output(request, whole)
 
 
-def generate(engine: TorchEngine, *requests: Generate) -> list[Delta]:
+def generate(engine: TorchEngine, *requests: Generate) -> list[Output]:
     """Run requests concurrently, and return their complete outputs."""
 
-    async def all_of_them() -> list[Delta]:
+    async def all_of_them() -> list[Output]:
         return await asyncio.gather(*(collect(engine, request) for request in requests))
 
     return asyncio.run(all_of_them())
 
 
-def generate_one(engine: TorchEngine, **members: object) -> Delta:
+def generate_one(engine: TorchEngine, **members: object) -> Output:
     return generate(engine, Generate(**members))[0]

@@ -153,10 +153,51 @@ def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
 
 @for_each_vector("logprobs/rounding")
 def test_engine_rounds_as_the_vector_requires(vector, torch):
-    from tidewire_server.generation.torch_engine.engine_loop import _rounded
+    import numpy as np
+
+    from tidewire_server.generation.torch_engine.postprocess import rounded
 
     exact = -math.inf if vector["logprob"] is None else vector["logprob"]
-    assert _rounded(exact, vector["decimals"]) == vector["written"]
+    assert rounded(np.array([[exact]]), [vector["decimals"]]) == [[vector["written"]]]
+
+
+def next_token(torch, logits, members, *, max_top=20):
+    """Postprocess logits like a step of the engine, for a request with the input members."""
+    from tidewire_server.generation.generate_input_and_value import Generate
+    from tidewire_server.generation.torch_engine.postprocess import sample_and_score
+    from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
+    from tidewire_server.generation.torch_engine.step_runner import RunningSequence
+
+    request = Generate(**{"ranks": True, "logprob_decimals": 9, "seed": 0, **members})
+    parameters = parameters_of(request, [0], size=len(logits), device=torch.device("cpu"), max_top=max_top)
+    sequence = RunningSequence(prompt=[0], **parameters)
+    return sample_and_score(torch.tensor([logits], dtype=torch.float32), [sequence])[0]
+
+
+@for_each_vector("logprobs/ties")
+def test_engine_treats_ties_as_the_vector_requires(vector, torch):
+    members = {"top_logprobs": min(vector["n"], vector["max_top"]), "ties": vector["ties"]}
+    found = next_token(torch, logits_of(vector), members, max_top=vector["max_top"]).values
+    assert found["top_ids"] == vector["top_ids"]
+    assert found["top_logprobs"] == close(vector["top_logprobs"], TOLERANCE)
+    assert found.get("tie_counts") == vector.get("tie_count")
+
+
+@for_each_vector("logprobs/processed")
+def test_engine_scores_the_processed_distribution_of_the_vector(vector, torch):
+    logits = logits_of(vector)
+    members = {**vector["input"], "logprobs_mode": "processed", "top_logprobs": len(logits)}
+    possible = [x is not None for x in vector["top_logprobs"]]
+    ranks = {}
+    for seed in range(40):
+        token, found, _ = next_token(torch, logits, {**members, "seed": seed})
+        assert found["top_ids"] == vector["top_ids"]
+        assert [-math.inf if x is None else x for x in found["top_logprobs"]] == close(
+            vector["top_logprobs"], TOLERANCE
+        )
+        ranks[token] = found["ranks"]
+    assert ranks.items() <= dict(zip(vector["top_ids"], vector["ranks"], strict=True)).items()
+    assert {*ranks} <= {token for token, can_be in zip(vector["top_ids"], possible, strict=True) if can_be}
 
 
 def members_served():
@@ -206,8 +247,3 @@ def test_vocabulary_hash_changes_with_the_vocabulary():
     ]
     assert len({one.body()["hash"] for one in bodies}) == len(bodies)
     assert Vocabulary([b"a", b"b"]).hash == bodies[0].hash
-
-
-def test_engine_serves_no_member_that_untested_vectors_cover(torch):
-    unserved = {"ties", "logprobs_mode", "logit_bias", "logprob_token_ids", "prompt_logprobs"}
-    assert not unserved & members_served(), "test the engine against the vectors of these members"

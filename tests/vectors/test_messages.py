@@ -149,6 +149,9 @@ def accept_submit(body):
         async def admit(self, value, pointer):
             return value
 
+        def items_of(self, value, pointer, *, batch):
+            return [value]
+
     anyio.run(admit_inputs, Anything(), read_submit(body, max_inputs=1024, max_values=10_000))
 
 

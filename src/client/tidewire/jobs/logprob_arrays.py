@@ -1,12 +1,13 @@
 """Log-probabilities of a complete generation as numpy arrays."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
 from tidewire.jobs.tokens import ASK, invalid_columns
+from tidewire.protocol.document.generation_columns import COLUMNS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,23 +113,19 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
     def candidates(name: str) -> Any:
         return table(name, -math.inf, numpy.float64)
 
-    token_ids, of_prompt = whole("token_ids"), nats("prompt_logprobs")
+    arrays: dict[Any, Callable[[str], Any]] = {
+        int: whole,
+        float | None: nats,
+        list[int]: ids,
+        list[float | None]: candidates,
+    }
+    found = {one.name: arrays[one.element](one.name) for one in COLUMNS if one.element in arrays}
+    if found["token_ids"] is None:
+        found["token_ids"] = numpy.array([], dtype=numpy.int64)
+    of_prompt = found["prompt_logprobs"]
     if of_prompt is not None and len(of_prompt):
         of_prompt[0] = math.nan
-    return Logprobs(
-        token_ids=numpy.array([], dtype=numpy.int64) if token_ids is None else token_ids,
-        logprobs=nats("logprobs"),
-        ranks=whole("ranks"),
-        top_ids=ids("top_ids"),
-        top_logprobs=candidates("top_logprobs"),
-        tie_counts=whole("tie_counts"),
-        scored_logprobs=candidates("scored_logprobs"),
-        prompt_token_ids=whole("prompt_token_ids"),
-        prompt_logprobs=of_prompt,
-        prompt_top_ids=ids("prompt_top_ids"),
-        prompt_top_logprobs=candidates("prompt_top_logprobs"),
-        mode=value.get("logprobs_mode"),
-    )
+    return Logprobs(**found, mode=value.get("logprobs_mode"))
 
 
 def _whole(number: Any) -> int:

@@ -21,6 +21,7 @@ from tidewire.http.api_session import ApiSession
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
 from tidewire.protocol.base_model import DEFERRED
+from tidewire.protocol.document.generation_columns import TOKEN_COLUMNS
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange
@@ -170,7 +171,7 @@ class TokenRows:
             raise invalid_columns(error, self._where) from error
 
     def _tokens(self, view: View, start: int) -> Iterator[Token]:
-        columns = {name: _column(view, name, start) for name in _COLUMNS}
+        columns = {name: _column(view, name, start) for name in TOKEN_COLUMNS[1:]}
         for at, token_id in enumerate(columns["token_ids"]):
             if type(token_id) is not int:
                 raise TypeError(f"{token_id!r} is not a token id")
@@ -205,9 +206,6 @@ class TokenRows:
 def invalid_columns(error: Exception, where: Where) -> ProtocolError:
     """Create the error for a value whose lists of tokens are inconsistent or have elements of the wrong type."""
     return ProtocolError(f"the token columns of this job are not valid: {error}", where=where)
-
-
-_COLUMNS = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text")
 
 
 def _column(view: View, name: str, start: int) -> list[Any]:

@@ -3,9 +3,10 @@
 They have the members that chapter 8 of the specification defines.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from tidewire.protocol.document.generation_columns import requested_columns
 from tidewire.testing.endpoint_script import FakeToken
 
 
@@ -34,18 +35,8 @@ def columns(input_value: Any) -> list[str]:
     """Return the names of the lists that the input of a generation requests, in the order in which a diff appends to
     them.
     """
-    input_value = input_value if isinstance(input_value, dict) else {}
-    top = bool(input_value.get("top_logprobs"))
-    wanted = {
-        "logprobs": bool(input_value.get("logprobs")) or top,
-        "top_ids": top,
-        "top_logprobs": top,
-        "ranks": bool(input_value.get("ranks")),
-        "token_text": bool(input_value.get("token_text")),
-        "top_text": top and bool(input_value.get("token_text")),
-    }
-    names = [name for name, is_wanted in wanted.items() if is_wanted]
-    return ["text", *(["token_ids"] if names else []), *names]
+    found = [*requested_columns(input_value if isinstance(input_value, dict) else {})]
+    return [name for name in found if name in _SIMULATED]
 
 
 def initial(names: Sequence[str]) -> dict[str, Any]:
@@ -57,14 +48,17 @@ def initial(names: Sequence[str]) -> dict[str, Any]:
 def row(names: Sequence[str], token: FakeToken, input_value: Any, ids: TokenIds) -> list[Any]:
     """Return the row for one token, that is the list of the elements to append to the columns."""
     top = token.top[: input_value.get("top_logprobs") or 0] if isinstance(input_value, dict) else ()
-    members: dict[str, Any] = {
-        "text": token.text,
-        "token_ids": ids(token.text),
-        "logprobs": token.logprob,
-        "top_ids": [ids(text) for text, _ in top],
-        "top_logprobs": [logprob for _, logprob in top],
-        "ranks": token.rank,
-        "token_text": token.text,
-        "top_text": [text for text, _ in top],
-    }
-    return [members[name] for name in names]
+    return [_SIMULATED[name](token, top, ids) for name in names]
+
+
+_SIMULATED: Final[dict[str, Callable[[FakeToken, Sequence[tuple[str, float | None]], TokenIds], Any]]] = {
+    "text": lambda token, _top, _ids: token.text,
+    "token_ids": lambda token, _top, ids: ids(token.text),
+    "logprobs": lambda token, _top, _ids: token.logprob,
+    "top_ids": lambda _token, top, ids: [ids(text) for text, _ in top],
+    "top_logprobs": lambda _token, top, _ids: [logprob for _, logprob in top],
+    "ranks": lambda token, _top, _ids: token.rank,
+    "token_text": lambda token, _top, _ids: token.text,
+    "top_text": lambda _token, top, _ids: [text for text, _ in top],
+}
+"""Columns that a script can simulate, with the function that returns the element of one token."""

@@ -215,6 +215,9 @@ class Endpoint:
         self.on_restart = options.on_restart
         self.time_limit = limit
         self.validate = options.validate
+        self.samples: Callable[[Any], Sequence[Any]] | None = None
+        """Function that returns the inputs of the items that one input makes, for example one for each sample. None if
+        each input makes one item."""
         self._columns = options.columns
         self._initial = options.initial
         text = inspect.cleandoc(body.__doc__ or "")
@@ -364,6 +367,25 @@ class Endpoint:
             refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
             raise ProblemError(refused.problem()) from None
         return value
+
+    def items_of(self, value: BaseModel, pointer: str, *, batch: bool) -> Sequence[BaseModel]:
+        """Return the inputs of the items that a validated input makes.
+
+        Args:
+            value: The input.
+            pointer: JSON Pointer of the input in the request's body.
+            batch: Whether the job has a list of inputs.
+
+        Raises:
+            ProblemError: The input makes several items, although the job has a list of inputs (TW-GEN-008).
+        """
+        if self.samples is None:
+            return (value,)
+        items: Sequence[BaseModel] = self.samples(value)
+        if batch and len(items) > 1:
+            detail = f"{pointer}/n: an input of a batch cannot ask for several samples; list it several times instead"
+            raise refuse("invalid_input", detail, pointer=f"{pointer}/n")
+        return items
 
     def place(self, value: BaseModel) -> BatchSlot:
         """Compute the batch key and the cost of an input.

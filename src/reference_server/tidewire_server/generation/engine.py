@@ -6,11 +6,11 @@ engine never ignores an input member. It computes only the output lists (columns
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, fields
-from typing import Literal, Protocol
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
-from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.generate_input_and_value import LIMITED_BY_MAX_TOP, Generate
 from tidewire_server.generation.vocabulary import Vocabulary
 
 FinishReason = Literal["stop", "length"]
@@ -63,6 +63,8 @@ class EngineCapabilities:
     """Input members that this engine supports in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
     """Vocabulary of the model, or None if it is not available."""
+    tokens: int | None = None
+    """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
     """Type of the model, such as `llama`."""
     dtype: str = ""
@@ -70,37 +72,32 @@ class EngineCapabilities:
     device: str = ""
     """Device that runs the model, such as `cuda:0`."""
 
+    @property
+    def served(self) -> frozenset[str]:
+        """All input members that this engine supports."""
+        return CORE_MEMBERS | self.members
+
 
 @dataclass
 class Delta:
-    """A block of generated tokens. Each list has one element per token, or is empty if the request did not ask for
-    it.
-    """
+    """A block of generated tokens, or of the prompt's tokens."""
 
-    text: list[str] = field(default_factory=list)
-    """Text that each token adds. A token adds an empty string if a character is still incomplete, or if the text may be the
-    beginning of a stop string."""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)
-    """Log-probability of each token in nats, before temperature and filters are applied. None for a probability of 0."""
-    top_ids: list[list[int]] = field(default_factory=list)
-    top_logprobs: list[list[float | None]] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
-    token_text: list[str] = field(default_factory=list)
-    top_text: list[list[str]] = field(default_factory=list)
+    rows: list[Sequence[Any]] = field(default_factory=list)
+    """One row per generated token, with the elements of `Generate.columns`. The first element is the text that the token
+    adds: an empty string if a character is still incomplete, or if the text may be the beginning of a stop string.
+    Log-probabilities are in nats, rounded, and None for a probability of 0."""
+    prompt_rows: list[Sequence[Any]] = field(default_factory=list)
+    """One row per token of the prompt, with the elements of `Generate.prompt_columns`."""
     finish_reason: FinishReason | None = None
     """Reason why the generation ended. None in all blocks except the last."""
     prompt_tokens: int = 0
 
     def extend(self, later: Delta) -> None:
         """Append the tokens of the next block to this block."""
-        for column in _COLUMNS:
-            getattr(self, column).extend(getattr(later, column))
+        self.rows.extend(later.rows)
+        self.prompt_rows.extend(later.prompt_rows)
         self.finish_reason = later.finish_reason
         self.prompt_tokens = later.prompt_tokens
-
-
-_COLUMNS = tuple(f.name for f in fields(Delta) if f.name not in {"finish_reason", "prompt_tokens"})
 
 
 @dataclass(frozen=True)
@@ -152,20 +149,30 @@ class Engine(Protocol):
         ...
 
 
+def _check_token_ids(name: str, ids: Iterable[int], caps: EngineCapabilities) -> None:
+    beyond = [token for token in ids if caps.tokens is not None and not 0 <= token < caps.tokens]
+    if beyond and caps.tokens is not None:
+        raise InputError(
+            f"{name} contains the token id {beyond[0]}, but the vocabulary of {caps.model} has the ids 0 to "
+            f"{caps.tokens - 1}",
+            member=name,
+        )
+
+
 def check_members(request: Generate, caps: EngineCapabilities) -> None:
-    """Check that an engine supports all input members of a request, and the requested numbers of top tokens.
+    """Check that an engine supports all input members of a request, the numbers of top tokens, and the token ids.
 
     Raises:
-        InputError: An input member is not supported, or exceeds its limit. The error names the member.
+        InputError: An input member is not supported, exceeds its limit, or contains an id that is not in the vocabulary. The
+            error names the member.
     """
-    served = CORE_MEMBERS | caps.members
     for name, member in Generate.model_fields.items():
         value = getattr(request, name)
-        if name not in served and value != member.get_default(call_default_factory=True):
+        if name not in caps.served and value != member.get_default(call_default_factory=True):
             raise InputError(
                 f"{name} is not supported by {caps.model}; remove it from the input", member=name
             )
-    for name in ("top_logprobs", "prompt_logprobs"):
+    for name in LIMITED_BY_MAX_TOP:
         count = getattr(request, name)
         if count is not None and count > caps.max_top:
             raise InputError(
@@ -173,3 +180,5 @@ def check_members(request: Generate, caps: EngineCapabilities) -> None:
                 member=name,
                 code="top_logprobs_too_large",
             )
+    _check_token_ids("logit_bias", map(int, request.logit_bias), caps)
+    _check_token_ids("logprob_token_ids", request.logprob_token_ids, caps)

@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
+from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import (
-    CORE_MEMBERS,
     Delta,
     Engine,
     EngineCapabilities,
     EngineError,
     EngineFullError,
 )
-from tidewire_server.generation.generate_input_and_value import Generate, Generated
+from tidewire_server.generation.generate_input_and_value import (
+    Generate,
+    served_input,
+    served_value,
+)
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 
@@ -42,18 +46,22 @@ def examples_of(caps: EngineCapabilities) -> list[dict[str, Any]]:
 
 
 def columns_of(request: Generate) -> list[str]:
-    """Return the JSON Pointers of the lists (columns) that the request asks for. Each list gets one element per
-    token.
-    """
+    """Return the JSON Pointers of the columns of generated tokens that the request asks for."""
     return [f"/{name}" for name in request.columns]
 
 
 def initial_of(request: Generate) -> dict[str, Any]:
     """Return the value of a generation before its first token."""
-    value: dict[str, Any] = {name: [] for name in request.columns}
-    if "logprobs" in value:
-        value["logprobs_mode"] = request.logprobs_mode
-    return value | {"text": request.prompt if request.echo else "", "finish_reason": None}
+    value = initial_value(request.__dict__)
+    return value | {"text": request.prompt} if request.echo else value
+
+
+def samples_of(request: Generate) -> list[Generate]:
+    """Return the input of each of the `n` samples. They differ in their seeds, so that their texts differ."""
+    if request.n == 1:
+        return [request]
+    seeds = [None if request.seed is None else (request.seed + i) % 2**53 for i in range(request.n)]
+    return [request.model_copy(update={"n": 1, "seed": seed}) for seed in seeds]
 
 
 def add_engine(server: Server, engine: Engine) -> None:
@@ -66,28 +74,7 @@ def add_engine(server: Server, engine: Engine) -> None:
     caps = engine.caps
     vocabulary = caps.vocabulary
 
-    @server.endpoint(
-        name="generate",
-        concurrency_limit=caps.concurrency,
-        columns=columns_of,
-        initial=initial_of,
-        validate=engine.check,
-        capabilities={
-            "logprobs": {"max_top": caps.max_top},
-            "rollback": False,
-            "model": {
-                "name": caps.model,
-                "architecture": caps.architecture,
-                "dtype": caps.dtype,
-                "device": caps.device,
-                "context": caps.context,
-                "features": sorted(CORE_MEMBERS | caps.members),
-            },
-        },
-        examples=examples_of(caps),
-        links={} if vocabulary is None else {"vocabulary": vocabulary.body},
-    )
-    async def generate(request: Generate, stream: Stream[Generated]) -> None:
+    async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
         try:
             async with aclosing(engine.generate(request)) as deltas:
@@ -103,20 +90,51 @@ def add_engine(server: Server, engine: Engine) -> None:
         except EngineError as error:
             raise ItemError(str(error), code="internal") from error
 
+    # The schemas of the endpoint have only what the engine supports.
+    generate.__annotations__ |= {
+        "request": served_input(caps.served, caps.max_top),
+        "stream": Stream[served_value(caps.served)],  # type: ignore[misc]
+    }
+    server.endpoint(
+        name="generate",
+        concurrency_limit=caps.concurrency,
+        columns=columns_of,
+        initial=initial_of,
+        validate=engine.check,
+        capabilities={
+            "logprobs": {"max_top": caps.max_top},
+            "rollback": False,
+            "model": {
+                "name": caps.model,
+                "architecture": caps.architecture,
+                "dtype": caps.dtype,
+                "device": caps.device,
+                "context": caps.context,
+                "features": sorted(caps.served),
+            },
+        },
+        examples=examples_of(caps),
+        links={} if vocabulary is None else {"vocabulary": vocabulary.body},
+    )(generate)
+    if "n" in caps.served:
+        server.endpoints["generate"].samples = samples_of
 
-async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Generated]) -> None:
-    names = request.columns
+
+async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any]) -> None:
+    text_only = len(request.columns) == 1
+    prompt_columns = [f"/{name}" for name in request.prompt_columns]
     part = -(-request.max_tokens // PROGRESS_PARTS)
     tokens = reported = 0
     async for delta in deltas:
-        if len(names) == 1:
-            text = "".join(delta.text)
-            if text:
-                stream.append(text)
-        else:
-            for row in zip(*(getattr(delta, name) for name in names), strict=True):
+        if delta.prompt_rows:
+            for pointer, elements in zip(prompt_columns, zip(*delta.prompt_rows, strict=True), strict=True):
+                stream.append(list(elements), at=pointer)
+        if not text_only:
+            for row in delta.rows:
                 stream.row(*row)
-        tokens += len(delta.text)
+        elif text := "".join([row[0] for row in delta.rows]):
+            stream.append(text)
+        tokens += len(delta.rows)
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         if tokens - reported >= part:

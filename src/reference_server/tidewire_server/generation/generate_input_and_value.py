@@ -4,18 +4,26 @@ text generation.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import types
+from collections.abc import Collection
+from copy import copy
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
+
+from tidewire.protocol.document.generation_columns import COLUMNS, requested_columns
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_TOP = 64
 """Upper bound of the input member `top_logprobs`, whatever the engine."""
+LIMITED_BY_MAX_TOP = ("top_logprobs", "prompt_logprobs")
+"""Input members whose maximum depends on the server."""
 MIN_TEMPERATURE = 1e-4
 """Smallest temperature with which logits are divided. A lower temperature is treated as 0, because the division could
 overflow."""
 
+TokenId = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$", max_length=10)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
@@ -94,7 +102,14 @@ class Generate(BaseModel):
         le=100,
         description="Number subtracted from the logits of tokens that were already generated. 0 disables the penalty.",
     )
-    logit_bias: dict[str, float] = Field(
+    frequency_penalty: float = Field(
+        0.0,
+        ge=-100,
+        le=100,
+        description="Number subtracted from the logits of a token for each time that it was generated. 0 disables the "
+        "penalty.",
+    )
+    logit_bias: dict[TokenId, Annotated[float, Field(allow_inf_nan=False)]] = Field(
         default_factory=dict,
         max_length=1024,
         description="Object that maps token ids, written as strings, to numbers that are added to their logits.",
@@ -109,6 +124,11 @@ class Generate(BaseModel):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list,
         description="Strings at which the generation ends. The text does not include them.",
+    )
+    json_schema: dict[str, JsonValue] | None = Field(
+        None,
+        description="JSON Schema of the text. Only tokens with which the text remains the beginning of a matching JSON document "
+        "are sampled. With the finish reason `length`, the document is incomplete.",
     )
     n: int = Field(1, ge=1, le=64, description="Number of samples. Each sample is an item of the job.")
     num_beams: int = Field(1, ge=1, le=64, description="Number of beams. 1 disables beam search.")
@@ -179,74 +199,71 @@ class Generate(BaseModel):
         """Names of the columns that the request asks for. A column is a member of the value that grows with each
         token.
         """
-        wanted = {
-            "text": True,
-            "token_ids": self.logprobs or self.top_logprobs > 0 or self.ranks or self.token_text,
-            "logprobs": self.logprobs or self.top_logprobs > 0,
-            "top_ids": self.top_logprobs > 0,
-            "top_logprobs": self.top_logprobs > 0,
-            "ranks": self.ranks,
-            "token_text": self.token_text,
-            "top_text": self.token_text and self.top_logprobs > 0,
-        }
-        return [name for name, is_wanted in wanted.items() if is_wanted]
+        return list(requested_columns(self.__dict__))
+
+    @property
+    def prompt_columns(self) -> list[str]:
+        """Names of the columns of the prompt that the request asks for."""
+        return list(requested_columns(self.__dict__, of_prompt=True))
 
 
-class Generated(BaseModel):
-    """Value of a text generation. Members that were not requested are absent.
+def served_input(members: Collection[str], max_top: int) -> type[Generate]:
+    """Create a model of the input that has only the members that an engine supports.
 
-    Lists whose names begin with `prompt` have one element per token of the prompt. All other lists have one element per
-    generated token.
+    The other members are constants with their default, so that an input that contains one of them is invalid.
+
+    Args:
+        members: Names of the members that the engine supports.
+        max_top: Maximum number of top tokens, for the schema. The engine itself rejects a larger number, with its own code.
     """
+    namespace: dict[str, Any] = {"__module__": __name__, "__doc__": Generate.__doc__, "__annotations__": {}}
+    for name, member in Generate.model_fields.items():
+        if name not in members:
+            namespace["__annotations__"][name] = ClassVar[Any]
+            namespace[name] = member.get_default(call_default_factory=True)
+        elif name in LIMITED_BY_MAX_TOP:
+            limited = copy(member)
+            limited.json_schema_extra = {"maximum": max_top}
+            namespace["__annotations__"][name] = member.annotation
+            namespace[name] = limited
+    return types.new_class("Generate", (Generate,), {}, lambda body: body.update(namespace))
 
-    model_config = ConfigDict(extra="forbid")
 
-    text: str = Field(
-        description="The generated text, without stop strings and without incomplete characters at its end."
+def served_value(members: Collection[str]) -> type[BaseModel]:
+    """Create a model of the value that has only the columns that an engine computes.
+
+    Args:
+        members: Names of the input members that the engine supports.
+    """
+    fields: dict[str, Any] = {
+        column.name: (list[column.element] | None, Field(None, description=column.description))  # type: ignore[name-defined]
+        for column in COLUMNS
+        if column.member is None or column.member in members
+    }
+    fields["text"] = (str, Field(description=COLUMNS[0].description))
+    fields["logprobs_mode"] = (Literal["raw", "processed"] | None, Field(None, description=MODE_DESCRIPTION))
+    fields["finish_reason"] = (
+        Literal["stop", "length", "cancelled"] | None,
+        Field(None, description=FINISH_DESCRIPTION),
     )
-    token_ids: list[int] | None = Field(
-        None, description="Ids of the generated tokens, including an end-of-text token if there is one."
+    return create_model(
+        "Generated", __config__=ConfigDict(extra="forbid"), __doc__=VALUE_DESCRIPTION, **fields
     )
-    logprobs: list[float | None] | None = Field(
-        None, description="Log-probability of each token, in nats, or null if the probability is 0."
-    )
-    top_ids: list[list[int]] | None = Field(
-        None,
-        description="Ids of the most probable tokens, ordered by descending log-probability, then by ascending id.",
-    )
-    top_logprobs: list[list[float | None]] | None = Field(
-        None, description="Log-probabilities of the tokens in `top_ids`, in nats."
-    )
-    ranks: list[int] | None = Field(
-        None, description="Rank of each token, that is 1 + the number of tokens with a higher logit."
-    )
-    tie_counts: list[int] | None = Field(
-        None,
-        description="Number of tokens that are as probable as the last of the top tokens, but are not among them.",
-    )
-    scored_logprobs: list[list[float | None]] | None = Field(
-        None, description="Log-probabilities of the ids in `logprob_token_ids`, in the same order, in nats."
-    )
-    token_text: list[str] | None = Field(None, description="Text of each token.")
-    top_text: list[list[str]] | None = Field(None, description="Texts of the tokens in `top_ids`.")
-    prompt_token_ids: list[int] | None = Field(None, description="Ids of the prompt's tokens.")
-    prompt_logprobs: list[float | None] | None = Field(
-        None, description="Log-probability of each token of the prompt, in nats, or null for the first token."
-    )
-    prompt_top_ids: list[list[int]] | None = Field(
-        None,
-        description="Ids of the most probable tokens at each position of the prompt. The first list is empty.",
-    )
-    prompt_top_logprobs: list[list[float | None]] | None = Field(
-        None, description="Log-probabilities of the tokens in `prompt_top_ids`, in nats."
-    )
-    logprobs_mode: Literal["raw", "processed"] | None = Field(
-        None,
-        description="Distribution from which the log-probabilities of the generated tokens were computed. This is "
-        "the value of the input member with the same name.",
-    )
-    finish_reason: Literal["stop", "length", "cancelled"] | None = Field(
-        None,
-        description="Reason why the generation ended. With `stop`, the model ended the text, or a stop string occurred. With "
-        "`length`, `max_tokens` was reached. With `cancelled`, the job was cancelled.",
-    )
+
+
+VALUE_DESCRIPTION = """Value of a text generation. Members that were not requested are absent.
+
+Lists whose names begin with `prompt` have one element per token of the prompt. All other lists have one element per
+generated token.
+"""
+MODE_DESCRIPTION = (
+    "Distribution from which the log-probabilities of the generated tokens were computed. This is the value of the input "
+    "member with the same name."
+)
+FINISH_DESCRIPTION = (
+    "Reason why the generation ended. With `stop`, the model ended the text, or a stop string occurred. With `length`, "
+    "`max_tokens` was reached. With `cancelled`, the job was cancelled."
+)
+
+Generated = served_value(Generate.model_fields)
+"""Model of the value of an engine that computes all columns."""

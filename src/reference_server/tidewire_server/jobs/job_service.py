@@ -189,6 +189,9 @@ class JobService:
         self.inputs.reserve(principal, size)
         try:
             values = await admit_inputs(endpoint, submission)
+            if len(values) > (most := self.max_inputs(endpoint)):
+                detail = f"/input: {len(values)} samples, but this endpoint runs at most {most} items per job"
+                raise refuse("batch_too_large", detail, pointer="/input", limit=most)
             await self._refuse_too_many_jobs(principal)  # other jobs may have been submitted in the meantime
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
             live = record.id in self._live
@@ -237,7 +240,8 @@ class JobService:
                     f"{settings.max_state_bytes} bytes (max_state_bytes)"
                 )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
-            record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
+            batch = submission.batch or len(values) > 1  # TW-GEN-009
+            record = JobRecord(secrets.token_hex(16), endpoint.name, principal, batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
             job = self._activate(record, admitted, columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)

@@ -99,7 +99,8 @@ async def admit_again(
         except ProblemError as error:
             reason = f"the input was no longer valid after the server restarted: {error}"
     placeholder = Endpoint(_missing_function, Options(name=interrupted.record.endpoint))
-    return AdmittedJob(placeholder, submission, [_UnreadableInput() for _ in submission.inputs]), reason
+    state: Any = (await interrupted.log.state()).view.value()
+    return AdmittedJob(placeholder, submission, [_UnreadableInput() for _ in state["items"]]), reason
 
 
 async def recovery_plan_of(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
-import secrets
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -28,23 +27,45 @@ from tidewire_server.generation.engine import (
     Stats,
     check_members,
 )
-from tidewire_server.generation.generate_input_and_value import MAX_TOP, MIN_TEMPERATURE, Generate
+from tidewire_server.generation.generate_input_and_value import MAX_TOP, Generate
 from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
-from tidewire_server.generation.torch_engine.sampler import Sampling
+from tidewire_server.generation.torch_engine.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
-from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence, Sampled
+from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
+from tidewire_server.generation.torch_engine.structured_output import Grammar, Grammars
 from tidewire_server.user_paths import user_path
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_MEMBERS = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
+SUPPORTED_MEMBERS = frozenset(
+    {
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "logprob_token_ids",
+        "ranks",
+        "ties",
+        "logprobs_mode",
+        "token_text",
+    }
+)
 """Input members that this engine supports in addition to `CORE_MEMBERS`. If the model has a chat template, the engine also
-supports `messages`."""
+supports `messages`. If it has an end-of-text token, the engine also supports `json_schema`."""
+
+INVALID_LOGITS = "the model's logits for the next token are invalid (NaN or infinity)"
 
 SPARE_TOKENS = 8
 """Maximum number of tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
@@ -57,6 +78,8 @@ class Request(RunningSequence):
     """
 
     input: Generate
+    columns: list[str]
+    prompt_columns: list[str]
     text: TextStream
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
@@ -138,11 +161,13 @@ class TorchEngine:
             max_top=min(max_top, MAX_TOP, c.vocab_size),
             concurrency=slots,
             members=SUPPORTED_MEMBERS
-            | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
+            | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set())
+            | ({"json_schema"} if c.end_ids else set()),
             vocabulary=c.vocabulary,
             architecture=c.architecture,
             dtype=str(c.dtype).removeprefix("torch."),
             device=str(c.device),
+            tokens=c.vocab_size,
         )
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
@@ -162,6 +187,11 @@ class TorchEngine:
         # The first request starts the thread, so that an engine that was never used can be garbage-collected without a
         # call of `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        c = self._checkpoint
+        return Grammars(c.vocabulary, c.vocab_size, c.end_ids, c.tokenizer.backend_tokenizer)
 
     @classmethod
     def load(
@@ -230,6 +260,8 @@ class TorchEngine:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
         """
         check_members(request, self._caps)
+        if request.json_schema is not None:
+            await asyncio.to_thread(self._grammar_of, request)
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
         if self._surplus or not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
             await asyncio.to_thread(self._read_prompt, request)
@@ -240,12 +272,20 @@ class TorchEngine:
         """
         check_members(request, self._caps)
         prompt = await asyncio.to_thread(self._read_prompt, request)
+        grammar = None if request.json_schema is None else await asyncio.to_thread(self._grammar_of, request)
         job = Request(
             prompt=prompt,
-            sampling=_sampling_of(request),
-            scored=request.logprobs or request.top_logprobs > 0 or request.ranks,
-            top=request.top_logprobs,
+            **parameters_of(
+                request,
+                prompt,
+                size=self._checkpoint.vocab_size,
+                device=self._checkpoint.device,
+                max_top=self._caps.max_top,
+                grammar=grammar,
+            ),
             input=request,
+            columns=request.columns,
+            prompt_columns=request.prompt_columns,
             text=TextStream(self._checkpoint.vocabulary, request.stops),
             loop=asyncio.get_running_loop(),
         )
@@ -334,6 +374,16 @@ class TorchEngine:
             )
         return ids
 
+    def _grammar_of(self, request: Generate) -> Grammar | None:
+        """Compile the JSON Schema of a request.
+
+        Raises:
+            InputError: The schema cannot be used.
+        """
+        if request.json_schema is None:
+            return None
+        return self._grammars.compile(request.json_schema)
+
     def _check_size(self, text: str, member: str) -> None:
         """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.
 
@@ -400,10 +450,10 @@ class TorchEngine:
         halves: list[StepPlan[Request]] = []
         try:
             if self._profiler is None:
-                sampled = self._runner.run(step)
+                result = self._runner.run(step)
             else:
                 with self._profiler.step(step):
-                    sampled = self._runner.run(step)
+                    result = self._runner.run(step)
         except Exception as error:
             halves = step.halves()
             if halves:
@@ -415,23 +465,26 @@ class TorchEngine:
                 results = [(job, EngineError(text)) for job in step.requests]
         else:
             with self._wake:
-                self._scheduler.done(step, [s.token for s in sampled])
+                self._scheduler.done(step, [s.token for s in result.sampled])
                 self._steps += 1
                 self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
-                self._generated_tokens += len(sampled)
-            results = [(job, self._result(job, s)) for job, s in zip(step.sampled, sampled, strict=True)]
+                self._generated_tokens += len(result.sampled)
+            results = [
+                *((job, _prompt_delta(job, values)) for job, values in result.prompts),
+                *((job, self._result(job, s)) for job, s in zip(step.sampled, result.sampled, strict=True)),
+            ]
         # Repeat the step outside of the `except` block, because its traceback keeps the tensors of the failed step.
         for half in halves:
             self._run(half)
-        for job, result in results:
-            if isinstance(result, EngineError):
+        for job, delta in results:
+            if isinstance(delta, EngineError):
                 # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide them,
                 # because NaN plus -inf is NaN.
                 self._runner.clear(job.slot)
         with self._wake:
-            for job, result in results:
-                if isinstance(result, EngineError) or result.finish_reason is not None:
-                    self._scheduler.finish(job, failed=isinstance(result, EngineError))
+            for job, delta in results:
+                if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
+                    self._scheduler.finish(job, failed=isinstance(delta, EngineError))
         _deliver(results)
 
     def _result(self, job: Request, sampled: Sampled) -> Delta | EngineError:
@@ -442,35 +495,38 @@ class TorchEngine:
             return EngineError(f"the engine failed after a step of this request ({type(error).__name__})")
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
-        """Build the result for one sampled token, with the log-probabilities and candidates that the request asks for."""
+        """Build the row of one sampled token."""
         if not sampled.is_number:
-            return EngineError("the model's logits for the next token are invalid (NaN or infinity)")
-        request = job.input
-        text = job.text.feed(sampled.token)
+            return EngineError(INVALID_LOGITS)
+        token = sampled.token
+        text = job.text.feed(token)
         finish: FinishReason | None = None
-        if sampled.token in self._checkpoint.end_ids or job.text.stopped:
+        if token in self._checkpoint.end_ids or job.text.stopped:
             finish = "stop"
-        elif job.generated == request.max_tokens:
+        elif job.generated == job.input.max_tokens:
             finish = "length"
         if finish is not None:
             text += job.text.flush()
-        delta = Delta(text=[text], finish_reason=finish, prompt_tokens=len(job.prompt))
-        names = request.columns
-        vocabulary = self._checkpoint.vocabulary
-        if "token_ids" in names:
-            delta.token_ids.append(sampled.token)
-        if "logprobs" in names:
-            delta.logprobs.append(_rounded(sampled.logprob, request.logprob_decimals))
-        if "top_ids" in names:
-            delta.top_ids.append(sampled.top_ids)
-            delta.top_logprobs.append([_rounded(x, request.logprob_decimals) for x in sampled.top_logprobs])
-        if "ranks" in names:
-            delta.ranks.append(sampled.rank)
-        if "token_text" in names:
-            delta.token_text.append(vocabulary.text_of(sampled.token))
-        if "top_text" in names:
-            delta.top_text.append([vocabulary.text_of(token_id) for token_id in sampled.top_ids])
-        return delta
+        if job.processor is not None and (reason := job.processor.error) is not None:
+            return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
+        names, values = job.columns, sampled.values
+        row: Sequence[Any] = (text,)
+        if len(names) > 1:
+            values = {**values, "text": text, "token_ids": token}
+            if job.input.token_text:
+                text_of = self._checkpoint.vocabulary.text_of
+                values["token_text"] = text_of(token)
+                values["top_text"] = [*map(text_of, values.get("top_ids", ()))]
+            row = [values[name] for name in names]
+        return Delta([row], [], finish, len(job.prompt))
+
+
+def _prompt_delta(job: Request, values: list[Values] | None) -> Delta | EngineError:
+    """Build the rows of a part of the prompt."""
+    if values is None:
+        return EngineError(INVALID_LOGITS)
+    rows: list[Sequence[Any]] = [[one[name] for name in job.prompt_columns] for one in values]
+    return Delta(prompt_rows=rows, prompt_tokens=len(job.prompt))
 
 
 def _profiler_for(folder: Path) -> StepProfiler:
@@ -516,18 +572,3 @@ def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:
 def _put_all(results: list[tuple[Request, Delta | EngineError]]) -> None:
     for job, result in results:
         job.deltas.put(result)
-
-
-def _rounded(logprob: float, decimals: int) -> float | None:
-    """Round a log-probability for JSON. Infinity becomes None, and -0.0 becomes 0.0."""
-    return round(logprob, decimals) + 0.0 if math.isfinite(logprob) else None
-
-
-def _sampling_of(request: Generate) -> Sampling:
-    return Sampling(
-        temperature=request.temperature if request.temperature >= MIN_TEMPERATURE else 0.0,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        seed=secrets.randbits(53) if request.seed is None else request.seed,
-    )

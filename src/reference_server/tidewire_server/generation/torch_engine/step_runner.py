@@ -1,18 +1,25 @@
-"""Execution of one step on the device (`Runner`). A step consists of a forward pass, sampling, and log-probabilities."""
+"""Execution of one step on the device (`Runner`): a forward pass and its postprocessing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
 from tidewire_server.generation.torch_engine.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.sampler import Sampling, sample
+from tidewire_server.generation.torch_engine.logits_processors import LogitsProcessor
+from tidewire_server.generation.torch_engine.postprocess import (
+    Sampled,
+    Scoring,
+    Values,
+    sample_and_score,
+    score_prompt,
+)
+from tidewire_server.generation.torch_engine.sampler import Sampling
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
-from tidewire_server.generation.torch_engine.top_n import score
 
 
 @dataclass(eq=False, kw_only=True)
@@ -20,28 +27,22 @@ class RunningSequence(Sequence):
     """A scheduled request, with its sampling parameters and the log-probabilities that it asks for."""
 
     sampling: Sampling
-    scored: bool
-    """Whether to compute the log-probability and rank of each token."""
-    top: int
-    """Number of most probable tokens to return for each generated token. 0 if `scored` is false."""
+    scoring: Scoring | None = None
+    """Log-probabilities to compute, or None if the request asks for none."""
+    processor: LogitsProcessor | None = None
+    """Bias, penalties and grammar, or None if the request has none."""
 
 
 R = TypeVar("R", bound=RunningSequence)
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """Token that was sampled for one request. The log-probabilities are in nats and not rounded. They are computed
-    before temperature and filters are applied.
-    """
+class StepResult(NamedTuple, Generic[R]):
+    """Output of one step."""
 
-    token: int
-    logprob: float = 0.0
-    rank: int = 0
-    top_ids: list[int] = field(default_factory=list)
-    top_logprobs: list[float] = field(default_factory=list)
-    is_number: bool = True
-    """Whether the logits are valid. False if their maximum is NaN or infinite."""
+    sampled: list[Sampled]
+    """Sampled tokens, in the order of the requests in `StepPlan.sampled`."""
+    prompts: list[tuple[R, list[Values] | None]]
+    """Requests of whose prompts the step scored a part, with the columns of its tokens. None if the logits are invalid."""
 
 
 class Runner:
@@ -53,37 +54,27 @@ class Runner:
         self._cache = cache
 
     @torch.inference_mode()
-    def run(self, step: StepPlan[R]) -> list[Sampled]:
-        """Execute one step. Return the sampled tokens in the order of the requests in `step.sampled`."""
+    def run(self, step: StepPlan[R]) -> StepResult[R]:
+        """Execute one step: the forward pass, and the postprocessing of its logits."""
         logits = self._forward(step)
-        runs = step.sampled
-        if not runs:
-            return []
-        tokens = sample(logits, [r.sampling for r in runs], [r.length for r in runs])
-        numbers = logits.amax(-1).isfinite()
-        sampled = [Sampled(t, is_number=n) for t, n in zip(tokens.tolist(), numbers.tolist(), strict=True)]
-        rows = [i for i, run in enumerate(runs) if run.scored]
-        if rows:
-            scores = score(logits[rows], tokens[rows], max(runs[i].top for i in rows))
-            columns = (
-                scores.chosen.tolist(),
-                scores.ranks.tolist(),
-                scores.top_ids.tolist(),
-                scores.top.tolist(),
-            )
-            for i, logprob, rank, top_ids, top in zip(rows, *columns, strict=True):
-                n = runs[i].top
-                sampled[i] = Sampled(
-                    sampled[i].token, logprob, rank, top_ids[:n], top[:n], sampled[i].is_number
-                )
-        return sampled
+        requests = step.sampled
+        sampled = sample_and_score(logits[: len(requests)], requests) if requests else []
+        prompts, row = [], len(requests)
+        for part in step.prefill:
+            if part.sequence.scores_prompt:
+                rows = logits[row : row + part.scored]
+                prompts.append((part.sequence, score_prompt(rows, part.sequence, part.start)))
+                row += part.scored
+        return StepResult(sampled, prompts)
 
     def clear(self, slot: int) -> None:
         """Set the keys and values of a slot to zero."""
         self._cache.clear(slot)
 
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
-        """Run the model and return the logits, [len(step.sampled), V], float32.
+        """Run the model and return the logits, float32.
+
+        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored.
 
         The model's input is a packed row of tokens. It begins with one token for each slot, up to the highest slot that
         decodes, followed by the prompt chunks.
@@ -101,6 +92,8 @@ class Runner:
             positions.extend(range(part.start, part.end))
             if part.completes:
                 wanted.append(len(tokens) - 1)
+        for part, chunk in zip(step.prefill, chunks, strict=True):
+            wanted.extend(range(chunk.row, chunk.row + part.scored))
         logits = self._model(
             tokens=torch.tensor(tokens, device=self._device),
             positions=torch.tensor(positions, device=self._device),

@@ -21,6 +21,9 @@ from typing import Generic, TypeVar
 REUSED_TOKENS = 32
 """Minimum number of tokens of a shared prefix whose keys and values are reused. A reuse in a high slot makes each step
 compute the rows of the lower slots, so a short prefix is not worth it."""
+SCORED_TOKENS = 256
+"""Maximum number of prompt tokens per step whose logits are kept for log-probabilities. This bounds the memory: for a
+vocabulary of 128,000, the logits of 256 tokens have 131 MB."""
 
 
 @dataclass(eq=False)
@@ -38,6 +41,8 @@ class Sequence:
     cached: list[int] = field(default_factory=list)
     """The tokens that are in the key-value cache."""
     cancelled: bool = False
+    scores_prompt: bool = False
+    """Whether the request asks for the log-probabilities of its prompt."""
 
     @property
     def decodes(self) -> bool:
@@ -69,6 +74,11 @@ class Prefill(Generic[S]):
     @property
     def completes(self) -> bool:
         return self.end == len(self.sequence.prompt)
+
+    @property
+    def scored(self) -> int:
+        """Number of the chunk's tokens whose logits are needed, to score the tokens that follow them in the prompt."""
+        return self.end - self.start - self.completes if self.sequence.scores_prompt else 0
 
 
 @dataclass(frozen=True)
@@ -161,11 +171,14 @@ class StepScheduler(Generic[S]):
 
         decode = [s for s in self._running if s.decodes]
         budget = self._step_tokens - len(decode)
+        scored = SCORED_TOKENS
         prefill = []
         for sequence in self._running:
-            if sequence.decodes or budget == 0:
+            size = min(budget, scored) if sequence.scores_prompt else budget
+            if sequence.decodes or size == 0:
                 continue
-            end = min(len(sequence.prompt), sequence.read + budget)
+            end = min(len(sequence.prompt), sequence.read + size)
+            scored -= (end - sequence.read) * sequence.scores_prompt
             prefill.append(Prefill(sequence, sequence.read, end))
             budget -= end - sequence.read
         return StepPlan(decode, prefill)
@@ -186,7 +199,9 @@ class StepScheduler(Generic[S]):
         `REUSED_TOKENS` tokens.
         """
         # The last token of the prompt is always processed, because its logits are needed.
-        shared = {slot: _shared_prefix(kept, sequence.prompt[:-1]) for slot, kept in self._free.items()}
+        # A request for the log-probabilities of its prompt needs the logits of all its tokens.
+        end = 0 if sequence.scores_prompt else len(sequence.prompt) - 1
+        shared = {slot: _shared_prefix(kept, sequence.prompt[:end]) for slot, kept in self._free.items()}
         slot = min(shared, key=lambda slot: (-shared[slot] if shared[slot] >= REUSED_TOKENS else 0, slot))
         if shared[slot] >= REUSED_TOKENS:
             sequence.read = shared[slot]

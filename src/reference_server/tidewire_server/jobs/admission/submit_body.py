@@ -193,10 +193,13 @@ def _refuse_too_many_copies(shared: bytes, inputs: int, max_values: int) -> None
 async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseModel]:
     """Add the shared members to each input that does not override them, and validate all inputs.
 
+    Returns:
+        The input of each item of the job. Only an input that asks for several samples makes several items.
+
     Raises:
         ProblemError: An input is not valid. The problem contains a pointer to the invalid member in the body.
     """
-    admitted = []
+    admitted: list[BaseModel] = []
     loop = asyncio.get_running_loop()
     started = loop.time()
     for index, own in enumerate(submission.inputs):
@@ -214,7 +217,8 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
                 )
             merged = submission.shared | own
         try:
-            admitted.append(await endpoint.admit(merged, pointer))
+            value = await endpoint.admit(merged, pointer)
+            admitted.extend(endpoint.items_of(value, pointer, batch=submission.batch))
         except ProblemError as error:
             raise _pointing_at_shared(error, own, submission.shared, pointer) from None
     return admitted

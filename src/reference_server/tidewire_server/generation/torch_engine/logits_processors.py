@@ -1,0 +1,77 @@
+"""Changes of the logits before temperature and filters (`LogitsProcessor`): bias, penalties and the mask of a grammar.
+
+They are applied in this order. Raw log-probabilities do not contain them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tidewire_server.generation.torch_engine.structured_output import Grammar
+
+
+class LogitsProcessor:
+    """Changes the logits of one request, and remembers the tokens that occurred in it.
+
+    Args:
+        prompt: Ids of the prompt's tokens.
+        size: Size of the vocabulary.
+        device: Device of the logits.
+        bias: Numbers that are added to the logits, by token id.
+        repetition: Number by which positive logits of tokens that occurred are divided, and negative ones multiplied.
+        presence: Number that is subtracted from the logits of tokens that were generated.
+        frequency: Number that is subtracted for each time that a token was generated.
+        grammar: Grammar that the text must match, or None.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        size: int,
+        device: torch.device,
+        *,
+        bias: Mapping[int, float],
+        repetition: float,
+        presence: float,
+        frequency: float,
+        grammar: Grammar | None = None,
+    ) -> None:
+        self._bias_ids = torch.tensor([*bias], dtype=torch.int64, device=device)
+        self._bias = torch.tensor([*bias.values()], dtype=torch.float32, device=device)
+        self._repetition, self._presence, self._frequency = repetition, presence, frequency
+        self._grammar = grammar
+        self._occurred: torch.Tensor | None = None
+        self._counts: torch.Tensor | None = None
+        if repetition != 1:
+            self._occurred = torch.zeros(size, dtype=torch.bool, device=device)
+            self._occurred[torch.tensor(prompt, device=device)] = True
+        if presence or frequency:
+            self._counts = torch.zeros(size, device=device)
+
+    @property
+    def error(self) -> str | None:
+        """Reason why the generation cannot continue, or None."""
+        return None if self._grammar is None else self._grammar.error
+
+    def apply(self, logits: torch.Tensor) -> None:
+        """Change the logits of the next token, [V], in place."""
+        if len(self._bias):
+            logits.index_add_(0, self._bias_ids, self._bias)
+        if self._occurred is not None:
+            penalized = torch.where(logits < 0, logits * self._repetition, logits / self._repetition)
+            torch.where(self._occurred, penalized, logits, out=logits)
+        if self._counts is not None:
+            logits -= self._frequency * self._counts + self._presence * (self._counts > 0)
+        if self._grammar is not None:
+            self._grammar.mask(logits)
+
+    def add(self, token: int) -> None:
+        """Record a generated token."""
+        if self._occurred is not None:
+            self._occurred[token] = True
+        if self._counts is not None:
+            self._counts[token] += 1
+        if self._grammar is not None:
+            self._grammar.advance(token)

@@ -1,0 +1,104 @@
+"""Translation of a request's input to the parameters of the sampler, the logits processor and the log-probabilities."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TypedDict
+
+import torch
+
+from tidewire_server.generation.generate_input_and_value import MIN_TEMPERATURE, Generate
+from tidewire_server.generation.torch_engine.logits_processors import LogitsProcessor
+from tidewire_server.generation.torch_engine.postprocess import Scoring
+from tidewire_server.generation.torch_engine.sampler import Sampling
+from tidewire_server.generation.torch_engine.structured_output import Grammar
+
+UNSCORED = frozenset({"text", "token_ids", "token_text"})
+"""Columns that need no log-probabilities."""
+
+
+class Parameters(TypedDict):
+    """Parameters of a running sequence."""
+
+    sampling: Sampling
+    scoring: Scoring | None
+    processor: LogitsProcessor | None
+    scores_prompt: bool
+
+
+def parameters_of(
+    request: Generate,
+    prompt: Sequence[int],
+    *,
+    size: int,
+    device: torch.device,
+    max_top: int,
+    grammar: Grammar | None = None,
+) -> Parameters:
+    """Return the parameters of a request.
+
+    Args:
+        request: The input.
+        prompt: Ids of the prompt's tokens.
+        size: Number of logits at each position.
+        device: Device of the logits.
+        max_top: Maximum number of most probable tokens per position.
+        grammar: Grammar of the request's `json_schema`, or None.
+    """
+    columns, prompt_columns = request.columns, request.prompt_columns
+    scored = bool({*columns, *prompt_columns} - UNSCORED)
+    return {
+        "sampling": _sampling_of(request),
+        "scoring": _scoring_of(request, max_top) if scored else None,
+        "processor": _processor_of(request, prompt, size, device, grammar),
+        "scores_prompt": bool(prompt_columns),
+    }
+
+
+def _sampling_of(request: Generate) -> Sampling:
+    return Sampling(
+        temperature=request.temperature if request.temperature >= MIN_TEMPERATURE else 0.0,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        typical_p=request.typical_p,
+        seed=secrets.randbits(53) if request.seed is None else request.seed,
+    )
+
+
+def _scoring_of(request: Generate, max_top: int) -> Scoring:
+    return Scoring(
+        top=request.top_logprobs,
+        max_top=max_top,
+        ranks=request.ranks,
+        ties=request.ties,
+        mode=request.logprobs_mode,
+        token_ids=tuple(request.logprob_token_ids),
+        decimals=request.logprob_decimals,
+        prompt_top=request.prompt_logprobs,
+    )
+
+
+def _processor_of(
+    request: Generate, prompt: Sequence[int], size: int, device: torch.device, grammar: Grammar | None
+) -> LogitsProcessor | None:
+    changes = (
+        request.logit_bias,
+        request.repetition_penalty != 1,
+        request.presence_penalty,
+        request.frequency_penalty,
+        grammar,
+    )
+    if not any(changes):
+        return None
+    return LogitsProcessor(
+        prompt,
+        size,
+        device,
+        bias={int(token): number for token, number in request.logit_bias.items()},
+        repetition=request.repetition_penalty,
+        presence=request.presence_penalty,
+        frequency=request.frequency_penalty,
+        grammar=grammar,
+    )

@@ -1,0 +1,122 @@
+"""Texts that match a JSON Schema."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from support.model_checkpoints import (
+    crafted_checkpoint,
+    generate,
+    generate_one,
+    random_llama,
+)
+from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.load_checkpoint import load
+from tidewire_server.generation.torch_engine.structured_output import MAX_SCHEMA_CHARACTERS, Grammars
+from tidewire_server.model import default_model
+
+Start = Callable[..., TorchEngine]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "tags": {"type": "array", "items": {"enum": ["é", "b", "c"]}, "minItems": 1, "maxItems": 3},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "happy": {"type": "boolean"},
+    },
+    "required": ["name", "tags", "age", "happy"],
+    "additionalProperties": False,
+}
+YES_OR_NO = {"enum": ["yes", "no"]}
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return load(default_model(), device="cpu")
+
+
+def test_texts_match_their_schema_and_other_requests_are_not_restricted(start: Start, bundled):
+    engine = start(bundled)
+    shared = {"prompt": "data = ", "max_tokens": 60}
+    schemas = [PERSON, PERSON, YES_OR_NO, {"type": "array", "items": {"type": "number"}, "maxItems": 4}]
+    free = Generate(**shared, seed=9, top_logprobs=2)
+    found = generate(
+        engine, free, *(Generate(**shared, seed=n, json_schema=one) for n, one in enumerate(schemas))
+    )
+    assert found[0].token_ids == generate(engine, free)[0].token_ids
+    for schema, one in zip(schemas, found[1:], strict=True):
+        if one.finish_reason == "stop":
+            jsonschema.validate(json.loads("".join(one.text)), schema)
+    assert [one.finish_reason for one in found[1:4]] == ["stop"] * 3
+    assert "".join(found[3].text) in {'"yes"', '"no"'}
+
+
+def test_greedy_text_follows_the_schema_and_the_processed_distribution_has_only_possible_tokens(
+    start: Start, tmp_path: Path
+):
+    letters = [*'"abcdef{}[]:', "<", ">", "x"]
+    engine = start(crafted_checkpoint(tmp_path, letters, {"a": {"x": 9.0, "b": 2.0, "c": 1.0}}))
+    found = generate_one(
+        engine,
+        prompt="a",
+        max_tokens=8,
+        json_schema={"enum": ["a", "b"]},
+        seed=1,
+        top_logprobs=3,
+        logprobs_mode="processed",
+    )
+    assert "".join(found.text) in {'"a"', '"b"'}
+    assert found.finish_reason == "stop"
+    quote, a, b = (letters.index(one) + 1 for one in '"ab')
+    assert (found.top_ids[0][0], found.logprobs[0]) == (quote, 0.0)
+    assert [*zip(found.top_ids[1][:2], found.top_logprobs[1][:2], strict=True)] == [
+        (a, -0.6931),
+        (b, -0.6931),
+    ]
+    assert found.top_logprobs[1][2] is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "objec"}, "Invalid type"),
+        ({"type": "string", "if": {}}, "if"),
+        ({"const": "x" * MAX_SCHEMA_CHARACTERS}, f"limit is {MAX_SCHEMA_CHARACTERS}"),
+    ],
+)
+def test_schema_that_cannot_be_used_is_refused_with_the_reason(start: Start, bundled, schema, reason: str):
+    with pytest.raises(InputError, match=f"json_schema .*{reason}") as refusal:
+        asyncio.run(start(bundled).check(Generate(json_schema=schema)))
+    assert refusal.value.member == "json_schema"
+
+
+def test_schema_of_the_largest_size_is_accepted(start: Start, bundled):
+    schema = {"const": "x" * (MAX_SCHEMA_CHARACTERS - len('{"const":""}'))}
+    asyncio.run(start(bundled).check(Generate(json_schema=schema)))
+
+
+def test_model_without_end_of_text_token_has_no_structured_output(start: Start, tmp_path: Path):
+    engine = start(random_llama(tmp_path))
+    assert "json_schema" not in engine.caps.served
+    with pytest.raises(InputError, match="json_schema is not supported"):
+        generate_one(engine, json_schema=YES_OR_NO)
+
+
+def test_prescribed_text_is_tokenized_like_the_tokenizer_or_with_the_longest_tokens(bundled):
+    grammars = Grammars(bundled.vocabulary, bundled.vocab_size, bundled.end_ids, SpacePrefix())
+    ids = grammars._tokens.tokenize_str('{"name')
+    assert b"".join(map(bundled.vocabulary.bytes_of, ids)) == b'{"name'
+
+
+class SpacePrefix:
+    """Tokenizer that adds a space in front of each text, as SentencePiece tokenizers do."""
+
+    def encode(self, text: str, *, add_special_tokens: bool):
+        assert not add_special_tokens
+        return type("Encoding", (), {"ids": [220, *text.encode()]})
