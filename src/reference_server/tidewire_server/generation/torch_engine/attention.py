@@ -133,16 +133,21 @@ class _Decode:
     """
 
     def __init__(self, cache: KVCache, positions: list[int | None]) -> None:
-        last = [0 if position is None else position for position in positions]
-        length = max(last) + 1
-        self._views = cache.read(slice(0, len(last)), length)
-        ends = torch.tensor(last, device=cache.device)[:, None, None, None]
-        self._masks = _Masks(ends, torch.arange(length, device=cache.device), cache.dtype)
-        self._same_end = min(last) == length - 1
+        running = [position for position in positions if position is not None]
+        length = max(running) + 1
+        self._views = cache.read(slice(0, len(positions)), length)
+        # The output of a slot that does not decode is not used. It reads as far as the longest text, so that no mask is
+        # necessary if all texts are equally long.
+        ends = [length - 1 if position is None else position for position in positions]
+        rows = torch.tensor(ends, device=cache.device)[:, None, None, None]
+        self._masks = _Masks(rows, min(running), torch.arange(length, device=cache.device), cache.dtype)
+        self._same_end = min(running) == length - 1
 
     def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
         keys, values = self._views[layer]  # [B, Hkv, S, D]
-        mask = None if self._same_end and not self._masks.cuts(kind) else self._masks.of(kind)
+        if first := self._masks.first(kind):
+            keys, values = keys[:, :, first:], values[:, :, first:]
+        mask = None if self._same_end else self._masks.of(kind)
         out = _attend(query.transpose(1, 2), keys, values, mask, kind)  # [B, Hkv, G, D]
         return out.transpose(1, 2).reshape(len(query), -1)
 
@@ -154,11 +159,13 @@ class _Chunk:
         self._views = cache.read(slice(chunk.slot, chunk.slot + 1), chunk.end)
         self._first = chunk.start == 0
         positions = torch.arange(chunk.end, device=cache.device)
-        self._masks = _Masks(positions[chunk.start :, None], positions, cache.dtype)
+        self._masks = _Masks(positions[chunk.start :, None], chunk.start, positions, cache.dtype)
 
     def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
         length, groups = query.shape[:2]
         keys, values = self._views[layer]  # [1, Hkv, S, D]
+        if first := self._masks.first(kind):
+            keys, values = keys[:, :, first:], values[:, :, first:]
         causal = self._first and kind.softcap is None and not self._masks.cuts(kind)
         out = _attend(
             query.permute(1, 2, 0, 3),
@@ -179,12 +186,14 @@ class _Masks:
 
     Args:
         ends: Position of each query, in a shape that broadcasts with the keys on the last axis.
+        lowest: The lowest position of a query.
         positions: Position of each key, [S].
         dtype: Type of the masks.
     """
 
-    def __init__(self, ends: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, ends: torch.Tensor, lowest: int, positions: torch.Tensor, dtype: torch.dtype) -> None:
         self._ends = ends
+        self._lowest = lowest
         self._positions = positions
         self._dtype = dtype
         self._by_window: dict[int | None, torch.Tensor] = {}
@@ -193,12 +202,18 @@ class _Masks:
         """Return whether the window can hide positions before a query."""
         return kind.window is not None and kind.window < len(self._positions)
 
+    def first(self, kind: AttentionKind) -> int:
+        """Return the first position that is in the window of a query. Earlier positions are not read."""
+        return 0 if kind.window is None else max(0, self._lowest - kind.window + 1)
+
     def of(self, kind: AttentionKind) -> torch.Tensor:
+        """Return the mask of a kind of attention, for the positions from `first` on."""
         window = kind.window if self.cuts(kind) else None
         if window not in self._by_window:
-            hidden = self._positions > self._ends
+            positions = self._positions[self.first(kind) :]
+            hidden = positions > self._ends
             if window is not None:
-                hidden |= self._positions <= self._ends - window
+                hidden |= positions <= self._ends - window
             zeros = torch.zeros(hidden.shape, dtype=self._dtype, device=hidden.device)
             self._by_window[window] = zeros.masked_fill_(hidden, -torch.inf)
         return self._by_window[window]
