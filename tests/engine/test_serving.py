@@ -16,7 +16,8 @@ from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.loading_progress import logged_progress
-from tidewire_server.process.cli import serve
+from tidewire_server.process.cli import _default_server, serve
+from tidewire_server.process.configuration import configure
 
 Start = Callable[..., TorchEngine]
 
@@ -126,3 +127,18 @@ def test_folder_for_profiles_that_cannot_be_created_is_refused(random_checkpoint
     (tmp_path / "file").write_text("")
     with pytest.raises(LoadError, match="folder for profiles .* cannot be created: Not a directory"):
         TorchEngine(random_checkpoint, profile=tmp_path / "file" / "traces")
+
+
+def test_flags_the_environment_and_the_file_configure_the_engine(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "tidewire.toml"
+    file.write_text('slots = 9\nmax_top_logprobs = 9\ndtype = "bfloat16"\n')
+    monkeypatch.setenv("TIDEWIRE_SLOTS", "5")
+    monkeypatch.setenv("TIDEWIRE_MAX_TOP_LOGPROBS", "5")
+    flags = {"model": str(folder), "device": "cpu", "slots": "3", "context": "128"}
+    endpoint = _default_server(configure(flags, file)).endpoints["generate"]
+    capabilities = endpoint.capabilities(1)
+    assert endpoint.concurrency_limit == 3  # flag
+    assert capabilities.logprobs.max_top == 5  # environment
+    assert (capabilities.model.dtype, capabilities.model.context) == ("bfloat16", 128)  # file, flag
