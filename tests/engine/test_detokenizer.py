@@ -101,7 +101,7 @@ def test_vocabulary_has_raw_bytes_instead_of_the_byte_level_alphabet():
 
 def test_vocabulary_agrees_with_the_tokenizer_on_real_text():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
-    vocabulary = vocabulary_of(tokenizer, 0)
+    vocabulary = vocabulary_of(tokenizer, len(tokenizer))
     whole = "def naïve(x):\n    return '漢字 🙂'\n"
     ids = tokenizer(whole)["input_ids"]
     assert b"".join(vocabulary.bytes_of(i) for i in ids).decode() == whole == tokenizer.decode(ids)

@@ -249,3 +249,17 @@ def test_stop_string_over_several_tokens_ends_the_text_before_it(start: Start, t
     assert ("".join(one.text), one.finish_reason) == ("bc", "stop")
     assert ("".join(false_alarm.text), false_alarm.finish_reason) == ("bcdefgh", "stop")
     assert ("".join(held_at_the_end.text), held_at_the_end.finish_reason) == ("bcde", "length")
+
+
+def test_second_turn_of_a_conversation_reuses_the_first_and_has_the_same_tokens(
+    start: Start, random_checkpoint: Checkpoint
+):
+    engine = start(random_checkpoint)
+    first = "x, y = f(a)\n" * 4
+    answer = "".join(generate_one(engine, prompt=first, max_tokens=8, temperature=0.0).text)
+    read = asyncio.run(engine.stats()).prompt_tokens
+    second = greedy(first + answer + " next?", 20)
+    again = generate(engine, second)[0]
+    assert asyncio.run(engine.stats()).prompt_tokens - read < len(first) / 2
+    assert again.token_ids == generate(start(random_checkpoint), second)[0].token_ids
+    assert again.prompt_tokens > len(first)

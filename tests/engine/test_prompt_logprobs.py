@@ -92,3 +92,13 @@ def test_prompt_with_invalid_logits_fails_only_its_own_request(start: Start, tmp
     assert "invalid (NaN or infinity)" in str(bad)
     assert good.text[0] == "d"
     assert asyncio.run(engine.stats()).running == 0
+
+
+def test_prompt_is_scored_completely_although_an_earlier_text_has_the_same_beginning(
+    start: Start, random_checkpoint: Checkpoint
+):
+    request = Generate(prompt=PROMPT * 3, max_tokens=2, seed=1, prompt_logprobs=1)
+    engine = start(random_checkpoint)
+    first = generate(engine, request)[0]
+    assert first.prompt_tokens > 2 * step_scheduler.REUSED_TOKENS
+    assert generate(engine, request)[0].prompt_logprobs == first.prompt_logprobs

@@ -242,3 +242,29 @@ def test_event_loop_runs_while_a_prompt_is_tokenized(engine: TorchEngine, monkey
         return turns
 
     assert asyncio.run(turns_of_the_loop()) > 20
+
+
+def test_event_loop_runs_while_a_template_is_rendered(start: Callable[..., TorchEngine], tmp_path: Path):
+    loops = "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}"
+    engine = start(random_llama(tmp_path, chat_template=loops + "{{ messages[0].content }}"))
+
+    async def turns_of_the_loop() -> int:
+        checking = asyncio.ensure_future(engine.check(chat(user="hi")))
+        turns = 0
+        while not checking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await checking
+        return turns
+
+    assert asyncio.run(turns_of_the_loop()) > 5
+
+
+@pytest.mark.parametrize("template", ["{{ 1 // 0 }}", "{{ messages + 1 }}", "{{ raise_exception('no') }}"])
+def test_template_that_fails_rejects_the_messages(
+    start: Callable[..., TorchEngine], tmp_path: Path, template: str
+):
+    engine = start(random_llama(tmp_path, chat_template=template))
+    with pytest.raises(InputError, match="chat template cannot render these messages: ") as refusal:
+        check(engine, chat(user="hi"))
+    assert refusal.value.member == "messages"

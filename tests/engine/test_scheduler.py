@@ -2,7 +2,11 @@ import random
 
 import pytest
 
-from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepScheduler
+from tidewire_server.generation.torch_engine.step_scheduler import (
+    REUSED_TOKENS,
+    Sequence,
+    StepScheduler,
+)
 
 
 def sequence(tokens: int) -> Sequence:
@@ -86,3 +90,57 @@ def test_steps_stay_within_their_token_budget_and_every_request_ends():
 def test_invalid_settings_are_refused(slots: int, step_tokens: int):
     with pytest.raises(ValueError, match="must be"):
         StepScheduler(slots, step_tokens)
+
+
+def conversation(*prompts: list[int], fails: bool = False) -> list[tuple[int, int]]:
+    """Run texts of three generated tokens (id 7) one after the other; return the slot and the tokens read of each."""
+    scheduler = StepScheduler(slots=3, step_tokens=512)
+    found = []
+    for prompt in prompts:
+        text = Sequence(prompt=prompt)
+        scheduler.add(text)
+        ((_, read),) = run(scheduler)
+        found.append((text.slot, read))
+        run(scheduler)
+        run(scheduler)
+        scheduler.finish(text, failed=fails)
+    return found
+
+
+def test_prompt_that_continues_an_earlier_text_reuses_its_tokens():
+    first = [1] * REUSED_TOKENS
+    # The last generated token was never processed, so the cache has two of the three.
+    assert conversation(first, [*first, 7, 7, 7, 5, 5]) == [(0, 32), (0, 5 - 2)]
+    assert conversation(first, [*first, 8, 8]) == [(0, 32), (0, 2)]
+    assert conversation(first, first) == [
+        (0, 32),
+        (0, 32),
+    ]  # 31 tokens are too few, and the last one is needed
+    assert conversation([*first, 2], [*first, 2]) == [(0, 33), (0, 1)]
+    assert conversation(first, [*first, 7], fails=True) == [(0, 32), (0, 33)]
+
+
+def test_slot_with_the_longest_shared_prefix_is_assigned():
+    scheduler = StepScheduler(slots=3, step_tokens=512)
+    texts = [Sequence(prompt=[1] * 40 + [i] * 40) for i in range(3)]
+    for text in texts:
+        scheduler.add(text)
+    run(scheduler)
+    for text in texts:
+        scheduler.finish(text)
+    follower, other = Sequence(prompt=[1] * 40 + [2] * 50), Sequence(prompt=[5] * 90)
+    scheduler.add(follower)
+    scheduler.add(other)
+    assert run(scheduler) == [(90, 10), (90, 90)]
+    assert (follower.slot, other.slot) == (2, 0)
+
+
+def test_prompt_that_was_cancelled_while_it_was_read_is_reused_as_far_as_it_was_read():
+    scheduler = StepScheduler(slots=1, step_tokens=50)
+    cancelled, follower = sequence(120), sequence(110)
+    scheduler.add(cancelled)
+    run(scheduler)
+    cancelled.cancelled = True
+    scheduler.add(follower)
+    assert run(scheduler) == [(110, 50)]
+    assert follower.read == 100

@@ -353,6 +353,24 @@ class Launch(BaseModel):
         None, description="Folder with a Hugging Face checkpoint; by default, a small bundled model."
     )
     device: str = Field("auto", description="Device for the model: auto, cpu, cuda, cuda:1, mps.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
+        "auto",
+        description="Type of the weights and the cache. With auto, float32 on a CPU, otherwise the type in which the checkpoint "
+        "was trained.",
+    )
+    slots: int = Field(
+        16, ge=1, le=1024, description="Number of texts generated at the same time. Further requests wait."
+    )
+    context: int | None = Field(
+        None,
+        ge=128,
+        description="Maximum tokens of prompt and text together. By default, the model's maximum, or less if 4 GiB do not "
+        "suffice for the cache.",
+    )
+    max_top_logprobs: int = Field(20, ge=0, le=64, description="Maximum of the input member `top_logprobs`.")
+    profile: Path | None = Field(
+        None, description="Folder for profiles of some steps of the text engine. It is created if necessary."
+    )
     reload: bool = Field(
         False,
         description="Restart the server when a Python file changes, for development. Watches the folder of the target.",
@@ -369,7 +387,7 @@ class Launch(BaseModel):
         "info", description="Minimum level of messages logged to stderr: debug, info, warning or error."
     )
 
-    @field_validator("uds", "token_file", "operator_token_file", "port_file", "model")
+    @field_validator("uds", "token_file", "operator_token_file", "port_file", "model", "profile")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else user_path(path)

@@ -160,7 +160,11 @@ def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
 
 def _limits_in(capability: Any) -> list[str]:
     """Return the limits of a capability, such as `(max_top 20)`."""
-    return [f"({name} {_number(value)})" for name, value in _object(capability).items()]
+    limits = []
+    for name, value in _object(capability).items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        limits.append(f"({name} {text if isinstance(text, str) else _number(value)})")
+    return limits
 
 
 def _number(value: int | None) -> str:

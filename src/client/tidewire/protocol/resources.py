@@ -52,6 +52,22 @@ class LogprobsCapability(WireModel):
     max_top: Count
 
 
+class ModelCapability(WireModel):
+    """Model of an endpoint for text generation."""
+
+    name: str
+    architecture: str = ""
+    """Type of the model, such as `llama`."""
+    dtype: str = ""
+    """Type of the weights, such as `bfloat16`."""
+    device: str = ""
+    """Device that runs the model, such as `cuda:0`."""
+    context: Positive | None = None
+    """Maximum number of tokens of the prompt and the generated text together."""
+    features: list[str] = Field(default_factory=list)
+    """Names of the input members that the endpoint supports."""
+
+
 class EndpointCapabilities(WireModel):
     """The capabilities of one endpoint."""
 
@@ -59,6 +75,8 @@ class EndpointCapabilities(WireModel):
     """Whether the value changes while the job runs."""
     batch: Batch | None = None
     logprobs: LogprobsCapability | None = None
+    model: ModelCapability | None = None
+    """The model that generates the text, if the endpoint is for text generation."""
     cancel: Flag = True
     rollback: Flag = False
     """Whether the endpoint may truncate text that the server has already sent."""

@@ -22,8 +22,10 @@ def add_generate(
     dtype: str = "auto",
     threads: int | None = None,
     slots: int = 16,
+    context: int | None = None,
     max_top: int = 20,
     on_restart: OnRestart = "rerun",
+    profile: str | os.PathLike[str] | None = None,
 ) -> None:
     """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
 
@@ -33,15 +35,18 @@ def add_generate(
         server: The server. It must not have an endpoint named `generate` yet.
         model: Folder of a local Hugging Face checkpoint. `~` is expanded. None selects the small model that is part of this package.
         device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
-        dtype: `auto`, `float32`, `bfloat16` or `float16`.
+        dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
         threads: Number of CPU threads for torch. None keeps torch's default.
         slots: Maximum number of requests that run at the same time.
+        context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum, or
+            less if a cache of 4 GiB is too small for it.
         max_top: Maximum value of `top_logprobs`.
         on_restart: Treatment of unfinished generations after a restart of the server, if the log is in a file. With
             "rerun", they run again from the start. With "continue", they continue after the logged tokens, and no text
             is retracted; in float32 and with a seed or a temperature of 0, the text is the same as without a restart.
             "rerun" is the default, because to continue, each event and each value must contain the ids of its tokens,
             which readers who did not ask for them receive too. With "fail", the running items fail with `worker_lost`.
+        profile: Folder to which profiles of some steps are written. None profiles nothing.
 
     Raises:
         LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).
@@ -59,6 +64,13 @@ def add_generate(
     from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
 
     engine = TorchEngine.load(
-        folder, device=device, dtype=dtype, threads=threads, slots=slots, max_top=max_top
+        folder,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        slots=slots,
+        context=context,
+        max_top=max_top,
+        profile=None if profile is None else user_path(profile),
     )
     add_engine(server, engine, on_restart=on_restart)

@@ -82,6 +82,12 @@ class EngineCapabilities:
     """Vocabulary of the model, or None if it is not available."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
+    architecture: str = ""
+    """Type of the model, such as `llama`."""
+    dtype: str = ""
+    """Type of the weights, such as `bfloat16`."""
+    device: str = ""
+    """Device that runs the model, such as `cuda:0`."""
 
     @property
     def served(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ from tidewire_server.generation.engine import (
     ContinuationError,
     Delta,
     Engine,
+    EngineCapabilities,
     EngineError,
     EngineFullError,
     LoggedTokens,
@@ -39,6 +40,12 @@ EXAMPLES: list[dict[str, Any]] = [
         "stop": ["\nclass "],
     },
 ]
+
+
+def examples_of(caps: EngineCapabilities) -> list[dict[str, Any]]:
+    """Return the examples, with numbers that the engine accepts."""
+    most = {"max_tokens": caps.context // 2, "top_logprobs": caps.max_top}
+    return [{name: min(value, most.get(name, value)) for name, value in each.items()} for each in EXAMPLES]
 
 
 def columns_of(request: Generate) -> list[str]:
@@ -109,8 +116,19 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         columns=columns_of,
         initial=initial_of,
         validate=engine.check,
-        capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
-        examples=EXAMPLES,
+        capabilities={
+            "logprobs": {"max_top": caps.max_top},
+            "rollback": False,
+            "model": {
+                "name": caps.model,
+                "architecture": caps.architecture,
+                "dtype": caps.dtype,
+                "device": caps.device,
+                "context": caps.context,
+                "features": sorted(caps.served),
+            },
+        },
+        examples=examples_of(caps),
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )(generate)
     if "n" in caps.served:

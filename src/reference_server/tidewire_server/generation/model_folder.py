@@ -23,7 +23,12 @@ def missing_folder(folder: Path) -> str:
 
 def size_of(folder: Path) -> str:
     """Return the size of a checkpoint's weights as text, such as `1.2 GB`."""
-    size = float(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+    return bytes_text(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes as text, such as `1.2 GB`."""
+    size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -38,6 +38,18 @@ _LAST_GRACE = 1.0
 """Number of seconds to wait for the threads of user functions after the server has stopped."""
 
 
+_GENERATE_ARGUMENTS = {
+    "model": "model",
+    "device": "device",
+    "dtype": "dtype",
+    "slots": "slots",
+    "context": "context",
+    "max_top_logprobs": "max_top",
+    "profile": "profile",
+}
+"""Settings of the default server, with the arguments of `add_generate` to which they are passed."""
+
+
 class _ServeCommand(typer.core.TyperCommand):
     """Command that reports a helpful error if an argument names a setting that has no flag.
 
@@ -69,8 +81,8 @@ tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt"""
 
 @serve.command("serve", cls=_ServeCommand, epilog=_EXAMPLES)
 def _serve(
-    context: typer.Context,
-    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `context`
+    invocation: typer.Context,
+    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `invocation`
     config: Annotated[
         Path | None,
         typer.Option(envvar=f"{ENV_PREFIX}CONFIG", show_envvar=False, help="TOML file with settings."),
@@ -107,7 +119,7 @@ def _serve(
         _missing(error, "server")
     flags = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in context.params.items()
+        for name, value in invocation.params.items()
         if name in FIELDS and value not in (None, False, (), [])
     }
     try:
@@ -161,11 +173,11 @@ def _serve(
 def _refuse_ignored_settings(configuration: "Configuration") -> None:
     """Exit if both a target and a setting of the default server are set, because the target would ignore the setting."""
     launch = configuration.launch
-    for name in ("model", "device"):
+    for name, argument in _GENERATE_ARGUMENTS.items():
         if launch.target is not None and name in launch.model_fields_set:
             _fail(
                 f"{configuration.origin(name)}: {name} has no effect on the target {launch.target}; omit the target, or "
-                f"call add_generate(server, {name}=…) in its code",
+                f"call add_generate(server, {argument}=…) in its code",
                 code=2,
             )
 
@@ -238,7 +250,7 @@ def _default_server(configuration: "Configuration") -> "Server":
     """Create the server for text generation. It is used if the command line contains no target."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
-    model, device = configuration.launch.model, configuration.launch.device
+    model = configuration.launch.model
     if model is not None and not model.is_dir():
         from tidewire_server.generation.model_folder import missing_folder  # noqa: PLC0415
 
@@ -250,7 +262,13 @@ def _default_server(configuration: "Configuration") -> "Server":
         _missing(error, "engine")
     server = Server(**configuration.settings)
     try:
-        add_generate(server, model=model, device=device)
+        add_generate(
+            server,
+            **{
+                argument: getattr(configuration.launch, name)
+                for name, argument in _GENERATE_ARGUMENTS.items()
+            },
+        )
     except LoadError as error:
         _fail(str(error))
     return server

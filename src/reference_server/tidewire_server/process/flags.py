@@ -26,7 +26,15 @@ FLAGS: Final = {
         "reload",
     ),
     "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
-    "Text generation, without a target": ("model", "device"),
+    "Text generation, without a target": (
+        "model",
+        "device",
+        "dtype",
+        "slots",
+        "context",
+        "max_top_logprobs",
+        "profile",
+    ),
     "Jobs": (
         "default_concurrency_limit",
         "max_queue_size",

@@ -10,7 +10,7 @@ H is the number of query heads, Hkv the number of key-value heads, G = H / Hkv, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn import functional
@@ -18,11 +18,22 @@ from torch.nn import functional
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 
 
+class AttentionKind(NamedTuple):
+    """Kind of attention that a layer computes."""
+
+    scale: float | None = None
+    """Factor for the dot products of queries and keys. None means 1/sqrt(D)."""
+    window: int | None = None
+    """Number of positions that a token attends to, including its own. None means all positions up to its own."""
+    softcap: float | None = None
+    """Bound c of the scaled dot products x, which become c * tanh(x / c). None means no bound."""
+
+
 class AttentionContext(Protocol):
     """Computes the attention for the tokens of one forward pass."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, kind: AttentionKind
     ) -> torch.Tensor:
         """Compute the attention of one layer for T tokens.
 
@@ -30,7 +41,7 @@ class AttentionContext(Protocol):
             layer: Index of the layer.
             query: Queries, [T, G, Hkv, D]. Query head [g, h] attends with the key-value head h.
             key_value: Keys and values, [T, 2 * Hkv, D]. The heads of the keys precede those of the values.
-            scale: Factor for the dot products of queries and keys. None means 1/sqrt(D).
+            kind: Scale, window and soft cap of the layer.
 
         Returns:
             Attention output, [T, H * D], with the heads in the order of the query.
@@ -42,14 +53,16 @@ class AttentionContext(Protocol):
 class Probe:
     """Attention context that computes nothing. It only records how many key-value heads each layer has, and their size.
 
-    `heads` maps the index of a layer to (Hkv, D). The key-value cache needs these numbers.
+    `heads` maps the index of a layer to (Hkv, D). The key-value cache needs these numbers. `windows` maps it to the window.
     """
 
     heads: dict[int, tuple[int, int]] = field(default_factory=dict)
+    windows: dict[int, int | None] = field(default_factory=dict)
 
     def attend(
-        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, kind: AttentionKind
     ) -> torch.Tensor:
+        self.windows[layer] = kind.window
         self.heads[layer] = (key_value.shape[1] // 2, key_value.shape[2])
         return query.flatten(1)
 
@@ -99,17 +112,17 @@ class Step:
             self._parts.append((span, _Chunk(cache, chunk)))
 
     def attend(
-        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, scale: float | None
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, kind: AttentionKind
     ) -> torch.Tensor:
         self._cache.write(layer, self._rows, key_value)
-        outputs = [part.attend(layer, query[span], scale) for span, part in self._parts]
+        outputs = [part.attend(layer, query[span], kind) for span, part in self._parts]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 class _Part(Protocol):
     """Attention for adjacent tokens of the packed row, whose keys and values are already in the cache."""
 
-    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor: ...
+    def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor: ...
 
 
 class _Decode:
@@ -120,22 +133,22 @@ class _Decode:
     """
 
     def __init__(self, cache: KVCache, positions: list[int | None]) -> None:
-        last = [0 if position is None else position for position in positions]
-        length = max(last) + 1
-        self._views = cache.read(slice(0, len(last)), length)
-        self._mask = None
-        if min(last) < length - 1:
-            ends = torch.tensor(last, device=cache.device)
-            # scaled_dot_product_attention would convert a mask of booleans in each layer.
-            self._mask = _additive(torch.arange(length, device=cache.device) > ends[:, None], cache.dtype)[
-                :, None, None
-            ]  # [B, 1, 1, S]
+        running = [position for position in positions if position is not None]
+        length = max(running) + 1
+        self._views = cache.read(slice(0, len(positions)), length)
+        # The output of a slot that does not decode is not used. It reads as far as the longest text, so that no mask is
+        # necessary if all texts are equally long.
+        ends = [length - 1 if position is None else position for position in positions]
+        rows = torch.tensor(ends, device=cache.device)[:, None, None, None]
+        self._masks = _Masks(rows, min(running), torch.arange(length, device=cache.device), cache.dtype)
+        self._same_end = min(running) == length - 1
 
-    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
         keys, values = self._views[layer]  # [B, Hkv, S, D]
-        out = functional.scaled_dot_product_attention(
-            query.transpose(1, 2), keys, values, attn_mask=self._mask, scale=scale
-        )  # [B, Hkv, G, D]
+        if first := self._masks.first(kind):
+            keys, values = keys[:, :, first:], values[:, :, first:]
+        mask = None if self._same_end else self._masks.of(kind)
+        out = _attend(query.transpose(1, 2), keys, values, mask, kind)  # [B, Hkv, G, D]
         return out.transpose(1, 2).reshape(len(query), -1)
 
 
@@ -145,25 +158,83 @@ class _Chunk:
     def __init__(self, cache: KVCache, chunk: PrefillChunk) -> None:
         self._views = cache.read(slice(chunk.slot, chunk.slot + 1), chunk.end)
         self._first = chunk.start == 0
-        self._mask = None
-        if not self._first:
-            positions = torch.arange(chunk.end, device=cache.device)
-            self._mask = _additive(positions > positions[chunk.start :, None], cache.dtype)  # [L, S]
+        positions = torch.arange(chunk.end, device=cache.device)
+        self._masks = _Masks(positions[chunk.start :, None], chunk.start, positions, cache.dtype)
 
-    def attend(self, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
         length, groups = query.shape[:2]
         keys, values = self._views[layer]  # [1, Hkv, S, D]
-        out = functional.scaled_dot_product_attention(
+        if first := self._masks.first(kind):
+            keys, values = keys[:, :, first:], values[:, :, first:]
+        causal = self._first and kind.softcap is None and not self._masks.cuts(kind)
+        out = _attend(
             query.permute(1, 2, 0, 3),
             keys.expand(groups, -1, -1, -1),
             values.expand(groups, -1, -1, -1),
-            attn_mask=self._mask,
-            is_causal=self._first,
-            scale=scale,
+            None if causal else self._masks.of(kind),
+            kind,
+            is_causal=causal,
         )  # [G, Hkv, L, D]
         return out.permute(2, 0, 1, 3).reshape(length, -1)
 
 
-def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask that is added to the dot products: -inf where `hidden` is true, otherwise 0."""
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+class _Masks:
+    """Masks of one part of a step, one for each window that the model's layers have.
+
+    A mask is added to the dot products. It is -inf for the hidden positions, otherwise 0. `scaled_dot_product_attention`
+    would convert a mask of booleans in each layer.
+
+    Args:
+        ends: Position of each query, in a shape that broadcasts with the keys on the last axis.
+        lowest: The lowest position of a query.
+        positions: Position of each key, [S].
+        dtype: Type of the masks.
+    """
+
+    def __init__(self, ends: torch.Tensor, lowest: int, positions: torch.Tensor, dtype: torch.dtype) -> None:
+        self._ends = ends
+        self._lowest = lowest
+        self._positions = positions
+        self._dtype = dtype
+        self._by_window: dict[int | None, torch.Tensor] = {}
+
+    def cuts(self, kind: AttentionKind) -> bool:
+        """Return whether the window can hide positions before a query."""
+        return kind.window is not None and kind.window < len(self._positions)
+
+    def first(self, kind: AttentionKind) -> int:
+        """Return the first position that is in the window of a query. Earlier positions are not read."""
+        return 0 if kind.window is None else max(0, self._lowest - kind.window + 1)
+
+    def of(self, kind: AttentionKind) -> torch.Tensor:
+        """Return the mask of a kind of attention, for the positions from `first` on."""
+        window = kind.window if self.cuts(kind) else None
+        if window not in self._by_window:
+            positions = self._positions[self.first(kind) :]
+            hidden = positions > self._ends
+            if window is not None:
+                hidden |= positions <= self._ends - window
+            zeros = torch.zeros(hidden.shape, dtype=self._dtype, device=hidden.device)
+            self._by_window[window] = zeros.masked_fill_(hidden, -torch.inf)
+        return self._by_window[window]
+
+
+def _attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    kind: AttentionKind,
+    *,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """Compute attention for queries of the shape [..., L, D], and keys and values of the shape [..., S, D]."""
+    if kind.softcap is None:
+        return functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, is_causal=is_causal, scale=kind.scale
+        )
+    scale = query.shape[-1] ** -0.5 if kind.scale is None else kind.scale
+    weights = (query @ keys.transpose(-1, -2)).mul_(scale / kind.softcap).tanh_().mul_(kind.softcap)
+    if mask is not None:
+        weights += mask
+    return weights.softmax(-1, dtype=torch.float32).to(values.dtype) @ values

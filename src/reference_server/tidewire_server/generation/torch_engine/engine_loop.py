@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-import jinja2
 import torch
 
 from tidewire_server.generation.engine import (
@@ -30,12 +29,14 @@ from tidewire_server.generation.engine import (
     check_members,
 )
 from tidewire_server.generation.generate_input_and_value import MAX_TOP, Generate
+from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
 from tidewire_server.generation.torch_engine.postprocess import Sampled, Values
 from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
+from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 from tidewire_server.generation.torch_engine.structured_output import Grammar, Grammars
@@ -96,11 +97,14 @@ class TorchEngine:
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
         step_tokens: Maximum number of tokens that one forward pass processes.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
+        context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
         max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
-            larger, the engine uses a shorter context.
+            larger, the engine uses a shorter context. It has no effect if `context` is set.
+        profile: Folder to which profiles of some steps are written. None profiles nothing.
 
     Raises:
-        LoadError: A cache of `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
+        LoadError: The model's context is shorter than `context`, the cache cannot be allocated, or a cache of
+            `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
     """
 
     MIN_CONTEXT = 16
@@ -114,27 +118,46 @@ class TorchEngine:
         max_waiting: int = 256,
         step_tokens: int = 2048,
         max_top: int = 20,
+        context: int | None = None,
         max_cache_bytes: int = 4 << 30,
+        profile: Path | None = None,
     ) -> None:
         c = checkpoint
         per_slot = slots * KVCache.bytes_per_position(c.layers, c.kv_heads, c.head_size, c.dtype)
-        context = min(c.context, max_cache_bytes // per_slot - 1)
-        if context < min(self.MIN_CONTEXT, c.context):
+        if context is not None:
+            if context > c.context:
+                raise LoadError(
+                    f"the context is {context} tokens, but {c.name} supports at most {c.context}; choose a shorter context"
+                )
+            max_cache_bytes = per_slot * (context + 1)
+        requested = context or c.context
+        context = min(requested, max_cache_bytes // per_slot - 1)
+        if context < min(self.MIN_CONTEXT, requested):
             raise LoadError(
                 f"{slots} slots of {self.MIN_CONTEXT} tokens need {per_slot * (self.MIN_CONTEXT + 1)} bytes of cache, "
                 f"which is more than max_cache_bytes ({max_cache_bytes}); raise max_cache_bytes, or use fewer slots"
             )
-        if context < c.context:
+        if context < requested:
             logger.warning(
-                "the context is limited to %d instead of %d tokens, because of max_cache_bytes",
+                "the context is limited to %d instead of %d tokens, because of max_cache_bytes; use fewer slots (now %d), or set "
+                "the context",
                 context,
                 c.context,
+                slots,
             )
         self._checkpoint = checkpoint
+        try:
+            cache = KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
+        except RuntimeError as error:  # torch has no more specific class for exhausted memory of a CPU
+            raise LoadError(
+                f"the cache of {slots} slots of {context} tokens needs {bytes_text(per_slot * (context + 1))}, which cannot be "
+                "allocated; use fewer slots or a shorter context"
+            ) from error
         self._scheduler: StepScheduler[Request] = StepScheduler(slots, step_tokens)
-        self._runner = Runner(
-            c, KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
-        )
+        self._runner = Runner(c, cache)
+        self.cache_bytes = per_slot * (context + 1)
+        """Size of the key-value cache."""
+        self._profiler = None if profile is None else _profiler_for(profile)
         self._caps = EngineCapabilities(
             model=c.name,
             context=context,
@@ -144,11 +167,16 @@ class TorchEngine:
             | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set())
             | ({"json_schema"} if c.end_ids else set()),
             vocabulary=c.vocabulary,
+            architecture=c.architecture,
+            dtype=str(c.dtype).removeprefix("torch."),
+            device=str(c.device),
             tokens=c.vocab_size,
         )
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
+        # If the tokenizer has tokens that the model does not have, each prompt is tokenized to find them.
+        self._surplus = c.tokenizer.backend_tokenizer.get_vocab_size() > c.vocab_size
         self._wake = threading.Condition()
         # The lock of `_wake` protects the scheduler and the attributes below.
         self._arrivals: deque[Request] = deque()
@@ -179,28 +207,46 @@ class TorchEngine:
         slots: int = 16,
         max_waiting: int = 256,
         max_top: int = 20,
+        context: int | None = None,
+        profile: Path | None = None,
     ) -> Self:
         """Load a checkpoint and create an engine for it.
 
         Args:
             folder: Folder of a local Hugging Face checkpoint. `~` is expanded.
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
-            dtype: `auto`, `float32`, `bfloat16` or `float16`.
+            dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
             threads: Number of CPU threads for torch. None keeps torch's default.
             slots: Maximum number of requests that run at the same time.
             max_waiting: Maximum number of requests that wait for a slot.
             max_top: Maximum value of the input member `top_logprobs`.
+            context: Maximum number of tokens of the prompt and the generated text together.
+            profile: Folder to which profiles of some steps are written.
 
         Raises:
-            LoadError: The checkpoint is not supported, or it cannot be read.
+            LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
         """
         if threads is not None:
             torch.set_num_threads(threads)
         begun, path = time.perf_counter(), user_path(folder)
         checkpoint = load(path, device=device, dtype=dtype)
-        engine = cls(checkpoint, slots=slots, max_waiting=max_waiting, max_top=max_top)
-        where = f"{checkpoint.device}, {str(checkpoint.dtype).removeprefix('torch.')}"
+        engine = cls(
+            checkpoint,
+            slots=slots,
+            max_waiting=max_waiting,
+            max_top=max_top,
+            context=context,
+            profile=profile,
+        )
+        where = f"{engine.caps.device}, {engine.caps.dtype}"
         logger.info("loaded the model %s in %.1f s (%s)", path, time.perf_counter() - begun, where)
+        logger.info(
+            "memory: %s of weights, %s of cache (%d slots of %d tokens)",
+            bytes_text(checkpoint.weight_bytes),
+            bytes_text(engine.cache_bytes),
+            slots,
+            engine.caps.context,
+        )
         return engine
 
     @property
@@ -210,8 +256,8 @@ class TorchEngine:
     async def check(self, request: Generate) -> None:
         """Validate a request; see `Engine.check`.
 
-        If the size of the prompt in bytes already shows that the prompt fits into the context, the prompt is not
-        tokenized.
+        If the size of the prompt in bytes already shows that the prompt fits into the context, and the model has all tokens
+        of its tokenizer, the prompt is not tokenized.
 
         Raises:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
@@ -220,7 +266,7 @@ class TorchEngine:
         if request.json_schema is not None:
             await asyncio.to_thread(self._grammar_of, request)
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
-        if not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
+        if self._surplus or not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
             await asyncio.to_thread(self._read_prompt, request)
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
@@ -332,7 +378,7 @@ class TorchEngine:
             turns = [message.model_dump() for message in request.messages]
             try:
                 text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
-            except jinja2.TemplateError as error:
+            except Exception as error:  # a template may raise any error
                 raise InputError(
                     f"the model's chat template cannot render these messages: {error}", member=member
                 ) from error
@@ -353,6 +399,13 @@ class TorchEngine:
                 "least one generated token",
                 member=member,
                 code="input_too_long",
+            )
+        if max(ids) >= self._checkpoint.vocab_size:
+            # Only a tokenizer with more tokens than the model produces such ids.
+            raise InputError(
+                f"{member} contains {tokenizer.convert_ids_to_tokens(max(ids))!r}, which is token {max(ids)} of the "
+                f"tokenizer, but the model has only the tokens up to {self._checkpoint.vocab_size - 1}; remove it",
+                member=member,
             )
         if len(ids) + request.max_tokens > context:
             raise InputError(
@@ -425,37 +478,63 @@ class TorchEngine:
                 step = scheduler.schedule()
             if step:
                 self._run(step)
+        if self._profiler is not None:
+            self._profiler.finish()
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
     def _run(self, step: StepPlan[Request]) -> None:
-        """Execute a step and deliver its tokens. If an exception occurs, only the requests of this step fail."""
+        """Execute a step and deliver its tokens.
+
+        If an exception occurs, for example because the memory is exhausted, the step is repeated in two steps. Only a
+        request that fails in a separate step ends with an error.
+        """
+        results: list[tuple[Request, Delta | EngineError]] = []
+        halves: list[StepPlan[Request]] = []
         try:
-            result = self._runner.run(step)
+            if self._profiler is None:
+                result = self._runner.run(step)
+            else:
+                with self._profiler.step(step):
+                    result = self._runner.run(step)
+        except Exception as error:
+            halves = step.halves()
+            if halves:
+                count, name = len(step.requests), type(error).__name__
+                logger.warning("a step of %d requests failed (%s) and is repeated in two steps", count, name)
+            else:
+                logger.exception("a step of one request failed")
+                text = _failure(error, step, self._scheduler.slots)
+                results = [(job, EngineError(text)) for job in step.requests]
+        else:
             with self._wake:
                 self._scheduler.done(step, [s.token for s in result.sampled])
                 self._steps += 1
                 self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
                 self._generated_tokens += len(result.sampled)
-            results: list[tuple[Request, Delta | EngineError]] = [
+            results = [
                 *((job, _prompt_delta(job, values)) for job, values in result.prompts),
-                *(
-                    (job, self._delta(job, sampled))
-                    for job, sampled in zip(step.sampled, result.sampled, strict=True)
-                ),
+                *((job, self._result(job, s)) for job, s in zip(step.sampled, result.sampled, strict=True)),
             ]
-        except Exception as error:
-            jobs = [*step.decode, *(part.sequence for part in step.prefill)]
-            logger.exception("a step of %d requests failed", len(jobs))
-            text = (
-                f"the engine failed in a step of {len(jobs)} requests ({type(error).__name__}); see the server's log "
-                "for details"
-            )
-            results = [(job, EngineError(text)) for job in jobs]
+        # Repeat the step outside of the `except` block, because its traceback keeps the tensors of the failed step.
+        for half in halves:
+            self._run(half)
+        for job, delta in results:
+            if isinstance(delta, EngineError):
+                # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide them,
+                # because NaN plus -inf is NaN.
+                self._runner.clear(job.slot)
         with self._wake:
             for job, delta in results:
                 if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
-                    self._scheduler.finish(job)
+                    self._scheduler.finish(job, failed=isinstance(delta, EngineError))
         _deliver(results)
+
+    def _result(self, job: Request, sampled: Sampled) -> Delta | EngineError:
+        try:
+            return self._delta(job, sampled)
+        except Exception as error:
+            logger.exception("the result of a request cannot be built")
+            return EngineError(f"the engine failed after a step of this request ({type(error).__name__})")
 
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
         """Build the row of one sampled token."""
@@ -486,6 +565,29 @@ def _prompt_delta(job: Request, values: list[Values] | None) -> Delta | EngineEr
         return EngineError(INVALID_LOGITS)
     rows: list[Sequence[Any]] = [[one[name] for name in job.prompt_columns] for one in values]
     return Delta(prompt_rows=rows, prompt_tokens=len(job.prompt) - job.continued)
+
+
+def _profiler_for(folder: Path) -> StepProfiler:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LoadError(f"the folder for profiles {folder} cannot be created: {error.strerror}") from error
+    return StepProfiler(folder)
+
+
+def _failure(error: Exception, step: StepPlan[Request], slots: int) -> str:
+    """Return the error message for a request that failed in a separate step. It contains no details of the error."""
+    name = type(error).__name__
+    # On a CPU, torch raises a RuntimeError.
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    if not is_memory:
+        return f"the engine failed in a step of this request ({name}); see the server's log for details"
+    tokens = sum(part.end - part.start for part in step.prefill)
+    work = f"{tokens} tokens of the prompt" if tokens else "the next token"
+    return (
+        f"the engine's memory does not suffice for {work} of this request ({name}); shorten the prompt, or start the "
+        f"server with fewer slots (now {slots}) or a shorter context"
+    )
 
 
 def _deliver(results: list[tuple[Request, Delta | EngineError]]) -> None:

@@ -60,6 +60,10 @@ class KVCache:
         """
         self._rows[layer].index_copy_(0, rows, key_value)
 
+    def clear(self, slot: int) -> None:
+        """Set all keys and values of a slot to zero."""
+        self._all[:, slot].zero_()
+
     def read(self, slots: slice, length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return views of the keys and values of some slots, for all layers.
 

@@ -1,7 +1,7 @@
 """Forward pass of models of the Llama family (`LlamaModel`), with few operators.
 
 The engine uses this class instead of the module of transformers if the checkpoint is a Llama or Mistral model without
-biases and without a sliding window.
+biases.
 
 Time budget of a decoding step, in µs, on one thread with AVX-512. The first three columns are the default model with 1, 8
 and 64 requests, the last is a model of 100 million parameters with 1 request. `python bench/engine_cpu.py` measures it.
@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedConfig
 
-from tidewire_server.generation.torch_engine.attention import AttentionContext
+from tidewire_server.generation.torch_engine.attention import AttentionContext, AttentionKind
 from tidewire_server.generation.torch_engine.packed_linear import PackedLinear, PlainLinear, pack
 
 FAMILY = frozenset({"llama", "mistral"})
@@ -59,6 +59,8 @@ class LlamaModel:
         self._kv_heads = config.num_key_value_heads
         self._groups = config.num_attention_heads // config.num_key_value_heads
         self._size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        # transformers ignores the window of a Llama configuration.
+        self._kind = AttentionKind(window=config.sliding_window if config.model_type == "mistral" else None)
         self._width = (config.hidden_size,)
         self._epsilon = config.rms_norm_eps
         self._embedding = body.embed_tokens.weight.detach()
@@ -78,7 +80,6 @@ class LlamaModel:
             and config.hidden_act == "silu"
             and not getattr(config, "attention_bias", False)
             and not getattr(config, "mlp_bias", False)
-            and getattr(config, "sliding_window", None) is None
         )
 
     def __call__(
@@ -103,7 +104,7 @@ class LlamaModel:
             # The operands are temporary tensors, so the result may replace their source.
             torch.addcmul(turning * cos, turning.roll(shift, -1), sin, out=turning)
             query = heads[:, :queries].view(-1, self._groups, self._kv_heads, self._size)
-            x += layer.output(context.attend(i, query, heads[:, queries:], None))
+            x += layer.output(context.attend(i, query, heads[:, queries:], self._kind))
             gate, up = layer.gate_up(norm(x, width, layer.mlp_norm, epsilon)).chunk(2, -1)
             x += layer.down(functional.silu(gate).mul_(up))
         logits: torch.Tensor = self._head(norm(x[wanted], width, self._norm, epsilon))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -23,6 +26,7 @@ from tidewire_server.generation.model_folder import missing_folder
 from tidewire_server.generation.torch_engine import transformers_model
 from tidewire_server.generation.torch_engine.attention import Probe
 from tidewire_server.generation.torch_engine.llama_model import LlamaModel
+from tidewire_server.generation.torch_engine.loading_progress import logged_progress
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.torch_engine.transformers_model import (
     Model,
@@ -34,7 +38,16 @@ from tidewire_server.generation.vocabulary import Vocabulary
 # These options prevent transformers from downloading files and from executing code that a checkpoint contains.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+logger = logging.getLogger(__name__)
+
+LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 # Types of rotary embeddings in which the rotation at a position does not depend on the longest text in the batch.
 SUPPORTED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
@@ -49,6 +62,8 @@ class Checkpoint:
     """A loaded model with its tokenizer, and the properties of the model that the engine needs to know."""
 
     name: str
+    architecture: str
+    """Type of the model, such as `llama`."""
     model: Model
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
@@ -63,15 +78,18 @@ class Checkpoint:
     layers: int
     kv_heads: int
     head_size: int
+    weight_bytes: int
+    """Size of the weights, without copies in another layout."""
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
-    """Load a decoder-only model with full attention from a local folder.
+    """Load a decoder-only model with full or sliding-window attention from a local folder.
 
     Args:
         folder: Folder with config.json, *.safetensors and tokenizer.json.
         device: `cpu`, `cuda`, `cuda:N`, `mps` or `auto`, which selects the first available of CUDA, MPS and CPU.
-        dtype: `float32`, `bfloat16`, `float16` or `auto`, which selects float32 on a CPU, otherwise the checkpoint's type.
+        dtype: `float32`, `bfloat16`, `float16`, `float64` or `auto`, which selects float32 on a CPU, otherwise the
+            checkpoint's type.
 
     Raises:
         LoadError: The checkpoint does not exist, cannot be read, or is not supported.
@@ -82,19 +100,28 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     kind = _pick_dtype(dtype, where, config)
     transformers_model.register()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    _check_weights(folder)
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=kind,
-            attn_implementation=transformers_model.NAME,
-            use_safetensors=True,
-            output_loading_info=True,
-            **LOCAL,
-        )
+        with logged_progress():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=kind,
+                attn_implementation=transformers_model.NAME,
+                use_safetensors=True,
+                output_loading_info=True,
+                # The default implementation of a mixture of experts has no kernel for float64.
+                **({"experts_implementation": "eager"} if kind == torch.float64 else {}),
+                **LOCAL,
+            )
+    except Exception as error:  # transformers and safetensors have no common exception class
+        raise LoadError(f"the weights in {folder} cannot be loaded: {_first_line(error)}") from error
+    try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # transformers, safetensors and tokenizers have no common exception class
-        raise LoadError(f"{folder} cannot be loaded: {_first_line(error)}") from error
+    except Exception as error:  # transformers and tokenizers have no common exception class
+        raise LoadError(
+            f"{folder / 'tokenizer.json'} cannot be read: {_first_line(error)}; copy the tokenizer's files again"
+        ) from error
     module: PreTrainedModel
     module, report = loaded
     if report["missing_keys"]:
@@ -108,23 +135,33 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
             f"{folder} has no usable tokenizer.json, and other tokenizer formats are not supported"
         )
     if len(tokenizer) > config.vocab_size:
-        raise LoadError(
-            f"{folder} has a tokenizer with {len(tokenizer)} tokens, but a model for only {config.vocab_size} tokens"
+        logger.warning(
+            "%s has a tokenizer with %d tokens, but a model for only %d; prompts with one of the other tokens are rejected",
+            folder,
+            len(tokenizer),
+            config.vocab_size,
         )
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
     end_ids = _end_ids(module, tokenizer)
+    weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
         vocabulary = vocabulary_of(tokenizer, config.vocab_size)
-        heads = _probe(model, where, config.num_hidden_layers)
+        heads = _probe(model, where, config)
     except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
+    except Exception as error:  # Each model has its own errors.
+        raise LoadError(
+            f"{folder} is a {config.model_type} model that fails on its first token with dtype {dtype} on {where}: "
+            f"{_first_line(error)}"
+        ) from error
     kv_heads, head_size = heads[0]
     return Checkpoint(
         name=folder.resolve().name,
+        architecture=config.model_type,
         model=model,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
@@ -136,6 +173,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         layers=len(heads),
         kv_heads=kv_heads,
         head_size=head_size,
+        weight_bytes=weight_bytes,
     )
 
 
@@ -178,21 +216,53 @@ def _read_config(folder: Path) -> PreTrainedConfig:
     if not folder.is_dir():
         raise LoadError(missing_folder(folder))
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
     if missing:
-        raise LoadError(f"{folder} has no {' and no '.join(missing)}")
+        raise LoadError(
+            f"{folder} has no {' and no '.join(missing)}; pass a folder with config.json, tokenizer.json and *.safetensors, "
+            "as save_pretrained writes it"
+        )
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
     except (
         Exception
     ) as error:  # The errors for an unknown model, malformed JSON and invalid UTF-8 have no common class.
-        raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
+        raise LoadError(
+            f"{folder / 'config.json'} cannot be read: {_first_line(error)}; copy the file again, or use a model type that "
+            f"transformers {transformers.__version__} knows"
+        ) from error
     return config
 
 
+def _check_weights(folder: Path) -> None:
+    """Raise an error for the first file of weights that is missing or damaged.
+
+    transformers loads the files in several threads, and its errors do not contain the name of the file.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    if index.is_file() and not (folder / "model.safetensors").is_file():
+        try:
+            files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            raise LoadError(f"{index} cannot be read: {_first_line(error)}; copy the file again") from error
+    for file in files:
+        if not file.is_file():
+            raise LoadError(f"{file} is missing, but {index.name} names it; copy the file into the folder")
+        try:
+            with safe_open(file, framework="pt"):  # checks the header and the size of the file
+                pass
+        except (SafetensorError, OSError) as error:
+            raise LoadError(
+                f"{file} is damaged or incomplete: {_first_line(error)}; copy the file again"
+            ) from error
+
+
 def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
-    """Raise an error if the configuration does not describe a decoder-only model with full attention."""
+    """Raise an error if the configuration does not describe a decoder-only model with full or sliding-window attention."""
     kind = f"{folder} is a {config.model_type} model"
-    only = "only decoder-only models with full attention are supported"
+    only = "only decoder-only models with full or sliding-window attention are supported"
     names = config.architectures or []
     if getattr(config, "is_encoder_decoder", False):
         raise LoadError(f"{kind}, which has an encoder; {only}")
@@ -202,9 +272,15 @@ def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
         raise LoadError(
             f"{kind} ({', '.join(names) or 'no architecture named'}), which does not generate text; {only}"
         )
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layers != {"full_attention"}:
-        raise LoadError(f"{kind} with layers of the type {', '.join(sorted(layers))}; {only}")
+    others = set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES
+    if others:
+        raise LoadError(f"{kind} with layers of the type {', '.join(sorted(others))}; {only}")
+    architecture: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if not architecture._supports_attention_backend:
+        raise LoadError(
+            f"{kind}, whose attention is computed in the model's own code; only models that use the attention interface "
+            "of transformers are supported, such as llama, mistral, mixtral, qwen3, gemma2, gemma3, phi3 and gpt2"
+        )
     ropes = set(_rope_types(getattr(config, "rope_parameters", None)))
     if not ropes <= SUPPORTED_ROPES:
         raise LoadError(
@@ -223,19 +299,26 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 
 @torch.inference_mode()
-def _probe(model: Model, device: torch.device, layers: int) -> dict[int, tuple[int, int]]:
+def _probe(model: Model, device: torch.device, config: PreTrainedConfig) -> dict[int, tuple[int, int]]:
     """Run the model on one token to find out the number and the size of its key-value heads.
 
     Returns:
         The number of key-value heads and the head size, by the index of the layer.
     """
-    probe = Probe()
+    probe, layers = Probe(), config.num_hidden_layers
     token = torch.zeros(1, dtype=torch.int64, device=device)
     model(tokens=token, positions=token, wanted=token, context=probe)
     if sorted(probe.heads) != list(range(layers)):
         raise UnsupportedAttentionError(
             f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
         )
+    # transformers takes the windows from its masks, which are created according to the types of the layers. If a layer passed
+    # another window to the attention function, the texts would differ.
+    for layer, name in enumerate(getattr(config, "layer_types", None) or ()):
+        if (probe.windows[layer] is not None) != (name == "sliding_attention"):
+            raise UnsupportedAttentionError(
+                f"layer {layer} of the type {name} passes the window {probe.windows[layer]} to the attention interface"
+            )
     if len(set(probe.heads.values())) > 1:
         raise UnsupportedAttentionError(
             "the model's layers have different numbers or sizes of key-value heads"

@@ -67,6 +67,10 @@ class Runner:
                 row += part.scored
         return StepResult(sampled, prompts)
 
+    def clear(self, slot: int) -> None:
+        """Set the keys and values of a slot to zero."""
+        self._cache.clear(slot)
+
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.
 

@@ -3,7 +3,8 @@
 The scheduler uses no tensors, no clock and no threads. It plans each step in this order:
 
 1. It removes cancelled requests, whose slots become free at once.
-2. While there are free slots, it assigns the lowest free slot to the oldest waiting request.
+2. While there are free slots, it assigns one to the oldest waiting request: the slot whose last text shares the longest
+   prefix with the prompt, if the prefix is long enough to be reused, otherwise the lowest free slot.
 3. It decodes one token for each request whose prompt was processed completely.
 4. It spends the remaining token budget of the step on prompts, oldest first. A prompt that exceeds the budget is processed
    in chunks over several steps, so that a long prompt never blocks the requests that decode.
@@ -13,10 +14,13 @@ The scheduler uses no tensors, no clock and no threads. It plans each step in th
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Generic, TypeVar
 
+REUSED_TOKENS = 32
+"""Minimum number of tokens of a shared prefix whose keys and values are reused. A reuse in a high slot makes each step
+compute the rows of the lower slots, so a short prefix is not worth it."""
 SCORED_TOKENS = 256
 """Maximum number of prompt tokens per step whose logits are kept for log-probabilities. This bounds the memory: for a
 vocabulary of 128,000, the logits of 256 tokens have 131 MB."""
@@ -34,6 +38,8 @@ class Sequence:
     """Number of tokens generated so far."""
     last: int = -1
     """The last generated token, which is not in the key-value cache yet."""
+    cached: list[int] = field(default_factory=list)
+    """The tokens that are in the key-value cache."""
     cancelled: bool = False
     scores_prompt: bool = False
     """Whether the request asks for the log-probabilities of its prompt."""
@@ -50,6 +56,11 @@ class Sequence:
 
 
 S = TypeVar("S", bound=Sequence)
+
+
+def _shared_prefix(one: list[int], other: list[int]) -> int:
+    """Return the length of the longest common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,11 @@ class StepPlan(Generic[S]):
     prefill: list[Prefill[S]]
 
     @property
+    def requests(self) -> list[S]:
+        """All requests of the step, first those that decode."""
+        return [*self.decode, *(part.sequence for part in self.prefill)]
+
+    @property
     def sampled(self) -> list[S]:
         """Requests for which this step samples a token.
 
@@ -90,6 +106,22 @@ class StepPlan(Generic[S]):
 
     def __bool__(self) -> bool:
         return bool(self.decode or self.prefill)
+
+    def halves(self) -> list[StepPlan[S]]:
+        """Divide the plan into two, or return an empty list if it has only one request.
+
+        The requests that decode are separated from the prompts first. All halves of a plan can be executed, even after the
+        plan was executed in part, because each request writes only to its own slot.
+        """
+        if len(self.requests) == 1:
+            return []
+        if self.decode and self.prefill:
+            return [StepPlan(self.decode, []), StepPlan([], self.prefill)]
+        half = len(self.requests) // 2
+        return [
+            StepPlan(self.decode[:half], self.prefill[:half]),
+            StepPlan(self.decode[half:], self.prefill[half:]),
+        ]
 
 
 class StepScheduler(Generic[S]):
@@ -110,8 +142,8 @@ class StepScheduler(Generic[S]):
             )
         self.slots = slots
         self._step_tokens = step_tokens
-        self._free = list(range(slots))
-        heapify(self._free)
+        self._free: dict[int, list[int]] = {slot: [] for slot in range(slots)}
+        # The tokens of the last text in each free slot, whose keys and values remain in the cache.
         self._waiting: deque[S] = deque()
         self._running: list[S] = []
 
@@ -135,8 +167,7 @@ class StepScheduler(Generic[S]):
             self._waiting = deque(s for s in self._waiting if not s.cancelled)
         while self._waiting and self._free:
             sequence = self._waiting.popleft()
-            sequence.slot = heappop(self._free)
-            self._running.append(sequence)
+            self._assign(sequence)
 
         decode = [s for s in self._running if s.decodes]
         budget = self._step_tokens - len(decode)
@@ -154,16 +185,34 @@ class StepScheduler(Generic[S]):
 
     def done(self, step: StepPlan[S], tokens: list[int]) -> None:
         """Record that a step was executed. The sampled tokens are passed in the order of `step.sampled`."""
+        for sequence in step.decode:
+            sequence.cached.append(sequence.last)
         for part in step.prefill:
             part.sequence.read = part.end
+            part.sequence.cached = part.sequence.prompt[: part.end]
         for sequence, token in zip(step.sampled, tokens, strict=True):
             sequence.last = token
             sequence.generated += 1
 
-    def finish(self, sequence: S) -> None:
-        """Remove a running request and free its slot."""
+    def _assign(self, sequence: S) -> None:
+        """Start a request in a free slot. Later requests reuse the keys and values of a shared prefix of at least
+        `REUSED_TOKENS` tokens.
+        """
+        # The last token of the prompt is always processed, because its logits are needed.
+        # A request for the log-probabilities of its prompt needs the logits of all its tokens.
+        end = 0 if sequence.scores_prompt else len(sequence.prompt) - 1
+        shared = {slot: _shared_prefix(kept, sequence.prompt[:end]) for slot, kept in self._free.items()}
+        slot = min(shared, key=lambda slot: (-shared[slot] if shared[slot] >= REUSED_TOKENS else 0, slot))
+        if shared[slot] >= REUSED_TOKENS:
+            sequence.read = shared[slot]
+        del self._free[slot]
+        sequence.slot = slot
+        self._running.append(sequence)
+
+    def finish(self, sequence: S, *, failed: bool = False) -> None:
+        """Remove a running request and free its slot. If the request failed, the slot's contents are not reused."""
         self._running.remove(sequence)
-        heappush(self._free, sequence.slot)
+        self._free[sequence.slot] = [] if failed else sequence.cached
         sequence.slot = -1
 
     def clear(self) -> list[S]:

@@ -18,8 +18,8 @@ class UnsupportedTokenizerError(Exception):
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """Read the vocabulary of a tokenizer. The result contains at least `size` ids. Ids that the tokenizer does not use
-    have empty bytes.
+    """Read the vocabulary of a tokenizer. The result contains `size` ids. Ids that the tokenizer does not use have empty
+    bytes. Higher ids of the tokenizer are left out, because the model cannot generate them.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
@@ -36,15 +36,13 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
             f"{', '.join(sorted(steps)) or 'none'}"
         )
     ids: dict[str, int] = tokenizer.get_vocab()
-    tokens = [b""] * max(size, 1 + max(ids.values()))
-    for token, token_id in ids.items():
-        tokens[token_id] = to_bytes(token)
+    known = {token_id: to_bytes(token) for token, token_id in ids.items()}
     special = set(tokenizer.all_special_ids)
     for added in backend.get("added_tokens", []):
-        tokens[added["id"]] = added["content"].encode()
+        known[added["id"]] = added["content"].encode()
         if added["special"]:
             special.add(added["id"])
-    return Vocabulary(tokens, special)
+    return Vocabulary([known.get(i, b"") for i in range(size)], {i for i in special if i < size})
 
 
 def _decoders(decoder: dict[str, Any] | None) -> set[str]:

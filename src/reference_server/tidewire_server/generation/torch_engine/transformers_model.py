@@ -8,18 +8,18 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from tidewire_server.generation.torch_engine.attention import AttentionContext
+from tidewire_server.generation.torch_engine.attention import AttentionContext, AttentionKind
 from tidewire_server.generation.torch_engine.packed_linear import pack_linear_layers
 
 NAME = "tidewire_dense_slots"
 
 # Options of attention functions that this module does not implement. A model that uses one of them is rejected, because it
 # would compute wrong results if the option were ignored.
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cu_seq_lens_q")
+UNSUPPORTED = ("s_aux", "position_bias", "cu_seq_lens_q")
 
 
 class UnsupportedAttentionError(Exception):
-    """The model requires a kind of attention other than full causal attention."""
+    """The model requires a kind of attention that the engine does not compute."""
 
 
 class Model(Protocol):
@@ -81,6 +81,8 @@ def attention(
     attention_mask: torch.Tensor | None,  # noqa: ARG001 - required by the interface; always None (see `register`)
     *,
     scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
     attention_context: AttentionContext | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -107,7 +109,7 @@ def attention(
     groups = heads // kv_heads
     key_value = torch.cat([key[0], value[0]]).transpose(0, 1)
     grouped = query[0].view(kv_heads, groups, length, size).permute(2, 1, 0, 3)  # [T, G, Hkv, D]
-    out = attention_context.attend(layer, grouped, key_value, scaling)
+    out = attention_context.attend(layer, grouped, key_value, AttentionKind(scaling, sliding_window, softcap))
     return out.view(length, groups, kv_heads, size).transpose(1, 2).reshape(1, length, heads, size), None
 
 

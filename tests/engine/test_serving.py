@@ -1,0 +1,144 @@
+"""Settings of the text engine, its startup messages, its description, and profiles of its steps."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from support.model_checkpoints import CONTEXT, generate_one, random_llama
+from tidewire_server import Server
+from tidewire_server.generation import add_generate
+from tidewire_server.generation.torch_engine import LoadError, TorchEngine
+from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.loading_progress import logged_progress
+from tidewire_server.process.cli import _default_server, serve
+from tidewire_server.process.configuration import configure
+
+Start = Callable[..., TorchEngine]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_description_has_the_model_its_dtype_device_context_and_features(folder: Path):
+    server = Server()
+    add_generate(server, model=folder, device="cpu", dtype="bfloat16", slots=2, context=64, max_top=3)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        described = (await client.get("/v1/endpoints/generate")).json()
+    await server.app.close()
+    features = described["capabilities"]["model"].pop("features")
+    assert described["capabilities"]["model"] == {
+        "name": folder.name,
+        "architecture": "llama",
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "context": 64,
+    }
+    assert (
+        {"prompt", "max_tokens", "top_logprobs"}
+        <= set(features)
+        <= set(described["input_schema"]["properties"])
+    )
+    assert "messages" not in features  # the model has no chat template
+    assert described["capabilities"]["logprobs"] == {"max_top": 3}
+    examples = described["examples"]
+    assert max(each.get("top_logprobs", 0) for each in examples) == 3
+    assert max(each.get("max_tokens", 0) for each in examples) == 32
+
+
+def test_memory_of_weights_and_cache_is_logged(folder: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    engine = TorchEngine.load(folder, device="cpu", slots=3, context=40)
+    file = (folder / "model.safetensors").read_bytes()
+    weights = len(file) - 8 - int.from_bytes(file[:8], "little")  # without the header
+    assert f"memory: {weights / 1000:.3g} kB of weights, " in caplog.text
+    # keys and values, layers, heads, head size, bytes; one more position per slot
+    assert engine.cache_bytes == 2 * 2 * 2 * 8 * 4 * 3 * 41
+    assert f"{engine.cache_bytes / 1000:.3g} kB of cache (3 slots of 40 tokens)" in caplog.text
+
+
+def test_context_is_a_setting_with_the_model_as_its_limit(start: Start, random_checkpoint: Checkpoint):
+    assert start(random_checkpoint, context=CONTEXT).caps.context == CONTEXT
+    engine = start(random_checkpoint, context=2, max_cache_bytes=1)
+    assert engine.caps.context == 2
+    assert generate_one(engine, prompt="a", max_tokens=1).finish_reason == "length"
+    with pytest.raises(
+        LoadError, match=f"is {CONTEXT + 1} tokens, but .* supports at most {CONTEXT}; choose a shorter"
+    ):
+        start(random_checkpoint, context=CONTEXT + 1)
+
+
+def test_cache_that_cannot_be_allocated_is_refused(start: Start, random_checkpoint: Checkpoint):
+    with pytest.raises(
+        LoadError, match=r"slots of 128 tokens needs .* GB, which cannot be allocated; use fewer slots"
+    ):
+        start(random_checkpoint, slots=1 << 40, step_tokens=1 << 41, context=CONTEXT)
+
+
+def test_loading_logs_its_progress(caplog: pytest.LogCaptureFixture, folder: Path):
+    caplog.set_level(logging.INFO)
+    with logged_progress(interval=0):
+        AutoModelForCausalLM.from_pretrained(folder)
+    lines = [record.getMessage() for record in caplog.records if "loading the weights" in record.getMessage()]
+    assert lines[0] == f"loading the weights: 0 % (0 of {len(lines)} tensors)"
+    assert len(lines) > 10
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "argument"),
+    [
+        ("dtype", "bfloat16", "dtype"),
+        ("slots", "2", "slots"),
+        ("context", "128", "context"),
+        ("max-top-logprobs", "3", "max_top"),
+        ("profile", "traces", "profile"),
+    ],
+)
+def test_setting_of_the_model_is_refused_with_a_target(flag: str, value: str, argument: str):
+    ended = CliRunner().invoke(serve, ["mine.py:server", f"--{flag}", value, "--show-config"])
+    assert ended.exit_code == 2
+    assert f"--{flag}: {flag.replace('-', '_')} has no effect on the target mine.py:server" in ended.stderr
+    assert f"call add_generate(server, {argument}=…)" in " ".join(ended.stderr.split())
+
+
+def test_profile_is_a_trace_of_some_steps(start: Start, random_checkpoint: Checkpoint, tmp_path: Path):
+    folder = tmp_path / "new" / "traces"
+    engine = start(random_checkpoint, profile=folder)
+    assert not [*folder.iterdir()]
+    generate_one(engine, prompt="abc", max_tokens=30)
+    (file,) = folder.iterdir()
+    assert file.name.startswith("steps-11-20-")
+    names = {event.get("name") for event in json.loads(file.read_text())["traceEvents"]}
+    assert {f"step {number}: 1 texts, 0 prompt tokens" for number in range(11, 21)} <= names
+    assert "step 21: 1 texts, 0 prompt tokens" not in names
+    assert "aten::embedding" in names
+
+
+def test_folder_for_profiles_that_cannot_be_created_is_refused(random_checkpoint: Checkpoint, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoadError, match="folder for profiles .* cannot be created: Not a directory"):
+        TorchEngine(random_checkpoint, profile=tmp_path / "file" / "traces")
+
+
+def test_flags_the_environment_and_the_file_configure_the_engine(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "tidewire.toml"
+    file.write_text('slots = 9\nmax_top_logprobs = 9\ndtype = "bfloat16"\n')
+    monkeypatch.setenv("TIDEWIRE_SLOTS", "5")
+    monkeypatch.setenv("TIDEWIRE_MAX_TOP_LOGPROBS", "5")
+    flags = {"model": str(folder), "device": "cpu", "slots": "3", "context": "128"}
+    endpoint = _default_server(configure(flags, file)).endpoints["generate"]
+    capabilities = endpoint.capabilities(1)
+    assert endpoint.concurrency_limit == 3  # flag
+    assert capabilities.logprobs.max_top == 5  # environment
+    assert (capabilities.model.dtype, capabilities.model.context) == ("bfloat16", 128)  # file, flag
