@@ -20,10 +20,10 @@ from measured import save
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.torch_engine import attention
-from tidewire_server.generation.torch_engine.kv_cache import KVCache
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
-from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
+from tidewire_server.generation.torch_engine.models import attention
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan
 from tidewire_server.model import default_model

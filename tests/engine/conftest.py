@@ -7,7 +7,7 @@ import torch
 
 from support.model_checkpoints import random_llama
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
 
 @pytest.fixture(scope="session", autouse=True)

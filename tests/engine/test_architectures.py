@@ -30,8 +30,8 @@ from support.model_checkpoints import (
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.load_checkpoint import load
+from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
+from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 
 Start = Callable[..., TorchEngine]
 WINDOW = 8

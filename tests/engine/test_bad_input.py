@@ -14,7 +14,7 @@ from support.model_checkpoints import CONTEXT, collect, generate, generate_one, 
 from tidewire_server.generation.engine import Delta, EngineError, InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
 

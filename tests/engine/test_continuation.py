@@ -17,7 +17,7 @@ from tidewire_server.generation.engine import ContinuationError, LoggedTokens
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
 TOKENS = 24
 LONG: dict[str, Any] = {"prompt": "def f", "max_tokens": 110, "seed": 5, "echo": True}

@@ -4,7 +4,10 @@ from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
-from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
+from tidewire_server.generation.torch_engine.models.tokenizer_bytes import (
+    UnsupportedTokenizerError,
+    vocabulary_of,
+)
 from tidewire_server.generation.vocabulary import Vocabulary
 
 

@@ -23,7 +23,7 @@ from tidewire_server.generation.engine import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]

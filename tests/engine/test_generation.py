@@ -31,7 +31,7 @@ from support.model_checkpoints import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.model import default_model
 
 Start = Callable[..., TorchEngine]

@@ -14,7 +14,7 @@ from support.model_checkpoints import (
     save,
 )
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import load
+from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from support.model_checkpoints import byte_level_tokens, crafted_checkpoint, generate, generate_one
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
 Start = Callable[..., TorchEngine]
 LETTERS = list(

@@ -16,17 +16,17 @@ from transformers import (
 )
 
 from support.model_checkpoints import CONTEXT, random_tokenizer, save
-from tidewire_server.generation.torch_engine.attention import PrefillChunk, Step
-from tidewire_server.generation.torch_engine.kv_cache import KVCache
-from tidewire_server.generation.torch_engine.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
-from tidewire_server.generation.torch_engine.packed_linear import (
+from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.torch_engine.models.packed_linear import (
     PackedLinear,
     PlainLinear,
     pack,
     pack_linear_layers,
 )
-from tidewire_server.generation.torch_engine.transformers_model import TransformersModel
+from tidewire_server.generation.torch_engine.models.transformers_model import TransformersModel
 
 SIZES = {
     "vocab_size": random_tokenizer().get_vocab_size(),

@@ -15,7 +15,7 @@ from tidewire_server.generation.engine import EngineError
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine, step_runner, step_scheduler
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
 PROMPT = "import re\ndef turn(re): return re"

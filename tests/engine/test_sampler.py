@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper
 
-from tidewire_server.generation.torch_engine.sampler import (
+from tidewire_server.generation.torch_engine.sampling.sampler import (
     Sampling,
     inverse_cumulative_sum,
     processed_logits,

@@ -17,8 +17,8 @@ from support.model_checkpoints import (
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import load
-from tidewire_server.generation.torch_engine.structured_output import MAX_SCHEMA_CHARACTERS, Grammars
+from tidewire_server.generation.torch_engine.models.load_checkpoint import load
+from tidewire_server.generation.torch_engine.sampling.structured_output import MAX_SCHEMA_CHARACTERS, Grammars
 from tidewire_server.model import default_model
 
 Start = Callable[..., TorchEngine]

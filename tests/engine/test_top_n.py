@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tidewire_server.generation.torch_engine.top_n import score, top_ids
+from tidewire_server.generation.torch_engine.sampling.top_n import score, top_ids
 
 
 def sorted_ids(row: list[float], n: int) -> list[int]:

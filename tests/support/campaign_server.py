@@ -18,7 +18,7 @@ from tidewire_server import ItemError, Server, Stream
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load_checkpoint import load
+from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 from tidewire_server.model import default_model
 from tidewire_server.serving.serve import serve
 

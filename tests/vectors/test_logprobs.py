@@ -114,7 +114,7 @@ def torch():
 
 @for_each_vector("logprobs/top")
 def test_engine_returns_the_candidates_of_the_vector(vector, torch):
-    from tidewire_server.generation.torch_engine.top_n import score
+    from tidewire_server.generation.torch_engine.sampling.top_n import score
 
     logits = torch.tensor([logits_of(vector)], dtype=torch.float32)
     scores = score(logits, torch.tensor([vector["chosen"]]), min(vector["n"], logits.shape[1]))
@@ -125,7 +125,7 @@ def test_engine_returns_the_candidates_of_the_vector(vector, torch):
 
 
 def test_engine_returns_the_candidates_of_several_vectors_in_one_batch(torch):
-    from tidewire_server.generation.torch_engine.top_n import score
+    from tidewire_server.generation.torch_engine.sampling.top_n import score
 
     batch = [v for v in load_vectors("logprobs/top")["vectors"] if len(v["logits"]) == 4]
     scores = score(
@@ -145,7 +145,7 @@ def test_engine_returns_the_candidates_of_several_vectors_in_one_batch(torch):
     ids=lambda vector: vector["name"],
 )
 def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
-    from tidewire_server.generation.torch_engine.top_n import top_ids
+    from tidewire_server.generation.torch_engine.sampling.top_n import top_ids
 
     logits = torch.tensor([logits_of(vector)], dtype=torch.float32)
     assert top_ids(logits, min(vector["n"], logits.shape[1])).tolist() == [vector["top_ids"]]
@@ -155,7 +155,7 @@ def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
 def test_engine_rounds_as_the_vector_requires(vector, torch):
     import numpy as np
 
-    from tidewire_server.generation.torch_engine.postprocess import rounded
+    from tidewire_server.generation.torch_engine.sampling.postprocess import rounded
 
     exact = -math.inf if vector["logprob"] is None else vector["logprob"]
     assert rounded(np.array([[exact]]), [vector["decimals"]]) == [[vector["written"]]]
@@ -164,8 +164,8 @@ def test_engine_rounds_as_the_vector_requires(vector, torch):
 def next_token(torch, logits, members, *, max_top=20):
     """Postprocess logits like a step of the engine, for a request with the input members."""
     from tidewire_server.generation.generate_input_and_value import Generate
-    from tidewire_server.generation.torch_engine.postprocess import sample_and_score
-    from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
+    from tidewire_server.generation.torch_engine.sampling.postprocess import sample_and_score
+    from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
     from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 
     request = Generate(**{"ranks": True, "logprob_decimals": 9, "seed": 0, **members})

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -32,14 +33,14 @@ from tidewire_server.generation.generate_input_and_value import MAX_TOP, Generat
 from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
-from tidewire_server.generation.torch_engine.kv_cache import KVCache
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
-from tidewire_server.generation.torch_engine.postprocess import Sampled, Values
-from tidewire_server.generation.torch_engine.sequence_parameters import parameters_of
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, LoadError, load
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
-from tidewire_server.generation.torch_engine.structured_output import Grammar, Grammars
 from tidewire_server.user_paths import user_path
 
 logger = logging.getLogger(__name__)

@@ -7,18 +7,18 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from tidewire_server.generation.torch_engine.attention import PrefillChunk, Step
-from tidewire_server.generation.torch_engine.kv_cache import KVCache
-from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.postprocess import (
+from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
+from tidewire_server.generation.torch_engine.sampling.postprocess import (
     Sampled,
     Scoring,
     Values,
     sample_and_score,
     score_prompt,
 )
-from tidewire_server.generation.torch_engine.sampler import Sampling
+from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from tidewire_server.generation.torch_engine.attention import AttentionContext, AttentionKind
-from tidewire_server.generation.torch_engine.packed_linear import pack_linear_layers
+from tidewire_server.generation.torch_engine.models.attention import AttentionContext, AttentionKind
+from tidewire_server.generation.torch_engine.models.packed_linear import pack_linear_layers
 
 NAME = "tidewire_dense_slots"
 

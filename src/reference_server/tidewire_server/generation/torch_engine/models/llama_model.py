@@ -27,8 +27,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedConfig
 
-from tidewire_server.generation.torch_engine.attention import AttentionContext, AttentionKind
-from tidewire_server.generation.torch_engine.packed_linear import PackedLinear, PlainLinear, pack
+from tidewire_server.generation.torch_engine.models.attention import AttentionContext, AttentionKind
+from tidewire_server.generation.torch_engine.models.packed_linear import PackedLinear, PlainLinear, pack
 
 FAMILY = frozenset({"llama", "mistral"})
 

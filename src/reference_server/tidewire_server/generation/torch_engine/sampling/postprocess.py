@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from tidewire_server.generation.torch_engine.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampler import Sampling, processed_logits, sample
-from tidewire_server.generation.torch_engine.top_n import score, tie_counts
+from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
+from tidewire_server.generation.torch_engine.sampling.sampler import Sampling, processed_logits, sample
+from tidewire_server.generation.torch_engine.sampling.top_n import score, tie_counts
 
 Values = dict[str, Any]
 """Elements of the columns of one token, by the names of the columns."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tidewire_server.generation.torch_engine.structured_output import Grammar
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 
 
 class LogitsProcessor:

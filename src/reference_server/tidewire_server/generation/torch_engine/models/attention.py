@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch.nn import functional
 
-from tidewire_server.generation.torch_engine.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 
 
 class AttentionKind(NamedTuple):

@@ -23,12 +23,15 @@ from transformers import (
 )
 
 from tidewire_server.generation.model_folder import missing_folder
-from tidewire_server.generation.torch_engine import transformers_model
-from tidewire_server.generation.torch_engine.attention import Probe
-from tidewire_server.generation.torch_engine.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.loading_progress import logged_progress
-from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
-from tidewire_server.generation.torch_engine.transformers_model import (
+from tidewire_server.generation.torch_engine.models import transformers_model
+from tidewire_server.generation.torch_engine.models.attention import Probe
+from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
+from tidewire_server.generation.torch_engine.models.loading_progress import logged_progress
+from tidewire_server.generation.torch_engine.models.tokenizer_bytes import (
+    UnsupportedTokenizerError,
+    vocabulary_of,
+)
+from tidewire_server.generation.torch_engine.models.transformers_model import (
     Model,
     TransformersModel,
     UnsupportedAttentionError,

@@ -9,10 +9,10 @@ from typing import TypedDict
 import torch
 
 from tidewire_server.generation.generate_input_and_value import MIN_TEMPERATURE, Generate
-from tidewire_server.generation.torch_engine.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.postprocess import Scoring
-from tidewire_server.generation.torch_engine.sampler import Sampling
-from tidewire_server.generation.torch_engine.structured_output import Grammar
+from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
+from tidewire_server.generation.torch_engine.sampling.postprocess import Scoring
+from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 
 UNSCORED = frozenset({"text", "token_ids", "token_text"})
 """Columns that need no log-probabilities."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tidewire_server.generation.torch_engine.sampler import row_blocks
+from tidewire_server.generation.torch_engine.sampling.sampler import row_blocks
 
 MARGIN = 8
 """Number of tokens that are selected in addition to the n most probable ones, so that ties at the cut can be resolved."""
