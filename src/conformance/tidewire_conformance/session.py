@@ -50,7 +50,7 @@ class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an e
 class Hooks:
     """Values of the command line options that only some checks need, such as `--restart-cmd`.
 
-    If an option is missing, its value here is empty or None, and the checks that need it are skipped.
+    If an option is missing, its value here is empty or None. The checks that need it skip what they cannot test.
     """
 
     restart: str = ""

@@ -201,7 +201,7 @@ class Job:
 
     @property
     def _has_many_items(self) -> bool:
-        """Whether the starts and ends of several items may share an event, of which a client reads a part for each item."""
+        """Whether one event may contain the starts or ends of several items. A client then reads a part of it for each item."""
         return len(self._items) > 1
 
     def begin(self, index: int) -> None:
