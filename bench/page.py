@@ -30,8 +30,10 @@ def main() -> None:
             "text. `GET` means that the client reads the stream from the log after the end of the job. The script is\n"
             "`python bench/wire.py`.\n\n"
             "The following targets apply for N = 20,000:\n\n"
-            "- one event per step: at most 4.6 × the size of the text, and at most 1/13 of the bytes that gradio sends\n"
-            "- several steps merged into one event, which is the default: at most 1.1 × the size of the text",
+            "- With one event per step, the stream has at most 4.6 × the size of the text, and at most 1/13 of the bytes that\n"
+            "  gradio sends.\n"
+            "- If the server merges several steps into one event, as it does by default, the stream has at most 1.1 × the size of\n"
+            "  the text.",
             tables.wire,
         ),
         section(
@@ -66,11 +68,12 @@ def main() -> None:
             "and client of each project process the workload of Gradio's pull request 7102. The script is `python\n"
             "bench/streams.py --full`.\n\n"
             "The following targets apply:\n\n"
-            "- first table: with 100 streams, 99 % of the tokens arrive within 20 ms, and the server uses less than half a core;\n"
-            "  with 600 streams, 99 % arrive within 25 ms\n"
-            "- second table: at most 0.45 × the CPU time of sse-starlette. This is missed, because uvicorn alone (`raw\n"
-            "  ASGI`) already takes about as much.\n"
-            "- third table: 1/40 of gradio's time, and at most 3 ms until the first event\n\n"
+            "- First table: With 100 streams, 99 % of the tokens arrive within 20 ms, and the server uses less than half a core.\n"
+            "  With 600 streams, 99 % of the tokens arrive within 25 ms.\n"
+            "- Second table: An event takes at most 0.45 × the CPU time that it takes with sse-starlette. The server misses this\n"
+            "  target, because uvicorn alone (the row `raw ASGI`) already takes about as much.\n"
+            "- Third table: The workload takes at most 1/40 of the time that gradio takes, and the first event of a job arrives\n"
+            "  within 3 ms.\n\n"
             "The server applies and logs each event before it sends the event, so that a lost connection loses no event. With 600\n"
             "streams of separate events, the server uses most of a core, so the first target is met only if the machine is\n"
             "otherwise idle. By default, the server merges tokens that follow each other within 5 ms, or within up to 50 ms under\n"
@@ -101,10 +104,10 @@ def main() -> None:
             "A server that does nothing else sends one event per chunk as fast as the client reads. The peers read the same\n"
             "events, except openai, which reads the same tokens in its own format. The script is `python bench/client.py`.\n\n"
             "The following targets apply:\n\n"
-            "- a stream: at most 0.9 × the CPU time of httpx-sse with `json.loads`, for `AsyncClient` and for `Client`\n"
-            "- a short job, from its submission to its value: at most 2 × the CPU time that httpx takes to read the same bytes\n"
-            "- the first value: at most 2 ms later than a raw reader, in wall time\n"
-            "- memory: at most 3 × the size of the document\n\n"
+            "- To read a stream, `AsyncClient` and `Client` each take at most 0.9 × the CPU time of httpx-sse with `json.loads`.\n"
+            "- A short job, from its submission to its value, takes at most 2 × the CPU time that httpx takes to read the same bytes.\n"
+            "- The first value arrives at most 2 ms (wall time) later than at a raw reader.\n"
+            "- The memory of the client grows by at most 3 × the size of the document.\n\n"
             "`AsyncClient` and `Client` both use `httpx.AsyncClient`, which takes more CPU time than `httpx.Client` for the same\n"
             "bytes. A short job takes less than 2 × the time of `httpx.AsyncClient`, but more than 2 × the time of\n"
             "`httpx.Client`. Of the CPU time of a short job through `AsyncClient`, `httpx.AsyncClient` takes 66 %. To decode,\n"
@@ -112,7 +115,7 @@ def main() -> None:
             "functions with at most 1 % each: they check the arguments, serialize the input, call hooks, limit the time of each\n"
             "step, and open and close the stream. `Client` also switches between threads twice for each call, which takes 0.1 to\n"
             "0.2 ms.\n\n"
-            "Two changes were tried and not kept. With `asyncio.run_coroutine_threadsafe` in place of anyio's portal, a call of\n"
+            "Two changes were tried and rejected. With `asyncio.run_coroutine_threadsafe` in place of anyio's portal, a call of\n"
             "`Client` would take 0.03 ms less, but closing the client would not await the calls in progress. Sending the head and\n"
             "the body of a request in one write replaces a private member of httpcore, and showed no gain in separate processes.",
             tables.client,
@@ -126,11 +129,12 @@ def main() -> None:
         ),
         section(
             "The text engine on a CPU",
-            "CPU time of the whole process per generated token, on one thread, with prompts of about 16 tokens and 32 generated\n"
-            "tokens per request. The peers run the same float32 weights in the same process: continuous batching of transformers,\n"
+            "The table shows the CPU time of the whole process per generated token, on one thread. A request has a prompt of about\n"
+            "16 tokens and generates 32 tokens. The peers run the same float32 weights in the same process: continuous batching of transformers,\n"
             "and llama.cpp with a GGUF file. The Llama model of 100 million parameters has random weights. A ratio above 1 means\n"
             "that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
-            "[How the engine works](engine.md) explains the time of a step, and lists the changes that were tried and not kept.",
+            "[How the engine works](engine.md) shows which parts of a step take how much time, and lists the changes that were\n"
+            "tried and rejected.",
             tables.engine_cpu,
         ),
         section(
@@ -160,17 +164,18 @@ def main() -> None:
             "The table shows the CPU time from the start of an interpreter to the first response of a local server. The script is\n"
             "`python bench/start.py`.\n\n"
             "The following targets apply:\n\n"
-            "- the first response: at most 1.4 × the CPU time of httpx, which sends the same request\n"
-            "- the command `tidewire --version`: at most 0.3 s\n"
-            "- no call blocks the event loop for more than 50 ms, where an import statement does not count as a call\n\n"
+            "- Up to the first response, the client takes at most 1.4 × the CPU time that httpx takes for the same request.\n"
+            "- The command `tidewire --version` takes at most 0.3 s.\n"
+            "- No call blocks the event loop for more than 50 ms. An import statement does not count as a call.\n\n"
             "The target of 1.4 × httpx is missed. The row `httpx.AsyncClient, pydantic` shows a program of ten lines that sends\n"
             "the same request on asyncio and validates the response with a pydantic model of one member. Because it imports\n"
             "asyncio and pydantic in addition to httpx, this program already exceeds the target.\n\n"
             "The CPU time of the row `Client` consists of the interpreter (3 %), the import of httpx (31 %), httpcore with the\n"
             "first request (28 %), pydantic with its first model (17 %), asyncio and anyio (10 %), and the client's own modules,\n"
-            "models and thread (12 %). Without the last part, the result would be that of the small program. The own part is\n"
-            "spread over 60 modules. Most models are built on first use, and records without checks are named tuples, because\n"
-            "creating a frozen dataclass takes 0.36 ms and creating a named tuple takes 0.05 ms.\n\n"
+            "models and thread (12 %). Without its own modules, models and thread, the client would take as much time as the\n"
+            "program of ten lines. These 12 % are spread over 60 modules. Most models are built on first use. Record types that\n"
+            "validate nothing are named tuples, because defining a frozen dataclass takes 0.36 ms, and defining a named tuple takes\n"
+            "0.05 ms.\n\n"
             "httpx and httpcore import trio, click and rich if they are installed. Most users do not have these packages, so the\n"
             "last rows are measured without them. The time of httpx is then shorter, and the ratios are higher. The wall time\n"
             "includes time in which other processes ran.",
@@ -189,11 +194,12 @@ def main() -> None:
             "model for embeddings does. The table shows the CPU time of the client process and of the server process, next to the\n"
             "time in which `json.loads` parses the JSON text of the same arrays in the client process. The script is\n"
             "`python bench/arrays.py`. The target is 3 × `json.loads` for each process.\n\n"
-            "Each process parses or writes the arrays, checks them, keeps them in the state of their job, and serializes the final\n"
-            "items again as canonical JSON, of which `done` contains the digest. All of this is done by functions of C and Rust\n"
-            "libraries, without Python code for each number. The rest of the time is spent on the items. With one call per input,\n"
-            "the target is missed, because the server also starts a thread for each call, and the client receives more events. On a\n"
-            "machine with many other processes, the ratios of one call per batch were between 2.2 and 3.3.",
+            "Each process parses or writes the arrays, checks them, and keeps them in the state of their job. At the end, it\n"
+            "serializes the items again as canonical JSON to compute the digest in the event `done`. Functions of C and Rust\n"
+            "libraries do all of this work, so no Python code runs for each number. The remaining CPU time is that of the Python\n"
+            "code that runs once for each item. With one call per input, both processes miss the target, because the server also\n"
+            "starts a thread for each call, and the client receives more events. On a machine with many other processes, the ratios\n"
+            "in the row *one call per batch* varied between 2.2 and 3.3.",
             tables.arrays,
         ),
         section(
@@ -226,7 +232,7 @@ def main() -> None:
             "The targets are missed. With 5 candidates, the server's time consists of the forward pass of the model (47 %), the\n"
             "sampler and top-n (4 %), the commits of the log and the event streams (22 %), rows into the log (6 %), digest, copies\n"
             "and check of the value (6 %), and the coroutines, the start and the end of jobs (9 %). Each token is an event by\n"
-            "itself, because a step takes longer than the server merges events. With 64 candidates, the digest takes 30 % of the\n"
+            "itself, because a step takes longer than the period in which the server merges events. With 64 candidates, the digest takes 30 % of the\n"
             "time outside the device, and copies of the value 13 %. Selecting 72 of 2,048 values with numpy takes 0.25 ms, and\n"
             "with `topk` 1.1 ms.",
             tables.engine_http,

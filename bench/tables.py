@@ -212,8 +212,8 @@ def batching() -> str:
         if plain is None
         else (
             f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. If the same server also "
-            f"has a batched endpoint, this time changes by {plain['pays']:+.1%} (median of paired runs). The target is an "
-            f"increase of at most 2 %.\n"
+            f"has a batched endpoint, the call takes {abs(plain['pays']):.1%} {'less' if plain['pays'] < 0 else 'more'} time (median of paired runs). "
+            f"The target is at most 2 % more time.\n"
         )
     )
     return (
@@ -251,7 +251,7 @@ def engine_cpu() -> str:
         f"{table(head, rows)}\n\n"
         f"{met} of {2 * len(result['rows'])} targets are met. Share of the engine's CPU time:\n\n"
         f"{table(['model', 'requests', *groups, 'Python'], share)}\n\n"
-        f"The numbers are medians. All engines returned the same tokens. Measured with Python {result['python']} on one thread, "
+        f"The numbers are medians. All engines returned the same tokens. The numbers were measured with Python {result['python']} on one thread, "
         f"using {versions(result['versions'])}.\n"
     )
 

@@ -55,7 +55,7 @@ from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
 
 QUICK_SEED = 20_260
-QUICK_JOBS = 80
+QUICK_JOBS = 56
 JOBS = int(os.environ.get("CHAOS_JOBS", "1000"))
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 NETWORKS = ("tcp", "tls", "gateway", "buffering")

@@ -73,8 +73,13 @@ def test_a_connection_above_the_limit_gets_503_until_another_closes():
 def test_connections_far_above_the_limit_are_dropped_and_earlier_ones_served():
     with Server(max_connections=1).running() as url, ExitStack() as stack:
         address = address_of(url)
-        (first, *others) = opened(address, 130, stack)
-        ends = []
+        (first,) = opened(address, 1, stack)
+        others, ends = [], []
+        for _ in range(129):
+            try:
+                others += opened(address, 1, stack)
+            except ConnectionResetError:  # The server can drop a connection before `connect` returns.
+                ends.append(b"")
         for each in others:
             try:
                 ends.append(read_all(each)[:12])

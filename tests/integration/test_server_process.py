@@ -406,9 +406,12 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
         (
             ["mine.py:server", "--model", "folder"],
-            "--model: model has no effect on the target mine.py:server; omit the target, or call add_generate",
+            "--model: model applies only to the default server, not to the target mine.py:server; omit the target, or pass",
         ),
-        (["mine.py:server", "--device", "cpu", "--show-config"], "--device: device has no effect on"),
+        (
+            ["mine.py:server", "--device", "cpu", "--show-config"],
+            "--device: device applies only to the default server",
+        ),
     ],
 )
 def test_wrong_arguments_print_one_line_and_exit_with_2(folder, arguments, output):

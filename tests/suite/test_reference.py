@@ -39,6 +39,7 @@ def test_the_reference_server_passes_all_checks():
     assert found.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_most_durable_and_batch_checks_run_without_the_script_endpoint():
     with running_server("no_script_endpoint") as url:

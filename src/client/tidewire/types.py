@@ -158,7 +158,7 @@ class ItemChange(Generic[T]):
         return self.position.cursor
 
     def member(self, name: str) -> JsonValue:
-        """Return a member of the item after this event, or None if the item does not have the member."""
+        """Return a member of the item, as it was after this event. Return None if the item did not have the member."""
         try:
             return self.position.view.value(f"/items/{self.index}/{name}")
         except LookupError:
@@ -215,7 +215,7 @@ class Update(Generic[T]):
 
     @property
     def status(self) -> str:
-        """Status of the item after this event, such as `running` or `succeeded`."""
+        """Status that the item had after this event, such as `running` or `succeeded`."""
         return str(self._change.member("status"))
 
     @property

@@ -48,9 +48,9 @@ class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an e
 
 @dataclass(frozen=True)
 class Hooks:
-    """Optional test aids from the command line.
+    """Values of the command line options that only some checks need, such as `--restart-cmd`.
 
-    They are commands to restart the server and to expire jobs, a second replica, a second user and an allowed origin.
+    If an option is missing, its value here is empty or None. The checks that need it skip what they cannot test.
     """
 
     restart: str = ""

@@ -21,7 +21,10 @@ from typing import Final
 from tidewire_server.errors import refuse
 
 ANONYMOUS: Final = "anonymous"
-"""Principal of all anonymous callers if they are one user. Otherwise, the client's address is appended to it."""
+"""Principal of every anonymous caller if the server treats them as one user.
+
+If it treats them as several users, the principal of an anonymous caller is this text and the client's address.
+"""
 
 _UNKNOWN_ADDRESS: Final = "unknown"
 

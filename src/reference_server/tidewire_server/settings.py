@@ -168,7 +168,9 @@ class Settings(BaseModel):
     # ---- retention ---------------------------------------------------------------------------------------------
     log_ttl: Seconds = Field(600.0, description="Time for which an ended job's events can be replayed.")
     state_ttl: Seconds = Field(3600.0, description="Time for which an ended job's state is stored.")
-    tombstone_ttl: Seconds = Field(86_400.0, description="Time for which requests for a deleted job get 410.")
+    tombstone_ttl: Seconds = Field(
+        86_400.0, description="Time for which the server responds to requests for a deleted job with 410."
+    )
     idempotency_ttl: Seconds = Field(86_400.0, description="Time for which an Idempotency-Key is stored.")
     max_retained_jobs: Count = Field(
         20_000,
@@ -177,8 +179,9 @@ class Settings(BaseModel):
     )
     max_tombstones: Count = Field(
         100_000,
-        description="Maximum number of tombstones that are stored for deleted jobs, and of idempotency keys. If it is "
-        "exceeded, the oldest tombstones expire early, and the oldest keys of the caller with the most keys.",
+        description="Maximum number of tombstones, which are stored for deleted jobs. The maximum number of idempotency keys "
+        "is the same. If there are more, the oldest tombstones expire early, or the oldest keys of the caller with the most "
+        "keys.",
     )
 
     # ---- the log -----------------------------------------------------------------------------------------------

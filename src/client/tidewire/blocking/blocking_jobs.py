@@ -217,8 +217,8 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         their shapes.
 
         Raises:
-            TidewireError: An error of `result`, or the job's value has no tokens, because they were not requested when
-                the job was submitted.
+            TidewireError: The same errors as those of `result`. An error is also raised if no tokens were requested when
+                the job was submitted, because the job's value then contains none.
             ImportError: numpy is not installed.
         """
         thread, job = self._inner

@@ -302,7 +302,9 @@ class Follower:
         try:
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
-                raise _Broken("the status in a snapshot is final, but only a done event may end a job")
+                raise _Broken(
+                    f"snapshot {event.id} has the final status {state.status!r}; only a done event may end a job"
+                )
             rewound = snapshot.reason == "rewound"
             # A snapshot without an `id` line has the id of the previous event, according to the rules of SSE. Such a
             # snapshot must not move the cursor back.

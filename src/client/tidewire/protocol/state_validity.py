@@ -57,7 +57,7 @@ def check_shape(document: Document, diff: JsonValue) -> None:
 
 
 def _keeps_shape(op: Any) -> bool:
-    """Whether the state is certainly still valid after this op, so that it need not be checked.
+    """Whether a valid state certainly stays valid after this op. Such a state is not checked again.
 
     True for the most common kinds of ops.
     """

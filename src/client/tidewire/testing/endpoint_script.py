@@ -157,17 +157,17 @@ class Answer:
         return self
 
     def cuts_after(self, changes: int) -> Self:
-        """Break the connection once, after the value has changed `changes` times, in the middle of the next event."""
+        """Break the connection once. It breaks in the middle of the event that follows the first `changes` changes."""
         self.steps.insert(self._behind(changes), ConnectionFault())
         return self
 
     def stalls_after(self, changes: int) -> Self:
-        """Stall the connection once, after the value has changed `changes` times, in the middle of the next event."""
+        """Stall the connection once. It stalls in the middle of the event that follows the first `changes` changes."""
         self.steps.insert(self._behind(changes), ConnectionFault(stalls=True))
         return self
 
     def restarts_after(self, changes: int) -> Self:
-        """Restart the job after the value has changed `changes` times. These changes are retracted, and then repeated."""
+        """Restart the job after the first `changes` changes. These changes are retracted and then repeated."""
         at = self._behind(changes)
         self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), RestartJob()]
         return self

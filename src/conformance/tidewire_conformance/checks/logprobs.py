@@ -299,7 +299,10 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
 async def first_prompt_token_has_no_logprob(s: Session) -> None:
-    """`prompt_logprobs` begins with null, the list of its candidates begins with `[]`, and temperature affects neither list."""
+    """The first token of the prompt has the log-probability null and the candidates `[]`.
+
+    The temperature does not change the log-probabilities of the prompt.
+    """
     found = []
     for temperature in (0.3, 1.7):
         value, history = await generated(
@@ -330,7 +333,11 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
 async def vocabulary_decodes_the_tokens(s: Session) -> None:
-    """The linked vocabulary fits its schema, has a strong `ETag`, and decodes the token ids to the generated text."""
+    """With the vocabulary of an endpoint, a client can decode the token ids to the generated text.
+
+    The description of the endpoint links to the vocabulary. The vocabulary is valid against its schema, and the response
+    that contains it has a strong `ETag`.
+    """
     sample = generation(s, logprobs=True)
     endpoint = s.server.endpoints[sample.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")

@@ -30,7 +30,8 @@ def other_principal(s: Session) -> Wire:
     """Return a client with the credentials of another principal."""
     if not s.wire.header:
         s.skip_no_occasion(
-            "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
+            "the check sends requests of two users, and without credentials the server cannot distinguish the users; "
+            "if the server accepts credentials, pass them with --header and --second-header"
         )
     if s.hooks.second is None:
         s.skip_untested("the check needs --header and --second-header with the credentials of two users")
@@ -218,7 +219,8 @@ async def invalid_credentials_return_401(s: Session) -> None:
     """Missing or wrong credentials get 401 `unauthorized` with `WWW-Authenticate`, and valid credentials are accepted."""
     if not s.wire.header:
         s.skip_no_occasion(
-            "the server accepts callers without credentials, and this run has no credentials; pass some with --header"
+            "the check sends valid and invalid credentials, and this run has no valid ones; "
+            "if the server accepts credentials, pass some with --header"
         )
     bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
     bare.check = s.wire.check

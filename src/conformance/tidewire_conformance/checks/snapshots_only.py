@@ -41,12 +41,14 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
 
 @check("TW-JOB-081", needs=["snapshots_only"])
 async def diffs_0_validates_the_cursor(s: Session) -> None:
-    """With `?diffs=0`, the server responds to the cursor of `done` with 204, to an invalid cursor with 400, and to an
-    unknown cursor with a snapshot whose reason is `rewound`.
+    """A stream with `?diffs=0` validates its cursor.
+
+    If the cursor is the id of the event `done`, the server responds with 204. An invalid cursor gets 400. If the server
+    does not know the cursor, the stream begins with a snapshot whose reason is `rewound`.
     """
     job, history = await s.run_to_end(s.any_sample())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
-    s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
+    s.expect("TW-JOB-081", done.status == 204, "204 for the id of the event done", done.status, at=done)
     s.expect_refused(
         "TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "the cursor x"
     )

@@ -197,7 +197,10 @@ async def columns_are_constant_within_an_epoch(s: Session) -> None:
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_does_not_change(s: Session) -> None:
-    """Text that `stable` covers never changes within an epoch, and the lengths in `stable` never decrease or exceed the text lengths."""
+    """The part of a text that is stable according to the member `stable` never changes within an epoch.
+
+    The lengths in `stable` never decrease, and are never greater than the lengths of the texts.
+    """
     seen = False
     for step in s.histories().steps:
         if step.after is None or step.block.type == "done":

@@ -40,8 +40,8 @@ class BatchedJob(Protocol):
         """Mark items as running, in one event.
 
         Args:
-            rows: For each item its index, the size of the batch with the row number and the waiting time, which become
-                part of the item's state, and a function to call if the item is cancelled.
+            rows: A tuple for each item: its index, the member `batch` of its state, and a function to call if the item
+                is cancelled. The member `batch` contains the size of the batch, the row number and the waiting time.
         """
 
     @property

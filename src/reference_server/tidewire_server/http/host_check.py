@@ -63,8 +63,8 @@ class HostCheck:
             if not is_address and name not in self._hosts:
                 raise ProblemError(
                     foreign_host(
-                        f"Host {host[:_MAX_SHOWN]!r} is neither localhost, an IP address, nor in the setting "
-                        "allowed_hosts (--allowed-host)"
+                        f"Host {host[:_MAX_SHOWN]!r} is not localhost, is not an IP address, and is not listed "
+                        "in the setting allowed_hosts (--allowed-host)"
                     )
                 )
         if not origins:
@@ -76,8 +76,8 @@ class HostCheck:
             if origin not in own and not self._origins & {origin, "*"}:
                 raise ProblemError(
                     foreign_origin(
-                        f"Origin {origin[:_MAX_SHOWN]!r} is neither the origin of this server, nor in the setting "
-                        "cors_origins (--cors-origin)"
+                        f"Origin {origin[:_MAX_SHOWN]!r} is not the origin of this server, and is not listed in "
+                        "the setting cors_origins (--cors-origin)"
                     )
                 )
 

@@ -201,7 +201,7 @@ class Job:
 
     @property
     def _has_many_items(self) -> bool:
-        """Whether the starts and ends of several items may share an event, of which a client reads a part for each item."""
+        """Whether one event may contain the starts or ends of several items. A client then reads a part of it for each item."""
         return len(self._items) > 1
 
     def begin(self, index: int) -> None:
@@ -209,11 +209,11 @@ class Job:
         self._log_writer.start(self._start(index))
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
-        """Set the status of the queued items that run in one batch to running, in one event.
+        """Start the items of one batch. One event changes their statuses from `queued` to `running`.
 
         Args:
-            rows: For each item its index, the member `batch` of its state [TW-BAT-016], and a function that removes the
-                item from its running batch. This function is called if the item ends before the batch does, for example
+            rows: A tuple for each item: its index, the member `batch` of its state [TW-BAT-016], and a function that
+                removes the item from its running batch. This function is called if the item ends before the batch does, for example
                 because the item was cancelled.
         """
         ops: list[Any] = []

@@ -91,7 +91,7 @@ class JobScheduler:
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._started: set[str] = set()
-        """Endpoints of which a call has started since the last call of `take_active`."""
+        """Endpoints that have started a call since `take_active` was last called."""
 
     @property
     def busy(self) -> bool:

@@ -90,10 +90,11 @@ def _missing_function() -> None:
 async def admit_again(
     interrupted: Interrupted, endpoints: Mapping[str, Endpoint]
 ) -> tuple[AdmittedJob, str | None]:
-    """Validate again the request that submitted an interrupted job.
+    """Repeat the validation of a job's request after a restart of the server.
 
     Returns:
-        The request with its inputs. Also the reason why the job cannot run any more, or None if the job can run.
+        A tuple of the request with its inputs, and the reason why the job cannot run any more. The reason is None if the
+        job can run.
     """
     submission = read_submit(interrupted.submit, max_inputs=sys.maxsize, max_values=sys.maxsize)
     endpoint = endpoints.get(interrupted.record.endpoint)

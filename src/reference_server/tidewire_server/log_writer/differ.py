@@ -113,7 +113,7 @@ class ShadowCopy:
 
     @property
     def behind(self) -> bool:
-        """Whether the last step skipped elements, so that changes of these elements may still be unknown."""
+        """Whether the last step skipped elements. The returned ops then lack any changes of these elements."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Op]:

@@ -176,8 +176,8 @@ def _refuse_ignored_settings(configuration: "Configuration") -> None:
     for name, argument in _GENERATE_ARGUMENTS.items():
         if launch.target is not None and name in launch.model_fields_set:
             _fail(
-                f"{configuration.origin(name)}: {name} has no effect on the target {launch.target}; omit the target, or "
-                f"call add_generate(server, {argument}=…) in its code",
+                f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
+                f"omit the target, or pass {argument} in the target's code, as in add_generate(server, {argument}=…)",
                 code=2,
             )
 

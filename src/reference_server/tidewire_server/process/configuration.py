@@ -129,7 +129,8 @@ class Configuration:
         value was set.
 
         Args:
-            settings: Final settings of the server, in which this configuration overrides the server's code.
+            settings: Final settings of the server. A value of this configuration takes precedence over a value in the
+                server's code.
         """
         configured = self.launch.model_fields_set | self.settings.keys()
         for model in (self.launch, settings):

@@ -37,7 +37,7 @@ class StoreError(Exception):
     """The store cannot be opened, read or written. The message names the store, the reason, and a possible fix."""
 
     logged = False
-    """Whether the error is already in the server's log, so that requests that fail with it need not log it again."""
+    """Whether the error is already in the server's log. Requests that fail with it then do not log it again."""
 
 
 _new: Final = tuple.__new__

@@ -3,7 +3,7 @@
 A document is a tree of dicts, lists, strings and other JSON values. The first append to a text or an array replaces this
 node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
 lists on their path (`apply_ops`), so that existing views do not change. An array of more than `MAX_COPIED` elements is
-converted to an `ArrayTree` before, of which only a logarithmic part has to be copied. A view consists of the root of a tree
+first converted to an `ArrayTree`, so that an op copies only a logarithmic part of it. A view consists of the root of a tree
 and a version.
 
 Only `apply` and `grow` change a document. They validate and copy the values that are passed to them. All values that a
