@@ -197,9 +197,8 @@ def main() -> None:
             "Each process parses or writes the arrays, checks them, and keeps them in the state of their job. At the end, it\n"
             "serializes the items again as canonical JSON to compute the digest in the event `done`. Functions of C and Rust\n"
             "libraries do all of this work, so no Python code runs for each number. The remaining CPU time is that of the Python\n"
-            "code that runs once for each item. With one call per input, both processes miss the target, because the server also\n"
-            "starts a thread for each call, and the client receives more events. On a machine with many other processes, the ratios\n"
-            "in the row *one call per batch* varied between 2.2 and 3.3.",
+            "code that runs once for each item. The target is missed. With one call per input, both ratios are higher, because\n"
+            "the server also starts a thread for each call, and the client receives more events.",
             tables.arrays,
         ),
         section(
