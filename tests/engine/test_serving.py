@@ -106,8 +106,12 @@ def test_loading_logs_its_progress(caplog: pytest.LogCaptureFixture, folder: Pat
 def test_setting_of_the_model_is_refused_with_a_target(flag: str, value: str, argument: str):
     ended = CliRunner().invoke(serve, ["mine.py:server", f"--{flag}", value, "--show-config"])
     assert ended.exit_code == 2
-    assert f"--{flag}: {flag.replace('-', '_')} has no effect on the target mine.py:server" in ended.stderr
-    assert f"call add_generate(server, {argument}=…)" in " ".join(ended.stderr.split())
+    name = flag.replace("-", "_")
+    assert (
+        f"--{flag}: {name} applies only to the default server, not to the target mine.py:server"
+        in ended.stderr
+    )
+    assert f"add_generate(server, {argument}=…)" in " ".join(ended.stderr.split())
 
 
 def test_profile_is_a_trace_of_some_steps(start: Start, random_checkpoint: Checkpoint, tmp_path: Path):

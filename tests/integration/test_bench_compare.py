@@ -23,6 +23,7 @@ def worktrees(folder):
     return [line for line in report_data if line.startswith(f"worktree {folder}/")]
 
 
+@pytest.mark.slow
 def test_comparing_the_working_tree_with_itself_reports_all_metrics(tmp_path):
     report = tmp_path / "report.json"
     command = [*COMPARE, ".", ".", "--runs", "1", "--quick", "--json", str(report)]

@@ -17,7 +17,7 @@ from tidewire.protocol.document.json_pointer import array_index, build, parse
 
 COLUMNS = ["/items/0/value/text", "/items/0/value/ids", "/items/1/value"]
 STEPS = 12
-EXAMPLES = 400
+EXAMPLES = 200
 
 
 def random_state(draw):

@@ -309,6 +309,7 @@ def test_a_variant_detects_a_client_that_mishandles_it(variant, faulty_name):
 # ---- included clients --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("awk")), reason="no curl or awk")
 def test_the_shell_client_passes_one_connection_and_fails_resuming(tmp_path):
     found = conformance("--client", SHELL, "--only", "framing.comments")

@@ -80,6 +80,7 @@ def test_a_faulty_server_fails_only_for_the_expected_reason(fork_server, name):
     assert server_kill_matrix.fault_of(server, findings_by_check(report, warnings=True)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENIGN)
 def test_a_benign_variant_passes(fork_server, name):
     with fork_server.running(name) as url:
