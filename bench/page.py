@@ -134,7 +134,8 @@ def main() -> None:
             "and llama.cpp with a GGUF file. The Llama model of 100 million parameters has random weights. A ratio above 1 means\n"
             "that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
             "[How the engine works](engine.md) shows which parts of a step take how much time, and lists the changes that were\n"
-            "tried and rejected.",
+            "tried and rejected. The numbers below were measured while other programs used the machine, and with fewer rounds than\n"
+            "the default. Single requests suffer most from this.",
             tables.engine_cpu,
         ),
         section(

@@ -12,7 +12,7 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 
 KEPT = 5
-ROUNDS = 20
+ROUNDS = 14
 
 
 def live_objects() -> Counter[str]:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
+import pytest
 
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from tidewire import Client
@@ -182,6 +183,7 @@ def test_a_slow_reader_that_makes_progress_is_not_closed():
         assert peer.metrics()["tidewire_streams_stalled_total"] == 0
 
 
+@pytest.mark.slow
 def test_an_endless_job_with_a_stuck_reader_does_not_grow_memory(caplog):
     server = make_server(max_log_bytes=64 * 1024, stall_timeout=60.0)
 

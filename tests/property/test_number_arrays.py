@@ -54,7 +54,7 @@ def long(elements):
     return st.lists(elements, min_size=MANY_NUMBERS + 1, max_size=3 * MANY_NUMBERS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(long(FLOATS) | long(INTEGERS) | long(FLOATS | INTEGERS))
 @example([*EDGES])
 @example([-0.0] * (MANY_NUMBERS + 1))
