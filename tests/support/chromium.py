@@ -8,21 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidewire_conformance.clients.adapters.chromium_page import FLAGS
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """Path of the installed browser; None if there is none."""
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--no-proxy-server",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ import random
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
@@ -46,7 +47,7 @@ class _BrokenError(Exception):
     """Raised to end the connection at a fault."""
 
 
-class Proxy:
+class Proxy(ABC):
     """Proxy on a free port of 127.0.0.1, active within a `with` block; its event loop runs in a separate thread."""
 
     def __init__(self, upstream: tuple[str, int], seed: int) -> None:
@@ -98,8 +99,9 @@ class Proxy:
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
+    @abstractmethod
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise NotImplementedError
+        """Serve one connection."""
 
 
 class FaultyProxy(Proxy):

@@ -31,7 +31,7 @@ MAX_CONCURRENT_JOBS: Final = 24
 """Maximum number of jobs that the page follows concurrently."""
 _POLL_TIMEOUT: Final = 10.0
 """Time, in seconds, after which the program answers a poll for the next command with null."""
-_FLAGS: Final = (
+FLAGS: Final = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -43,6 +43,7 @@ _FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
+"""Flags of a Chromium without a window that contacts no other host."""
 
 
 def page_client() -> str:
@@ -118,7 +119,7 @@ def _browser(path: str, url: str) -> Iterator[None]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), folder)
         with subprocess.Popen(  # noqa: S603 - the user chose the browser
-            [path, *_FLAGS, f"--user-data-dir={folder}", url],
+            [path, *FLAGS, f"--user-data-dir={folder}", url],
             env={**os.environ, **home},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
