@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tidewire.http.url_and_token import bearer
 from tidewire.protocol.input_words import member_schema, parse_word
 from tidewire.protocol.strict_json import StrictJsonError, loads
 from tidewire.sync import Client
@@ -29,23 +30,17 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
     if token_file is not None and has_credentials:
         raise ValueError("--token-file and --header Authorization were both passed; use one of the two")
     if token_file is not None:
-        headers["Authorization"] = f"Bearer {_read_token(token_file)}"
+        headers |= bearer(f"--token-file {token_file}: the token", _read_token(token_file))
     return headers
 
 
 def _read_token(path: Path) -> str:
     try:
-        return _checked_token(expanded(path).read_text(encoding="utf-8").strip(), f"--token-file {path}")
+        return expanded(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(f"--token-file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"--token-file {path}: the file is not UTF-8") from None
-
-
-def _checked_token(token: str, origin: str) -> str:
-    if not token or not all("!" <= character <= "~" for character in token):
-        raise ValueError(f"{origin}: a token must consist of visible ASCII characters without spaces")
-    return token
 
 
 def read_words(words: list[str]) -> dict[str, str]:

@@ -62,14 +62,14 @@ def read_url_and_token(url: Any, token: Any, *, auth: Any, headers: Mapping[str,
     if token is not None:
         if others:
             raise ValueError(f"token and {others[0]} are mutually exclusive: pass only one of them")
-        return UrlAndToken(base, _bearer("token", token))
+        return UrlAndToken(base, bearer("token", token))
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token or others:
         return UrlAndToken(base, credentials)
     variable = os.environ.get(URL_VARIABLE)
     if variable and not same_origin(_split_variable(variable)[0], base):
         return UrlAndToken(base, {}, is_token_withheld=True)
-    return UrlAndToken(base, _bearer(TOKEN_VARIABLE, token))
+    return UrlAndToken(base, bearer(TOKEN_VARIABLE, token))
 
 
 def _split_variable(url: str) -> tuple[str, dict[str, str]]:
@@ -79,7 +79,13 @@ def _split_variable(url: str) -> tuple[str, dict[str, str]]:
         raise ValueError(f"{URL_VARIABLE}: {error}") from None
 
 
-def _bearer(origin: str, token: Any) -> dict[str, str]:
+def bearer(origin: str, token: Any) -> dict[str, str]:
+    """Return the `Authorization` header with a token. Errors name the origin of the token.
+
+    Raises:
+        TypeError: The token is not a string.
+        ValueError: The token is empty, or has characters that a header must not contain.
+    """
     if not isinstance(token, str):
         raise TypeError(f"{origin} must be a string, not {type(token).__name__}")
     if not token or not all("!" <= character <= "~" for character in token):
