@@ -341,8 +341,8 @@ def client() -> str:
         f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{table(short_head, short_rows)}\n\n{memory}\n\n"
         f"The numbers are medians of {result['repetitions']} repetitions with {result['n']:,} events, and of {result['short_rounds']} "
         f"repetitions with {result['short_jobs']:,} short jobs. The time from the submission of a job to its first value is "
-        f"{first}, where *raw* is a client that only reads bytes. The last table shows how much the memory of the client process "
-        f"grows at most while it receives a document, divided by the size of the document. With {result['crowd']['jobs']} "
+        f"{first}; *raw* is a client that only reads bytes. The last table shows the peak growth of the client's memory while it "
+        f"receives a document, divided by the size of the document. With {result['crowd']['jobs']} "
         f"concurrent jobs, the client has {result['crowd']['client_threads']} thread. All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 

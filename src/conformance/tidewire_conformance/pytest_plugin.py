@@ -163,7 +163,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if report.run.cut_short:
         terminalreporter.write_line(f"the run ended early: {report.run.cut_short}")
     for name in report.stale:
-        terminalreporter.write_line(f"stale baseline: {name} holds; remove it from the baseline", red=True)
+        terminalreporter.write_line(
+            f"{name} passes, but the baseline lists it as failing; remove it from the baseline", red=True
+        )
 
 
 class _Area(pytest.Collector):

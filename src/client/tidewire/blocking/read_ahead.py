@@ -108,7 +108,7 @@ class ReadAhead(Generic[X]):
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
     def _is_behind(self, things: int = AHEAD, received: int = AHEAD_BYTES) -> bool:
-        """Whether at least this many items or bytes were fetched that the caller has not consumed."""
+        """Return whether the fetched items that the caller has not read yet reach one of the two limits."""
         if self._fetched - self._consumed >= things:
             return True
         return self._fetched_bytes - self._consumed_bytes >= received

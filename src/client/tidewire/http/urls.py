@@ -81,7 +81,7 @@ def last_segment(url: str) -> str:
 def _path(url: str) -> str:
     """Return the path of a URL or of a URI reference.
 
-    Paths of common characters are matched with a regular expression, because `urlsplit` takes much longer.
+    A regular expression reads the usual URLs; `urlsplit`, which takes much longer, reads the others.
     """
     root = _ROOT.match(url)
     path = url if root is None else url[root.end() :]

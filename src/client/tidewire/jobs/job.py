@@ -49,9 +49,10 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         """Iterate over the job's text in pieces, as they arrive, so that each piece can be printed or appended to a
         file.
 
-        The text is the first string in the job's value that the server streams. Text is held back only if the server
-        announces which part of the text is stable, for example in a beam search. Then the stable part is yielded, and
-        the remainder at the job's end. A checkpoint contains the position up to which the text was yielded.
+        If the job's value contains several texts that the server streams, this is the first of them. Text is held back
+        only if the server announces which part of the text is stable, for example in a beam search. Then the stable part
+        is yielded, and the remainder at the job's end. A checkpoint contains the position up to which the text was
+        yielded.
 
         Raises:
             VoidTextError: Raised during iteration if text that was already yielded is retracted, by a rollback or
@@ -71,8 +72,8 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         """Iterate over the changes of the job's text as they arrive. A change is a number of code points that are
         deleted at the end of the text, and text that is then appended.
 
-        The text is the first string in the job's value that the server streams. Unlike `iter_text`, the iterator holds
-        no text back.
+        If the job's value contains several texts that the server streams, this is the first of them. Unlike `iter_text`,
+        this iterator holds no text back.
         """
         return self._reader.iter_text_deltas()
 

@@ -328,7 +328,7 @@ class Decoder:
         self._stopped = True
         self._forget_event()
         return EventTooLargeError(
-            f"an event is larger than max_event_bytes={self._limit} bytes (the last event ID before the event is "
+            f"an event is larger than max_event_bytes={self._limit} bytes (the event before it has the id "
             f"{self.last_event_id!r}); raise the limit, or close the connection and resume after this id",
             limit=self._limit,
             events=events,

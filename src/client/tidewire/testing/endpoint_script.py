@@ -112,11 +112,11 @@ class Answer:
         return self
 
     def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Self:
-        """Set the value to several values, one after the other. Each event contains the diff to the next value.
+        """Set the item's value several times. Each event contains the difference to the previous value.
 
         Args:
             values: The successive values, in the order in which a generator on a real server would yield them.
-            columns: JSON Pointers to the growing texts within the value. Clients read these texts with `update.text` and
+            columns: JSON Pointers to the texts within the value that grow. Clients read these texts with `update.text` and
                 `iter_text`. If the value itself is a text, use `""`.
         """
         self.columns = tuple(columns)

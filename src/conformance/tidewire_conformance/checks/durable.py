@@ -231,7 +231,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
              f"the events after {old[0]}", contents(answer.logged[:1]), at=answer)  # fmt: skip
     past = await s.stream(job, f"1-{len(old) + 1}")
     snapshot = past.logged[0].json if past.logged and past.logged[0].type == "snapshot" else {}
-    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a snapshot whose reason is `rewound`, because the last id of epoch 1 is {old[-1]}",
+    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a snapshot with the reason `rewound`, because epoch 1 ends with the id {old[-1]}",
              contents(past.logged[:1]), at=past)  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class _Printer:
             self._failure(report, section)
         for stale in report.stale:
             self._line(
-                f"\nstale baseline: {stale} holds. Remove it from the baseline.",
+                f"\n{stale} passes, but the baseline lists it as failing. Remove it from the baseline.",
                 "bold red",
             )
         for name in report.known_unjudged:

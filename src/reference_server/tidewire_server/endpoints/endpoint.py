@@ -326,7 +326,7 @@ class Endpoint:
     # ---- the first state of an item ----------------------------------------------------------------------------
 
     def initial(self, value: BaseModel) -> JsonValue:
-        """Return the value of a new item, before its function runs."""
+        """Return the value that an item has before its function runs."""
         if self._initial is DEFAULT:
             return self.value.empty if self.streams else None
         found = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial

@@ -189,7 +189,7 @@ class YieldedSteps:
         self._text: str | None = None
         """The text that was yielded last; None if the last yielded object was not a text."""
         self._pairs = self._extending = 0
-        """Number of pairs of successive texts, and number of those whose second text begins with the first."""
+        """How many texts followed another text, and how many of them began with the text before."""
 
     def take(self, value: Any) -> None:
         """Apply one yielded object: append an `Append`, or set the item's value to any other object.

@@ -99,7 +99,7 @@ _MAX_JOINED_BYTES: Final = 64 * 1024
 less for each item of a batch whose end shares an event with others (bench/arrays.py)."""
 
 _FRAMING: Final = 512
-"""Bytes of `max_event_bytes` that are reserved for the event's checks and for its framing as a server-sent event."""
+"""How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
 
 _AROUND_OP: Final = 16
 """Upper bound of the size of an append op without its path and its value, in bytes."""

@@ -1,4 +1,4 @@
-"""Choice of the entries that a store deletes early because it holds too many."""
+"""Choose which entries a store deletes before they expire, because it holds more than its limit."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

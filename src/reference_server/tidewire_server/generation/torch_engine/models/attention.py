@@ -179,10 +179,10 @@ class _Chunk:
 
 
 class _Masks:
-    """Masks of one part of a step, one for each window that the model's layers have.
+    """Attention masks of one group of requests in a step, one mask for each window length in the model's layers.
 
-    A mask is added to the dot products. It is -inf for the hidden positions, otherwise 0. `scaled_dot_product_attention`
-    would convert a mask of booleans in each layer.
+    A mask is added to the dot products: it is -inf at hidden positions and 0 elsewhere. Masks of booleans are not used,
+    because `scaled_dot_product_attention` would convert them again in each layer.
 
     Args:
         ends: Position of each query, in a shape that broadcasts with the keys on the last axis.

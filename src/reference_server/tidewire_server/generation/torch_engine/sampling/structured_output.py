@@ -117,7 +117,7 @@ class _TokenBytes:
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, data: bytes) -> list[int]:
-        """Tokenize a text that the schema prescribes."""
+        """Tokenize a text that the schema requires at this point, such as a property name."""
         text = data.decode("utf-8", "replace")
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         # Some tokenizers normalize a text, or add a space in front of it. Then choose the longest tokens.
