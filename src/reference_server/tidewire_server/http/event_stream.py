@@ -340,8 +340,8 @@ class EventStream:
         return True
 
     async def _read_merged(self, cursor: Cursor) -> LogChunk | StateAt | None:
-        """Read the events after a cursor and merge them. If a snapshot is smaller than the merged events, return the
-        state for the snapshot.
+        """Read the events after a cursor and merge them. If a snapshot of the state is smaller, return the state
+        instead of the events.
 
         Return None if events after the cursor were trimmed.
         """

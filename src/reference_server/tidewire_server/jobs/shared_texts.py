@@ -118,8 +118,8 @@ class SharedTexts:
             if (size := self._size()) and size + len(data) > self._max_bytes:
                 raise refuse(
                     "unavailable",
-                    f"states and events of {size} bytes are waiting until slow readers have read them, and {len(data)} bytes "
-                    f"more would exceed the limit of {self._max_bytes} bytes (max_unsent_bytes); retry later",
+                    f"the server already holds {size} bytes that slow readers have not read, and {len(data)} more would "
+                    f"exceed its limit of {self._max_bytes} bytes (max_unsent_bytes); retry later",
                     retry_after_ms=_RETRY_MS,
                 )
         self._in_use[key] = text = SharedText(data)

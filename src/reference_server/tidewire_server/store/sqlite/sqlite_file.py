@@ -318,8 +318,8 @@ def _copy_before_migration(connection: sqlite3.Connection, path: Path, version: 
 def compact(path: Path) -> tuple[int, int]:
     """Rewrite a file that no server uses, so that it takes as little space as possible.
 
-    Afterwards, a server also returns free space to the file system while it runs. Files that were created before that was
-    possible need one call of this function.
+    A server returns free space to the file system while it runs, but only in files that were created by a recent version
+    or were rewritten by this function once.
 
     Returns:
         Size of the file in bytes, before and after.
