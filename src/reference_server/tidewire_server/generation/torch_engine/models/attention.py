@@ -51,9 +51,10 @@ class AttentionContext(Protocol):
 
 @dataclass
 class Probe:
-    """Attention context that computes nothing. It only records how many key-value heads each layer has, and their size.
+    """Attention context that computes nothing. It records what the key-value cache must know about each layer.
 
-    `heads` maps the index of a layer to (Hkv, D). The key-value cache needs these numbers. `windows` maps it to the window.
+    Both dicts have the index of a layer as key. The values of `heads` are (Hkv, D), the number of key-value heads and their
+    size. The values of `windows` are the length of the sliding window, or None if the layer has none.
     """
 
     heads: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -250,7 +250,10 @@ def inverse_cumulative_sum(
 def _first_above(
     until: torch.Tensor, share: torch.Tensor, *, reaches: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first index at which a cumulative sum exceeds a share of the total, [B, 1], and this share of it."""
+    """Return the first index at which a cumulative sum exceeds a share of the total. Also return the sum at this limit.
+
+    Both results have the shape [B, 1].
+    """
     total = until[:, -1:]
     target = share * total
     if not reaches:
