@@ -64,7 +64,7 @@ def goes_through_a_proxy(host: str, port: int) -> bool:
 
 
 def environment_proxy(scheme: str, host: str, port: int) -> str | None:
-    """Return the URL of the proxy that the environment variables name for requests to a server; None if there is none."""
+    """Return the URL of the proxy that environment variables set for requests to this server; None if they set none."""
     proxies = urllib.request.getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     return None if proxy is None or urllib.request.proxy_bypass(f"{host}:{port}") else proxy

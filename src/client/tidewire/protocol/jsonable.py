@@ -124,8 +124,8 @@ def _name(known: Any, name: str) -> str:
 def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
     """Raise an error if two keys have the same name in JSON.
 
-    A dict with two such keys loses a member when it is converted to JSON. A missing member alone is not an error,
-    because a model may exclude members on purpose.
+    A dict with two such keys loses a member when it is converted to JSON. To find this, it is not enough to count the
+    members, because a model may exclude members on purpose.
 
     Raises:
         StrictJsonError: Two keys have the same name in JSON.

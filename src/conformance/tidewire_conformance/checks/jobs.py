@@ -110,7 +110,7 @@ def _common_length(one: str, other: str) -> int:
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
 async def submit_can_return_the_stream(s: Session) -> None:
-    """A request to submit a job that accepts a stream gets `Location`, `Content-Location`, a `hello` event and a snapshot."""
+    """If a submission asks for an event stream, the response has `Location`, `Content-Location`, a `hello` event and a snapshot."""
     sample = s.any_sample()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.wire.request(

@@ -300,7 +300,8 @@ class EventStream:
     async def _idle(self, cursor: Cursor) -> Cursor:
         """Wait until the task is woken.
 
-        Return the id of the last event that was sent, because `_on_log_change` may send events in the meantime.
+        Return the id of the last event that was sent. It may be a new one, because `_on_log_change` sends events while the
+        task waits.
         """
         self._idle_at = cursor
         try:

@@ -168,7 +168,7 @@ def requested_columns(request: Input, *, of_prompt: bool = False) -> Iterator[st
 
 
 def initial_value(request: Input) -> dict[str, Any]:
-    """Return the value of a generation before its first token, without `echo`."""
+    """Return the value that a generation without `echo` has before its first token."""
     prompt = requested_columns(request, of_prompt=True)
     names = [*requested_columns(request), *prompt]
     value: dict[str, Any] = {name: "" if name == "text" else [] for name in names}
