@@ -91,7 +91,7 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
     these scenarios are in `DURABLE_AREAS`, and `core` otherwise.
     """
     found: dict[str, str] = {}
-    # The first requirement in a scenario's list is the one for which the scenario was written, so it is reported first.
+    # A scenario was written for the first requirement in its list, so these requirements get their profile first.
     ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE_AREAS)
     for scenario in ordered:
         found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")
