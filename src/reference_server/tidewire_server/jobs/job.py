@@ -275,7 +275,7 @@ class Job:
                 raise
             except BaseException as error:  # noqa: BLE001 - any exception of the function
                 return error
-        # The current task runs only this item, so the function needs no task of its own. Another task would cost three
+        # The current task runs only this item, so the function needs no other task. A second task would cost three
         # iterations of the event loop. It would also begin after the item's start was committed, which takes a second
         # commit for a function that never waits.
         task = item.task = asyncio.current_task()
