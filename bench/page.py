@@ -140,7 +140,7 @@ def main() -> None:
             "A ratio above 1 means that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
             "[How the engine works](engine.md) shows which parts of a step take how much time, and lists the changes that were tried\n"
             "and rejected. The numbers below were measured while other programs used the machine, and with fewer rounds than the\n"
-            "default. The numbers of single requests are affected most.",
+            "default. This affects the numbers of single requests most.",
             tables.engine_cpu,
         ),
         section(
@@ -179,8 +179,8 @@ def main() -> None:
             "imports asyncio and pydantic in addition to httpx.\n\n"
             "The CPU time in the row `Client` has these parts: 3 % for the interpreter, 31 % for the import of httpx, 28 % for\n"
             "httpcore with the first request, 17 % for pydantic with its first model, 10 % for asyncio and anyio, and 12 % for the\n"
-            "client's own modules, models and thread. Without these last 12 %, the client would take as much time as the program of\n"
-            "ten lines.\n\n"
+            "client's own modules, models and thread. Without these last 12 %, the client would take as much time as the program in\n"
+            "the row `httpx.AsyncClient, pydantic`.\n\n"
             "The client's own code has 60 modules, and most of its models are built only on first use. Record types that validate\n"
             "nothing are named tuples and not frozen dataclasses: defining a named tuple takes 0.05 ms, and defining a frozen\n"
             "dataclass 0.36 ms.\n\n"
@@ -236,13 +236,10 @@ def main() -> None:
             "Clients that only read bytes read 64 streams of the default model, with 128 tokens each. The table shows the CPU time of\n"
             "the server and the wall time that log-probabilities add to the same generations, in comparison with `top_logprobs=0`.\n"
             "The script is `python bench/engine_http.py`.\n\n"
-            "The targets are missed. With 5 candidates per token, the server's time consists of these parts:\n\n"
-            "- 47 % for the forward pass of the model\n"
-            "- 22 % for the commits of the log, and the event streams\n"
-            "- 9 % for coroutines, and the start and the end of jobs\n"
-            "- 6 % for adding rows to the log\n"
-            "- 6 % for the digest, and for copies and checks of the value\n"
-            "- 4 % for the sampler, and the choice of the most probable tokens\n\n"
+            "The targets are missed. With 5 candidates per token, 47 % of the server's time is spent on the forward pass of the\n"
+            "model, 22 % on the commits of the log and on the event streams, 9 % on coroutines and on the start and the end of jobs,\n"
+            "6 % on adding rows to the log, 6 % on the digest and on copies and checks of the value, and 4 % on the sampler and on\n"
+            "the choice of the most probable tokens.\n\n"
             "The server sends each token as a separate event, because a step of the model takes longer than the period in which the\n"
             "server merges events. With 64 candidates per token, the digest takes 30 % of the time outside the device, and copies of\n"
             "the value take 13 %. To select 72 of 2,048 values, numpy takes 0.25 ms, and `topk` of torch 1.1 ms.",

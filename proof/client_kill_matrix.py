@@ -29,12 +29,12 @@ HEAD = """# Faulty clients: the proof of the scenarios
 `make proof` generates this page. It plays every scenario of the conformance suite with each of the clients below. The
 *plain client* is a correct client that was written from the specification alone. A *faulty client* is the plain client
 with one method or part changed. A faulty client is *noticed* if the named scenario reports the requirement that the
-client breaks, and if another scenario, unrelated to the fault, reports nothing. Slow clients play only these two
-scenarios. A requirement is *tested* if a client that breaks the requirement was noticed.
+client breaks, and if another scenario, unrelated to the fault, reports nothing. A client whose fault is that it is slow
+plays only these two scenarios. A requirement is *tested* if a client that breaks the requirement was noticed.
 
 """
 NOT_BROKEN = {
-    "TW-CLI-056": "the requirement grants a permission, and its scenario accepts clients that use it and clients that do not",
+    "TW-CLI-056": "it grants a permission, and its scenario accepts clients that use the permission and clients that do not",
 }
 """Requirements of scenarios that no client can break, with the reason."""
 

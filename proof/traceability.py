@@ -33,8 +33,8 @@ HEAD = """# The requirements with their checks
 requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It
 also lists faulty servers and clients that break the requirement; `make proof` verifies that the suite reports each of
 them. A check may judge several requirements. *Its check* in the last column means that no faulty server or
-client breaks this requirement, but one that breaks another requirement of the same check or scenario tests it. To run the
-checks of one requirement, use a command such as `tidewire conformance URL --only TW-RES-019`.
+client breaks this requirement, but that the check or scenario of the requirement was tested with one that breaks another
+requirement. To run the checks of one requirement, use a command such as `tidewire conformance URL --only TW-RES-019`.
 
 """
 
