@@ -53,7 +53,7 @@ AREAS = {
     "13-client": "CLI",
     "14-changes": "VER",
 }
-"""Area of each chapter, which is the middle part of its identifiers: `FRM` in `TW-FRM-001`."""
+"""Area of each chapter. It is the middle part of an identifier, such as `FRM` in `TW-FRM-001`."""
 
 WITHDRAWN_HEADING = "Withdrawn identifiers"
 UNSEEN_HEADING = "Not seen on the wire"
