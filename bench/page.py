@@ -27,19 +27,19 @@ def main() -> None:
             "Bytes on the wire while a text grows",
             "The first workload comes from Gradio's pull request 7102. In each of N steps, the last message of a chat grows by one\n"
             "number, and the function yields the whole history. The second workload is a JSON value that contains a deeply nested\n"
-            "text. `GET` means that the client reads the stream from the log after the end of the job. The script is\n"
-            "`python bench/wire.py`.\n\n"
+            "text. In the rows with `GET`, the client reads the stream from the log after the end of the job. The script is `python\n"
+            "bench/wire.py`.\n\n"
             "The following targets apply for N = 20,000:\n\n"
-            "- With one event per step, the stream has at most 4.6 × the size of the text, and at most 1/13 of the bytes that\n"
+            "- With one event per step, the stream should have at most 4.6 × the size of the text, and at most 1/13 of the bytes that\n"
             "  gradio sends.\n"
-            "- If the server merges several steps into one event, as it does by default, the stream has at most 1.1 × the size of\n"
-            "  the text.",
+            "- If the server merges several steps into one event, as it does by default, the stream should have at most 1.1 × the\n"
+            "  size of the text.",
             tables.wire,
         ),
         section(
             "Short runs over a slow link",
-            "For short runs, sending diffs must not be slower than sending whole values. A client reads a chat of a hundred messages,\n"
-            "whose last text grows N times, through a link with 30 Mbit/s and a round trip time of 40 ms. The script is\n"
+            "For short runs, sending diffs must not be slower than sending whole values. A client reads a chat of a hundred messages\n"
+            "through a link with 30 Mbit/s and a round trip time of 40 ms. The text of the last message grows N times. The script is\n"
             "`python bench/short_runs.py`. The target is at most 1.02 × the time that the client takes to read whole states\n"
             "(`?diffs=0`).",
             tables.short_runs,
@@ -55,10 +55,10 @@ def main() -> None:
         ),
         section(
             "Applying diffs",
-            "These tables show the CPU time that a client takes to apply a diff, for several sizes of the existing value. The\n"
-            "diffs that only append (a string, or a row with a piece for each of several columns) change the mutable document that\n"
-            "the client keeps for a stream. The pure function `apply` creates a new value. The script is `python bench/apply.py`. The target is 0.2 µs for an append to a\n"
-            "text of any size.",
+            "These tables show the CPU time that a client takes to apply a diff, for several sizes of the existing value. A diff that\n"
+            "only appends is a string, or a row that adds one piece to each of several columns. Such a diff changes the mutable\n"
+            "document that the client keeps for a stream. The pure function `apply` creates a new value instead. The script is\n"
+            "`python bench/apply.py`. The target is 0.2 µs for an append to a text of any size.",
             tables.applying,
         ),
         section(
@@ -68,55 +68,61 @@ def main() -> None:
             "and client of each project process the workload of Gradio's pull request 7102. The script is `python\n"
             "bench/streams.py --full`.\n\n"
             "The following targets apply:\n\n"
-            "- First table: With 100 streams, 99 % of the tokens arrive within 20 ms, and the server uses less than half a core.\n"
-            "  With 600 streams, 99 % of the tokens arrive within 25 ms.\n"
-            "- Second table: An event takes at most 0.45 × the CPU time that it takes with sse-starlette. The server misses this\n"
-            "  target, because uvicorn alone (the row `raw ASGI`) already takes about as much.\n"
-            "- Third table: The workload takes at most 1/40 of the time that gradio takes, and the first event of a job arrives\n"
-            "  within 3 ms.\n\n"
+            "- First table: With 100 streams, 99 % of the tokens should arrive within 20 ms, and the server should use less than half\n"
+            "  a core. With 600 streams, 99 % of the tokens should arrive within 25 ms.\n"
+            "- Second table: An event should take at most 0.45 × the CPU time that it takes with sse-starlette. The server misses\n"
+            "  this target. uvicorn alone (the row `raw ASGI`) already takes about as much time as the target allows.\n"
+            "- Third table: The workload should take at most 1/40 of the time that it takes with gradio, and the first event of a job\n"
+            "  should arrive within 3 ms.\n\n"
             "The server applies and logs each event before it sends the event, so that a lost connection loses no event. With 600\n"
-            "streams of separate events, the server uses most of a core, so the first target is met only if the machine is\n"
-            "otherwise idle. By default, the server merges tokens that follow each other within 5 ms, or within up to 50 ms under\n"
-            "load.",
+            "streams and a separate event for each token, the server uses most of a core. The target for 600 streams is therefore met\n"
+            "only if the machine is otherwise idle. By default, the server merges tokens that follow each other within 5 ms, or\n"
+            "within up to 50 ms under load.",
             tables.streams,
         ),
         section(
             "Tokens from function to application",
-            "A function produces tokens one by one or in blocks of sixteen. An application receives each token or block through\n"
-            "one server process and one client process. The peers are sse-starlette with httpx-sse and a pydantic model for each\n"
-            "event, and gradio with gradio_client. tidewire sends at most one event per 5 ms, and merges the tokens of this time.\n"
-            "The script is `python bench/end_to_end.py`.\n\n"
+            "A function produces tokens one by one or in blocks of sixteen. An application receives each token or block through one\n"
+            "server process and one client process. tidewire is compared with two pairs of a server and a client: sse-starlette with\n"
+            "httpx-sse, where a pydantic model validates each event, and gradio with gradio_client. tidewire sends at most one event\n"
+            "per 5 ms, which contains all tokens of these 5 ms. The script is `python bench/end_to_end.py`.\n\n"
             "For streams of 20,000 tokens, the targets are 10 × the tokens per second of sse-starlette, and 30 × those of gradio.\n\n"
-            "The target of 10 × is missed for single tokens. A token of a stream of 20,000 tokens takes 2.0 µs of CPU. The\n"
-            "function that produces the tokens takes 1.3 µs (64 %), because it runs the event loop once for each token.\n"
-            "`Stream.append` takes 0.3 µs (16 %), the client 0.2 µs (10 %), and the commits, the sends and the start and end of\n"
-            "the job 0.2 µs (10 %). sse-starlette takes 29 µs per token, but its server and its client work at the same time on\n"
-            "two cores, while tidewire waits for the function on one core. A server with nothing but the function and `append`\n"
-            "would reach 9 to 10 × the tokens per second of sse-starlette.\n\n"
-            "A job also has a fixed cost of about 3 ms of CPU in both processes. In streams of 2,000 tokens, this cost is 45 % of\n"
-            "the CPU time, the function 36 %, `append` 9 %, and the rest 10 %.\n\n"
-            "A much faster `append` is unlikely: it takes the writer's lock, checks the piece and the size limits, and adds the\n"
-            "piece to a list. Removing one coroutine around the function saved 0.04 µs per token.",
+            "For single tokens, the target of 10 × sse-starlette is missed. In a stream of 20,000 tokens, a token takes 2.0 µs of CPU\n"
+            "time. Of this time, the function that produces the tokens takes 1.3 µs (64 %), because it runs the event loop once for\n"
+            "each token. `Stream.append` takes 0.3 µs (16 %), the client 0.2 µs (10 %), and the commits, the sends and the start and\n"
+            "end of the job 0.2 µs (10 %).\n\n"
+            "sse-starlette takes 29 µs per token, but its server and its client work at the same time on two cores, while tidewire\n"
+            "waits for the function on one core. Even a server that runs only the function and `append` would reach 9 to 10 × the\n"
+            "tokens per second of sse-starlette.\n\n"
+            "A job also has a fixed cost of about 3 ms of CPU time, in the server process and the client process together. Of the CPU\n"
+            "time of a stream of 2,000 tokens, this fixed cost takes 45 %, the function 36 %, `append` 9 %, and the rest 10 %.\n\n"
+            "`append` can hardly become much faster: it takes the writer's lock, checks the piece and the size limits, and adds the\n"
+            "piece to a list. An experiment that removed one coroutine around the function saved 0.04 µs per token.",
             tables.end_to_end,
         ),
         section(
             "Cost of the client",
-            "A server that does nothing else sends one event per chunk as fast as the client reads. The peers read the same\n"
-            "events, except openai, which reads the same tokens in its own format. The script is `python bench/client.py`.\n\n"
+            "A server that does nothing else sends events as fast as the client reads, with one event per chunk. All clients read the\n"
+            "same events, except openai, which reads the same tokens in its own format. The script is `python bench/client.py`.\n\n"
             "The following targets apply:\n\n"
-            "- To read a stream, `AsyncClient` and `Client` each take at most 0.9 × the CPU time of httpx-sse with `json.loads`.\n"
-            "- A short job, from its submission to its value, takes at most 2 × the CPU time that httpx takes to read the same bytes.\n"
-            "- The first value arrives at most 2 ms (wall time) later than at a raw reader.\n"
-            "- The memory of the client grows by at most 3 × the size of the document.\n\n"
-            "Both of our clients are built on `httpx.AsyncClient`. For the same bytes it takes more CPU time than `httpx.Client`,\n"
-            "the client to which the target for short jobs refers. `httpx.AsyncClient` takes 66 % of the CPU time of a short job\n"
-            "through `AsyncClient`. Another 12 % is spent on the five events of the job: decoding, validating and applying them,\n"
-            "and verifying the digest. About 60 small functions with at most 1 % each take the other 22 %. They check the\n"
-            "arguments, serialize the input, call hooks, limit the time of each step, and open and close the stream. `Client` also\n"
-            "switches between threads twice for each call, which takes 0.1 to 0.2 ms.\n\n"
+            "- To read a stream, `AsyncClient` and `Client` should each take at most 0.9 × the CPU time of httpx-sse with\n"
+            "  `json.loads`.\n"
+            "- A short job, from its submission to its value, should take at most 2 × the CPU time that httpx takes to read the same\n"
+            "  bytes.\n"
+            "- The first value should arrive at most 2 ms (wall time) later than at a client that only reads bytes.\n"
+            "- The memory of the client should grow by at most 3 × the size of the document.\n\n"
+            "`AsyncClient` and `Client` both use `httpx.AsyncClient`, which takes more CPU time than `httpx.Client` for the same\n"
+            "bytes. The target for short jobs refers to `httpx.Client`, and is missed: a short job takes more than 2 × the time of\n"
+            "`httpx.Client`, although it takes less than 2 × the time of `httpx.AsyncClient`.\n\n"
+            "The CPU time of a short job through `AsyncClient` has three parts. `httpx.AsyncClient` takes 66 %. Another 12 % is spent\n"
+            "on the five events of the job: decoding, validating and applying them, and verifying the digest. The other 22 % is\n"
+            "spread over about 60 small functions, each of which takes at most 1 %. They check the arguments, serialize the input,\n"
+            "call hooks, limit the time of each step, and open and close the stream. `Client` also switches between threads twice for\n"
+            "each call, which takes 0.1 to 0.2 ms.\n\n"
             "Two changes were tried and rejected. With `asyncio.run_coroutine_threadsafe` in place of anyio's portal, a call of\n"
-            "`Client` would take 0.03 ms less, but closing the client would not await the calls in progress. Sending the head and\n"
-            "the body of a request in one write replaces a private member of httpcore, and showed no gain in separate processes.",
+            "`Client` would take 0.03 ms less, but closing the client would not await the calls in progress. The second change sends\n"
+            "the head and the body of a request in one write. It replaces a private member of httpcore, and showed no gain in\n"
+            "separate processes.",
             tables.client,
         ),
         section(
@@ -128,19 +134,20 @@ def main() -> None:
         ),
         section(
             "The text engine on a CPU",
-            "The table shows the CPU time of the whole process per generated token, on one thread. A request has a prompt of about\n"
-            "16 tokens and generates 32 tokens. The peers run the same float32 weights in the same process: continuous batching of transformers,\n"
-            "and llama.cpp with a GGUF file. The Llama model of 100 million parameters has random weights. A ratio above 1 means\n"
-            "that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
-            "[How the engine works](engine.md) shows which parts of a step take how much time, and lists the changes that were\n"
-            "tried and rejected. The numbers below were measured while other programs used the machine, and with fewer rounds than\n"
-            "the default. Single requests suffer most from this.",
+            "The table shows the CPU time of the whole process per generated token, on one thread. A request has a prompt of about 16\n"
+            "tokens and generates 32 tokens. Two other engines run the same float32 weights in the same process: the continuous\n"
+            "batching of transformers, and llama.cpp with a GGUF file. The Llama model of 100 million parameters has random weights.\n"
+            "A ratio above 1 means that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
+            "[How the engine works](engine.md) shows which parts of a step take how much time, and lists the changes that were tried\n"
+            "and rejected. The numbers below were measured while other programs used the machine, and with fewer rounds than the\n"
+            "default. This affects the numbers of single requests most.",
             tables.engine_cpu,
         ),
         section(
             "Stalled readers",
             "In this measurement, 50 readers open a stream and then read nothing while the job continues. The table shows the memory\n"
-            "per stream. The script is `python bench/readers.py`. The target is 150,000 bytes per stream, including kernel memory.",
+            "per stream. The script is `python bench/readers.py`. The target is at most 150,000 bytes per stream, including kernel\n"
+            "memory.",
             tables.stalled,
         ),
         section(
@@ -153,9 +160,9 @@ def main() -> None:
         section(
             "The log",
             "The table shows the CPU time of all threads per event, measured through the interface that the server uses. *Plain\n"
-            "SQLite* is a program that only inserts the events into one table, with one commit per block. It has no writer\n"
-            "thread, does not check the expected head of a job, and stores no snapshots. The script is `python bench/log.py`. For\n"
-            "blocks of 100 events, the targets are 0.1 µs per event in memory, and 0.5 µs per event in a file to which 20 jobs\n"
+            "SQLite* is a program that only inserts the events into one table, with one commit for each block of events. It has no\n"
+            "writer thread, does not check the expected head of a job, and stores no snapshots. The script is `python bench/log.py`.\n"
+            "For blocks of 100 events, the targets are 0.1 µs per event in memory, and 0.5 µs per event in a file to which 20 jobs\n"
             "write.",
             tables.log,
         ),
@@ -164,36 +171,37 @@ def main() -> None:
             "The table shows the CPU time from the start of an interpreter to the first response of a local server. The script is\n"
             "`python bench/start.py`.\n\n"
             "The following targets apply:\n\n"
-            "- Up to the first response, the client takes at most 1.4 × the CPU time that httpx takes for the same request.\n"
-            "- The command `tidewire --version` takes at most 0.3 s.\n"
-            "- No call blocks the event loop for more than 50 ms. An import statement does not count as a call.\n\n"
-            "The target of 1.4 × httpx is missed. The row `httpx.AsyncClient, pydantic` shows a program of ten lines that sends\n"
-            "the same request on asyncio and validates the response with a pydantic model of one member. Because it imports\n"
-            "asyncio and pydantic in addition to httpx, this program already exceeds the target.\n\n"
-            "The CPU time of the row `Client` consists of the interpreter (3 %), the import of httpx (31 %), httpcore with the\n"
-            "first request (28 %), pydantic with its first model (17 %), asyncio and anyio (10 %), and the client's own modules,\n"
-            "models and thread (12 %). Without its own modules, models and thread, the client would take as much time as the\n"
-            "program of ten lines. These 12 % are spread over 60 modules. Most models are built on first use. Record types that\n"
-            "validate nothing are named tuples, because defining a frozen dataclass takes 0.36 ms, and defining a named tuple takes\n"
-            "0.05 ms.\n\n"
-            "httpx and httpcore import trio, click and rich if they are installed. Most users do not have these packages, so the\n"
-            "last rows are measured without them. The time of httpx is then shorter, and the ratios are higher. The wall time\n"
-            "includes time in which other processes ran.",
+            "- Up to the first response, the client should take at most 1.4 × the CPU time that httpx takes for the same request.\n"
+            "- The command `tidewire --version` should take at most 0.3 s.\n"
+            "- No call should block the event loop for more than 50 ms. An import statement does not count as a call.\n\n"
+            "The target of 1.4 × httpx is missed. Even a program of ten lines (the row `httpx.AsyncClient, pydantic`) exceeds it.\n"
+            "This program sends the same request on asyncio and validates the response with a pydantic model of one member. It\n"
+            "imports asyncio and pydantic in addition to httpx.\n\n"
+            "The CPU time in the row `Client` has these parts: 3 % for the interpreter, 31 % for the import of httpx, 28 % for\n"
+            "httpcore with the first request, 17 % for pydantic with its first model, 10 % for asyncio and anyio, and 12 % for the\n"
+            "client's own modules, models and thread. Without these last 12 %, the client would take as much time as the program in\n"
+            "the row `httpx.AsyncClient, pydantic`.\n\n"
+            "The client's own code has 60 modules, and most of its models are built only on first use. Record types that validate\n"
+            "nothing are named tuples and not frozen dataclasses: defining a named tuple takes 0.05 ms, and defining a frozen\n"
+            "dataclass 0.36 ms.\n\n"
+            "httpx and httpcore import trio, click and rich if they are installed. Most users do not have these packages, so the last\n"
+            "rows are measured without them. In these rows, httpx itself takes less time, so the ratios to httpx are higher. The wall\n"
+            "time includes time in which other processes ran.",
             tables.start,
         ),
         section(
             "Many short jobs",
-            "A client sends jobs over 100 connections, and reads the event stream of each job up to its end. The client is a\n"
-            "process of its own on the same machine. The memory of the server does not grow with the number of finished jobs. The\n"
+            "A client sends jobs over 100 connections, and reads the event stream of each job up to its end. The client runs in a\n"
+            "separate process on the same machine. The memory of the server does not grow with the number of finished jobs. The\n"
             "script is `python bench/jobs.py`.",
             tables.jobs,
         ),
         section(
             "Arrays of numbers",
-            "A client sends 5,000 inputs through `Client.map`, and the function returns an array of 384 floats for each input, as a\n"
-            "model for embeddings does. The table shows the CPU time of the client process and of the server process, next to the\n"
-            "time in which `json.loads` parses the JSON text of the same arrays in the client process. The script is\n"
-            "`python bench/arrays.py`. The target is 3 × `json.loads` for each process.\n\n"
+            "A client sends 5,000 inputs through `Client.map`. For each input, the function returns an array of 384 floats, as a\n"
+            "model for embeddings does. The table shows the CPU time of the client process and of the server process. For comparison,\n"
+            "it shows the time that `json.loads` takes in the client process to parse the JSON text of the same arrays. The script is\n"
+            "`python bench/arrays.py`. The target is at most 3 × `json.loads` for each process.\n\n"
             "Each process parses or writes the arrays, checks them, and keeps them in the state of their job. At the end, it\n"
             "serializes the items again as canonical JSON to compute the digest in the event `done`. Functions of C and Rust\n"
             "libraries do all of this work, so no Python code runs for each number. The remaining CPU time is that of the Python\n"
@@ -211,37 +219,38 @@ def main() -> None:
             "Growth with the size of the input",
             "Each case runs at four sizes, from n to 8 n. The inputs include adversarial ones: long runs of line ends, 1-byte reads,\n"
             "unclosed brackets, shuffled arrays, and diffs with an op for each element. The exponent is the slope of the logarithm of\n"
-            "the CPU time over the logarithm of the size. Linear time has the exponent 1. The target is 1.3, which is n log n with\n"
-            "room for noise. `tests/unit/test_growth.py` counts steps instead of measuring time. The script is\n"
-            "`python bench/growth.py`.",
+            "the CPU time over the logarithm of the size. Linear time has the exponent 1. The target is at most 1.3, which allows n\n"
+            "log n and some noise. `tests/unit/test_growth.py` counts steps instead of measuring time. The script is `python\n"
+            "bench/growth.py`.",
             tables.growth,
         ),
         section(
             "Sampling and top-n in the text engine",
-            "A step of the engine decodes one token of 64 requests on one CPU thread. The models are the default model and a random\n"
-            "Llama model of 100 million parameters. The table shows the additional CPU time of a step in comparison with\n"
-            "temperature 0. The script is `python bench/engine_sampling.py`.",
+            "In this measurement, a step of the engine decodes one token for each of 64 requests, on one CPU thread. The models are\n"
+            "the default model and a random Llama model of 100 million parameters. The table shows the CPU time that each setting\n"
+            "adds to a step, in comparison with temperature 0. The script is `python bench/engine_sampling.py`.",
             tables.engine_sampling,
         ),
         section(
             "Top-n log-probabilities over HTTP",
-            "Raw readers read 64 streams of 128 tokens of the default model. The table shows the additional CPU time of the server\n"
-            "and the additional wall time in comparison with the same generations without most probable tokens. The script is\n"
-            "`python bench/engine_http.py`.\n\n"
-            "The targets are missed. With 5 candidates, the server's time consists of the forward pass of the model (47 %), the\n"
-            "sampler and top-n (4 %), the commits of the log and the event streams (22 %), rows into the log (6 %), digest, copies\n"
-            "and check of the value (6 %), and the coroutines, the start and the end of jobs (9 %). Each token is an event by\n"
-            "itself, because a step takes longer than the period in which the server merges events. With 64 candidates, the digest takes 30 % of the\n"
-            "time outside the device, and copies of the value 13 %. Selecting 72 of 2,048 values with numpy takes 0.25 ms, and\n"
-            "with `topk` 1.1 ms.",
+            "Clients that only read bytes read 64 streams of the default model, with 128 tokens each. The table shows the CPU time of\n"
+            "the server and the wall time that log-probabilities add to the same generations, in comparison with `top_logprobs=0`.\n"
+            "The script is `python bench/engine_http.py`.\n\n"
+            "The targets are missed. With 5 candidates per token, 47 % of the server's time is spent on the forward pass of the\n"
+            "model, 22 % on the commits of the log and on the event streams, 9 % on coroutines and on the start and the end of jobs,\n"
+            "6 % on adding rows to the log, 6 % on the digest and on copies and checks of the value, and 4 % on the sampler and on\n"
+            "the choice of the most probable tokens.\n\n"
+            "The server sends each token as a separate event, because a step of the model takes longer than the period in which the\n"
+            "server merges events. With 64 candidates per token, the digest takes 30 % of the time outside the device, and copies of\n"
+            "the value take 13 %. To select 72 of 2,048 values, numpy takes 0.25 ms, and `topk` of torch 1.1 ms.",
             tables.engine_http,
         ),
         section(
             "Cost of a token outside the device",
-            "Constants take the place of the model, the sampler and top-n. The table shows the CPU time of the server for everything\n"
-            "else: text, lists of candidates, JSON, the log, its digest and the event stream. The script is\n"
-            "`python bench/engine_host.py`. The targets are 20 µs per token without most probable tokens, and 30 µs with five.\n"
-            "The second target is missed with 64 streams.",
+            "In this measurement, constants replace the results of the model, the sampler and the choice of the most probable tokens.\n"
+            "The table shows the CPU time of the server for everything else: text, lists of candidates, JSON, the log, its digest and\n"
+            "the event stream. The script is `python bench/engine_host.py`. The targets are 20 µs per token without candidates, and\n"
+            "30 µs per token with five candidates. With 64 streams, the second target is missed.",
             tables.engine_host,
         ),
     ]

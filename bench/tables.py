@@ -249,7 +249,7 @@ def engine_cpu() -> str:
         share.append([row["model"], str(row["requests"]), *(f"{part / whole:.0%}" for part in parts)])
     return (
         f"{table(head, rows)}\n\n"
-        f"{met} of {2 * len(result['rows'])} targets are met. Share of the engine's CPU time:\n\n"
+        f"{met} of {2 * len(result['rows'])} targets are met. The next table shows how the CPU time of the engine is divided:\n\n"
         f"{table(['model', 'requests', *groups, 'Python'], share)}\n\n"
         f"The numbers are medians. All engines returned the same tokens. The numbers were measured with Python {result['python']} on one thread, "
         f"using {versions(result['versions'])}.\n"
@@ -299,7 +299,7 @@ def end_to_end() -> str:
         ]
         for row in result["rows"]
     ]
-    source = ", ".join(f"{found:.2f} by {block}" for block, found in result["source_us"].items())
+    source = ", ".join(f"{found:.2f} in blocks of {block}" for block, found in result["source_us"].items())
     return (
         f"{table(head, rows)}\n\nProducing one token takes this CPU time on the server, in µs: {source}. The numbers are medians of "
         f"{result['rounds']} rounds, measured with Python {result['python']} on {result['cpus']} cores, using "
@@ -312,7 +312,7 @@ def client() -> str:
     costs = result["us_per_event"]
     base = costs["httpx-sse + json"]
     rows = [[kind, f"{cost:.1f}", f"{cost / base:.2f}"] for kind, cost in costs.items()]
-    first = ", ".join(f"{name} {found:.1f} ms" for name, found in result["first_value_ms"].items())
+    first = ", ".join(f"{found:.1f} ms ({name})" for name, found in result["first_value_ms"].items())
     ways = {"value": "received as one value", "appends": "growing by appends"}
     held = {(one.get("way", "value"), one["document"]): one["grown"] for one in result["memory"]}
     sizes = sorted({document for _, document in held})
@@ -381,8 +381,8 @@ def log() -> str:
     return (
         f"{table(head, rows)}\n\n"
         f"After a server is killed and started again, the first event of the new attempt arrives {killed['resumed_ms']:.0f} ms after the kill.\n"
-        f"Most of this time is the start of Python and the imports of the server, which take {killed['process_start_ms']:.0f} ms in runs of their\n"
-        f"own that include the end of the process. Both numbers are medians of {killed['kills']} runs.\n\n"
+        f"Most of this time is spent on the start of Python and the imports of the server. A separate process that only starts, imports the\n"
+        f"server and ends takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} runs.\n\n"
         f"The numbers are medians of {result['repetitions']} repetitions, measured with Python {result['python']} on "
         f"{result['cpus']} cores, using "
         f"{versions(result['versions'])}.\n"
@@ -464,7 +464,7 @@ def arrays() -> str:
     return (
         f"{table(head, rows)}\n\n"
         f"The JSON text of the {result['items']:,} arrays with {result['numbers']} numbers each has {result['bytes']:,} bytes. The "
-        f"numbers are seconds of CPU time, medians of {result['runs']} runs with Python {result['python']} on {result['cpus']} "
+        f"table shows seconds of CPU time, medians of {result['runs']} runs measured with Python {result['python']} on {result['cpus']} "
         f"cores, using {versions(result['versions'])}.\n"
     )
 

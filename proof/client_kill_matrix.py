@@ -29,12 +29,12 @@ HEAD = """# Faulty clients: the proof of the scenarios
 `make proof` generates this page. It plays every scenario of the conformance suite with each of the clients below. The
 *plain client* is a correct client that was written from the specification alone. A *faulty client* is the plain client
 with one method or part changed. A faulty client is *noticed* if the named scenario reports the requirement that the
-client breaks, and if another scenario, unrelated to the fault, reports nothing. Slow clients play only these two
-scenarios. A requirement is *tested* if a client that breaks the requirement was noticed.
+client breaks, and if another scenario, unrelated to the fault, reports nothing. A client whose fault is that it is slow
+plays only these two scenarios. A requirement is *tested* if a client that breaks the requirement was noticed.
 
 """
 NOT_BROKEN = {
-    "TW-CLI-056": "it grants a permission that a client need not use, and its scenario accepts both behaviors",
+    "TW-CLI-056": "it grants a permission, and its scenario accepts clients that use the permission and clients that do not",
 }
 """Requirements of scenarios that no client can break, with the reason."""
 
@@ -137,8 +137,8 @@ def _page(rows: list[ClientRow]) -> str:
     proved = {row.breaks for row in noticed}
     named = {requirement for scenario in SCENARIOS for requirement in scenario.requirements}
     lines = [
-        f"- There are {len(rows)} faulty clients. The suite noticed {len(noticed)} of them.",
-        f"- The {len(SCENARIOS)} scenarios judge {len(named)} requirements. {len(proved & named)} of these requirements are tested with at least one faulty client.",
+        f"- The suite tested {len(rows)} faulty clients, and noticed {len(noticed)} of them.",
+        f"- The suite has {len(SCENARIOS)} scenarios, which judge {len(named)} requirements. For {len(proved & named)} of these requirements, a faulty client was noticed that breaks the requirement.",
         *(
             f"- The requirement {name} is not tested: {NOT_BROKEN.get(name, 'there is no stated reason')}."
             for name in sorted(named - proved)

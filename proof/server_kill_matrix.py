@@ -107,9 +107,9 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     checks = registry.checks()
     judged = {requirement for check in checks for requirement in check.requirements}
     proved = {server.check for server in faulty}
-    yield f"- There are {len(faulty)} faulty servers. The suite noticed {_proved(found, faulty)} of them, and reported no requirement that the fault does not explain."
-    yield f"- There are {len(benign)} benign variants, of which {_proved(found, benign)} pass."
-    yield f"- The {len(checks)} checks judge {len(judged)} requirements. {len(proved)} of the checks are tested with at least one faulty server."
+    yield f"- The suite ran against {len(faulty)} faulty servers. It noticed {_proved(found, faulty)} of them, and reported no failure that the server's fault does not explain."
+    yield f"- The suite ran against {len(benign)} benign variants (unusual but correct servers). {_proved(found, benign)} of them pass."
+    yield f"- The suite has {len(checks)} checks, which judge {len(judged)} requirements. For {len(proved)} of the checks, there is a faulty server that the check has to notice."
     yield from (
         "",
         "## Faulty servers",
@@ -128,8 +128,9 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     yield from (
         "",
         (
-            "The column *other failed checks* counts checks of the same area, checks of the same requirement, and the expected "
-            "failures that the next section lists."
+            "A fault can make further checks fail. The column *other failed checks* counts them. Each of them belongs to the "
+            "same area as the check that has to notice the fault, judges the same requirement, or is expected to fail for the "
+            "reason in the next section."
         ),
     )
     yield from (

@@ -32,9 +32,9 @@ HEAD = """# The requirements with their checks
 `python -m proof traceability` generates this page, together with `traceability.json` of the conformance suite. For each
 requirement, a row lists the checks of servers and the scenarios for clients (`client:`) that judge the requirement. It
 also lists faulty servers and clients that break the requirement; `make proof` verifies that the suite reports each of
-them. Some checks judge several requirements. *Its check* marks a requirement that no faulty server breaks, but whose
-check was tested with a server that breaks another requirement. To run the checks of one requirement, use a command such
-as `tidewire conformance URL --only TW-RES-019`.
+them. A check may judge several requirements. *Its check* in the last column means that no faulty server or
+client breaks this requirement, but that the check or scenario of the requirement was tested with one that breaks another
+requirement. To run the checks of one requirement, use a command such as `tidewire conformance URL --only TW-RES-019`.
 
 """
 
@@ -127,7 +127,7 @@ def _page(found: list[RequirementTrace]) -> Iterator[str]:
     broken = sum(bool(each.faulty) for each in found)
     yield f"- Together, {_count(found, 'faulty')} faulty servers and clients break {broken} of the requirements."
     reasoned = sum(not each.judges and bool(each.reason) for each in found)
-    yield f"- {reasoned} requirements have neither a check nor a scenario; their rows give the reason in italics. The other requirements without a check grant a choice (MAY)."
+    yield f"- {reasoned} requirements have neither a check nor a scenario, for the reason that their row states in italics. All other requirements without a check or a scenario grant a choice (MAY)."
     for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
         yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
         yield from ("| requirement | level | role | judged by | tested with |", "|---|---|---|---|---|")

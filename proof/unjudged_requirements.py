@@ -5,7 +5,7 @@ fails if a check or scenario judges a requirement that is still listed here.
 """
 
 _READER_RULE = (
-    "applies to the reader, and scenarios for clients judge it; other checks judge what the server writes"
+    "applies to the reader, which scenarios for clients judge; other checks judge what the server writes"
 )
 _TOO_SLOW = "`grace_ms` is at least 60 seconds, which is longer than a check may take"
 _BROWSER_PAGE = (
@@ -17,13 +17,13 @@ _NEEDS_RESTRICTED_ENDPOINT = (
 )
 _NEEDS_PARTIAL_CHARACTERS = "needs tokens that end inside a character; no input makes the model of a third-party server produce them reliably"
 _NEEDS_TIES = "needs ties, or values before rounding; no input makes the model of a third-party server produce them reliably"
-_WRITER_RULE = "applies to the writer, and checks of servers judge it"
+_WRITER_RULE = "applies to the writer, which checks of servers judge"
 
 REASONS = {
     "TW-OVR-014": "needs a reverse proxy that adds a prefix to paths",
     "TW-OVR-026": _WRITER_RULE,
     "TW-DSC-006": _NEEDS_RESTRICTED_ENDPOINT,
-    "TW-DSC-021": "needs an endpoint that violates its own schema; checks judge that values match it (TW-DSC-020)",
+    "TW-DSC-021": "needs an endpoint that violates its own schema; checks judge that values match their schema (TW-DSC-020)",
     "TW-FRM-052": "applies to the reader: TW-CLI-021 judges the end that a client reports",
     "TW-RES-002": _READER_RULE,
     "TW-RES-027": "`log_ttl_s` is longer than a run",
@@ -46,11 +46,11 @@ REASONS = {
     "TW-JOB-066": _TOO_SLOW,
     "TW-JOB-067": _TOO_SLOW,
     "TW-JOB-068": _TOO_SLOW,
-    "TW-BAT-013": "the endpoint's function decides which input fails; a check judges that items fail alone (TW-BAT-004)",
+    "TW-BAT-013": "the endpoint's function decides which input fails; a check judges that no other item fails with it (TW-BAT-004)",
     "TW-GEN-005": "a recommended value that a server may change",
     "TW-GEN-014": _NEEDS_PARTIAL_CHARACTERS,
     "TW-GEN-015": _NEEDS_PARTIAL_CHARACTERS,
-    "TW-GEN-019": "needs a prompt that every server processes in several parts, whatever its machine",
+    "TW-GEN-019": "needs a prompt that every server processes in several parts, on any machine",
     "TW-GEN-021": "a size on the wire, measured by `bench/wire.py`",
     "TW-GEN-032": _NEEDS_TIES,
     "TW-GEN-035": _NEEDS_TIES,

@@ -53,7 +53,7 @@ AREAS = {
     "13-client": "CLI",
     "14-changes": "VER",
 }
-"""Maps each chapter to the area in the identifiers of its requirements."""
+"""Area of each chapter. It is the middle part of an identifier, such as `FRM` in `TW-FRM-001`."""
 
 WITHDRAWN_HEADING = "Withdrawn identifiers"
 UNSEEN_HEADING = "Not seen on the wire"

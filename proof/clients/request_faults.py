@@ -377,7 +377,7 @@ class DoesNotReportTextRetractedBySnapshot(FaultyClient):
 
 
 class RetractsWholeTextAtRestart(FaultyClient):
-    """Retract the whole text when a new attempt starts, although the snapshot may continue it."""
+    """Retract the whole text when a new attempt starts, although the snapshot may continue this text."""
 
     scenario, kind, breaks = "restart-that-continues", "retracted", "TW-DIF-062"
     restarts = False

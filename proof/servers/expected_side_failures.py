@@ -20,7 +20,7 @@ def _expect(why: str, checks: str, *names: str) -> None:
 
 
 _expect(
-    "a wrong event affects every check that reads it: applied diffs, resumed streams, and reads of the job",
+    "a wrong event affects every check that reads the event, in applied diffs, in resumed streams or in reads of the job",
     "state.* text_checks_due.* resume.* cursors_in_urls.* snapshots.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
     "framing.streams_begin_with_hello framing.events_match_their_schemas framing.events_are_sent_without_delay framing.closing_event_is_last framing.log_ends_with_exactly_one_done "
     "queue_progress_ping_goaway.idle_stream_receives_pings queue_progress_ping_goaway.stream_ends_with_a_closing_event sizes.events_stay_within_size_limits "
@@ -59,12 +59,12 @@ _expect(
 )  # fmt: skip
 _expect("every check of a submit looks at the status", "*", "submit_gets_200")
 _expect(
-    "all anonymous callers are one principal, so they share its limits",
+    "all anonymous callers are one principal, so they share the limits of this principal",
     "limits_per_caller.anonymous_caller_at_the_*",
     "anonymous_job_not_found_by_its_id", "anonymous_job_cannot_be_purged",
 )  # fmt: skip
 _expect(
-    "afterwards the first stream of each job is closed",
+    "after a stream was refused, the server closes the first stream of each job",
     "slow_readers.slow_reader_does_not_delay_others resume.* durable.* framing.*",
     "oldest_stream_closed_at_the_limit",
 )
@@ -81,7 +81,7 @@ _expect(
     "invalid_cursor_ignored", "cursor_ignored", "unknown_cursor_gets_only_new_events",
 )  # fmt: skip
 _expect(
-    "the ids of a stream go down when it starts again from a snapshot",
+    "the ids decrease when the stream starts again from a snapshot",
     "resume.ids_are_consecutive",
     "snapshot_stream_ignores_cursor",
     "token_stream_ignores_last_event_id",
@@ -104,7 +104,7 @@ _expect(
     "expired_job_gets_404", "purged_job_gets_404",
 )  # fmt: skip
 _expect(
-    "cancels of items and cancels in other checks use the same code",
+    "the server uses the same code for the cancels of items and for the cancels in other checks",
     "batch.item_cancel_does_not_affect_others ownership.other_principals_jobs_look_unknown errors.* "
     "limits_per_caller.stream_above_the_limit_returns_429 slow_readers.slow_reader_does_not_delay_others bodies.invalid_cancel_is_rejected "
     "generation.cancelled_generation_reports_reason_and_usage ownership.invalid_credentials_return_401 "
@@ -153,7 +153,7 @@ _expect(
     "missing_capability_declared",
 )
 _expect(
-    "a check sends a body that is too large with chunked coding",
+    "a check uses chunked coding to send a body that is too large",
     "discovery.oversized_body_returns_413",
     "chunked_request_refused",
 )
@@ -169,7 +169,7 @@ _expect(
     "fractional_milliseconds",
 )
 _expect(
-    "the error response has the media type of a job",
+    "the server sends the error response with the media type of a job",
     "errors.errors_are_valid_problem_documents",
     "restart_loses_running_jobs",
 )
@@ -242,17 +242,17 @@ _expect(
     "event_after_oldest_snapshot_skipped",
 )
 _expect(
-    "a hanging stream stays open and counts against the limit",
+    "a stream that hangs stays open and counts towards the limit",
     "limits_per_caller.stream_above_the_limit_returns_429 resume.*",
     "cursor_past_head_waits",
 )
 _expect(
-    "the fault ignores a percent-encoded cursor and sends the whole log",
+    "because of the fault, the server ignores a percent-encoded cursor and sends the whole log",
     "cursors_in_urls.after_works_like_last_event_id",
     "invalid_cursor_ignored",
 )
 _expect(
-    "the check compares the response to another caller's job with that to an unknown job",
+    "the check compares the response for another caller's job with the response for an unknown job",
     "ownership.other_principals_jobs_look_unknown",
     "delete_of_unknown_job_gets_204", "stream_token_for_unknown_job",
 )  # fmt: skip
@@ -268,7 +268,7 @@ _expect(
     "diff_sets_final_status", "failed_job_reported_as_succeeded", "queued_item_succeeds_directly", "stable_length_exceeds_text",
 )  # fmt: skip
 _expect(
-    "the check sends `Accept` to the URL of a stream, too",
+    "the check also sends its `Accept` header to the URL of a stream",
     "framing.unacceptable_stream_request_returns_406",
     "accept_weights_ignored",
 )
@@ -293,12 +293,12 @@ _expect(
     "results_assigned_to_wrong_inputs",
 )
 _expect(
-    "every form of the ignored interval has no effect",
+    "the server ignores the interval in every form, also in an invalid form",
     "parameters.invalid_min_interval_ms_returns_400",
     "snapshot_stream_ignores_min_interval_ms",
 )
 _expect(
-    "the check repeats a submit with its key after the expiry",
+    "the check repeats a submit with the same key after the job has expired",
     "durable.expired_job_returns_410",
     "idempotency_key_ignored",
 )
@@ -308,7 +308,7 @@ _expect(
     "unknown_members_refused",
 )
 _expect(
-    "cancelled jobs that continue keep counting against the limit",
+    "cancelled jobs that continue still count towards the limit",
     "limits_per_caller.job_above_the_limit_returns_429",
     "cancelled_job_continues",
 )
@@ -329,27 +329,27 @@ _expect(
 )
 
 UNDETECTABLE = {
-    "`hello` is sent again later on a connection": "section 3.7 demands it at the beginning and does not mention a second one",
-    "`usage` decreases while a job runs": "no requirement demands that its members only grow",
+    "`hello` is sent again later on a connection": "section 3.7 requires `hello` at the beginning, and does not mention a second `hello`",
+    "`usage` decreases while a job runs": "no requirement says that the members of `usage` only grow",
     "The title of one code differs each time": "section 9.1 describes titles only in a table that no requirement makes binding",
     "A problem with a registered code has `type`": "only a table that no requirement makes binding says that `type` is absent",
-    "`HEAD` is answered with 404, 405 or 200": "no requirement mentions it",
+    "`HEAD` is answered with 404, 405 or 200": "no requirement mentions `HEAD`",
     "A prompt has fewer log-probabilities than tokens": "the requirement on equal lengths applies to generated tokens (TW-GEN-011)",
-    "The job list contains a purged job": "no requirement excludes it (TW-JOB-062 applies to requests for the job)",
+    "The job list contains a purged job": "no requirement excludes purged jobs from the list (TW-JOB-062 applies to requests for the job)",
     "A stream stays open for seconds after `done`": "section 3.1 states no time limit; a stream that is never closed is detected",
     "A URL with a trailing slash is redirected or served": "a server may have more URLs than those of section 6.1",
     "`defaults` of an endpoint in discovery is wrong": "only a table says when `{}` is accepted",
     "An authentication scheme is recognized only in capitals": "the server decides how credentials are sent (TW-SEC-029)",
     "The description of an endpoint has another endpoint's name": "only a table defines the name",
     "Endpoints and vocabularies are served without credentials": "the server decides which credentials are needed (TW-SEC-003, TW-DSC-002)",
-    "A replica is slow to send what another replica has written": "an event is due once it is known (TW-FRM-006), and no requirement says how soon a replica must know it",
-    "`next` of the job list loses the `limit`": "the URL is opaque, and the next page may have another size (TW-JOB-048 applies to a limit in the request)",
+    "A replica is slow to send what another replica has written": "an event is due when the replica knows the event (TW-FRM-006), and no requirement says how soon this must be",
+    "`next` of the job list loses the `limit`": "`next` is an opaque URL, and the next page may have another size (TW-JOB-048 applies to a limit in the request)",
     "`1.0` in a cancel is accepted as 1": "the requirement on integers applies to the writer (TW-OVR-010)",
-    "`shared` is ignored for an input that is a number": "only an endpoint with numeric inputs would show it; other endpoints refuse such an input anyway",
-    "A GET opens an epoch": "the write cannot be observed (TW-RES-013), and a recovery may have opened the epoch",
+    "`shared` is ignored for an input that is a number": "only an endpoint with numeric inputs would show the fault, because all other endpoints refuse such an input",
+    "A GET opens an epoch": "a write to the log cannot be observed (TW-RES-013), and a recovery may have opened the epoch",
     "An example of an endpoint is slow or expensive": "no requirement limits the cost of an example",
-    "`inputs` is accepted as an object": "the requirements on a submit mention an empty list, but no other type (TW-JOB-011, TW-JOB-083)",
-    "`ended_at` is missing or earlier than `created_at`": "only a table says when they are present, and nothing states their order",
+    "`inputs` is accepted as an object": "the requirements on a submit mention an empty `inputs`, but no `inputs` of another type (TW-JOB-011, TW-JOB-083)",
+    "`ended_at` is missing or earlier than `created_at`": "only a table says when these members are present, and no requirement states their order",
     "An invalid cursor for an expired job is answered with 400": "of two errors, the server may report either (TW-ERR-010)",
 }
 """Faults that no requirement forbids or that no response shows, with the reason."""

@@ -8,7 +8,7 @@ from proof.servers.faults import faulty_server
 
 
 def merge_text_and_check(hooks, change):
-    """In resumed streams, merge an append with the next diff if that diff has a check, and apply `change` to it."""
+    """In resumed streams, merge an append and the next diff if that diff has a check, and call `change` with the result."""
 
     def join(exchange, frame):
         held = exchange.own.pop("buffered", b"")
