@@ -1,7 +1,7 @@
 """Registry of the conformance checks.
 
 A check is an async function that sends requests to a server and makes assertions about requirements. The decorator
-`check` registers the function under the name of its module, which is the area of the check, and its own name.
+`check` registers the function as `AREA.NAME`: the area is the name of its module, and the name is that of the function.
 """
 
 import inspect

@@ -26,11 +26,11 @@ MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "text"),
     ({"logit_bias": {"0": 1000}}, "token_ids"),
 ]
-"""Input members to send, each paired with the output member that shows whether the endpoint applied them."""
+"""Groups of input members, each with the output member that shows whether the endpoint applied the group."""
 
 
 def generation(s: Session, **members: Any) -> SampleRequest:
-    """Build a text-generation request with the input members, for an endpoint that returns log-probabilities."""
+    """Build a text-generation request, with these input members, to an endpoint that returns log-probabilities."""
     sample = s.server.logprobs_sample() or s.skip_untested(
         "no example of an endpoint with `logprobs` succeeded"
     )
@@ -71,7 +71,7 @@ def max_top(s: Session) -> int:
 
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
 async def unsupported_input_returns_422(s: Session) -> None:
-    """A generation request with too many candidates, with a prompt and messages, or with unknown members gets 422."""
+    """A generation request gets 422 if it has too many candidates, both a prompt and messages, or unknown members."""
     sample, most = generation(s), max_top(s)
     example = sample.inputs[0]
     prompt = {"prompt": example.get("prompt", "a")}
@@ -158,7 +158,9 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def finish_reason_and_usage_are_reported(s: Session) -> None:
-    """A generation that reaches `max_tokens` has the `finish_reason` `length`, and `usage` counts prompt and completion tokens."""
+    """A generation that reaches `max_tokens` has the `finish_reason` `length`. The `usage` of each generation counts
+    prompt and completion tokens.
+    """
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
     s.expect(

@@ -23,7 +23,7 @@ async def required_text_checks_are_sent(s: Session) -> None:
 
 @check("TW-DIF-051", slow=True)
 async def text_check_is_sent_by_the_64th_change(s: Session) -> None:
-    """If a text grows in more than 64 events, the server sends its length and CRC-32 before its item ends."""
+    """If a text grows in more than 64 events, the server sends the text's length and CRC-32 before the item ends."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
     sample = s.script_sample(*steps)
     _, history = await s.run_to_end(sample)

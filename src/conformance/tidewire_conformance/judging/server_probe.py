@@ -85,7 +85,7 @@ class Endpoint:
 
     @property
     def continues(self) -> bool:
-        """Whether a new attempt after a restart of the server keeps the values of unfinished items (section 4.5)."""
+        """Whether a job that runs again after a server restart keeps the values of its unfinished items (section 4.5)."""
         return bool(self.description.get("on_restart") == "continue")
 
     @property
@@ -157,14 +157,14 @@ class Server:
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
-        """Return a request for a job that produces output at once and runs long enough to be observed and cancelled, or None."""
+        """Return a request for a job with immediate output that runs long enough to be observed and cancelled, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
     def continuing_sample(self, seconds: float = 1.5) -> SampleRequest | None:
-        """Return a request for a job that a restart can interrupt, at an endpoint that continues after it, or None."""
+        """Return a request for a job that a restart can interrupt, at an endpoint that `continues` such jobs, or None."""
         sample = self.long_running_sample(seconds)
         if sample is not None and self.endpoints[sample.endpoint].continues:
             return sample
@@ -190,11 +190,11 @@ class Server:
         return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("batch")))
 
     def uneven_batch_sample(self, *shorter: int) -> SampleRequest | None:
-        """Return a request with several inputs, the last of which takes longest, or None.
+        """Return a request with several inputs whose last input takes longest, or None.
 
         Args:
-            *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input with
-                one token.
+            *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input,
+                and one token is generated for it.
         """
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             quick = {"script": [{"append": "a"}]}

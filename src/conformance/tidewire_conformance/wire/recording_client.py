@@ -1,7 +1,8 @@
 """HTTP client over raw sockets that records each request and response, with the arrival time of each byte.
 
 h11 parses HTTP, and `event_stream_decoder` parses event streams. The client does not follow redirects and does not
-decode content codings. It retries a request only after a response with status 429 or 503 and `Retry-After`.
+decode content codings. It retries a request only after a response that has status 429 or 503 and a `Retry-After`
+header.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ _READ = 65536
 _HEAD_BYTES = 256 * 1024
 
 Body = bytes | Sequence[bytes] | None
-"""Request body. A `bytes` body is sent with `Content-Length`. A sequence is sent in chunked coding, one chunk per element."""
+"""Request body. A `bytes` body is sent with `Content-Length`. A sequence is sent in chunked coding, one chunk per
+element.
+"""
 Header = Mapping[str, str | None]
 """Request header fields. The value None removes a field that the client sends by default."""
 

@@ -31,7 +31,7 @@ For the nine shortest of thirteen random waits, the probability of a smaller rat
 """
 
 _MIN_KEY_LENGTH = 20
-"""Minimum number of visible ASCII characters that a key with 128 random bits needs."""
+"""Minimum length, in visible ASCII characters, of an idempotency key with 128 random bits."""
 
 _MIN_KEY_DIFFERENCES = 12
 """Minimum number of positions in which two random keys of 20 characters differ.
@@ -141,7 +141,7 @@ def _stream_request(
         wanted = asked["cursor"] if isinstance(asked["cursor"], list) else [asked["cursor"]]
         allowed = {request.last_id if cursor == "held" else cursor for cursor in wanted}
         if request.number == 0 and (conversation.of_kind("attaching") or conversation.of_kind("submits")):
-            # The client already has the job resource, from a GET or from the response to its POST. The cursor in it is 1-1.
+            # The client already has the job resource, from a GET or from the response to its POST. That cursor is 1-1.
             allowed.add("1-1")
         if request.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
