@@ -330,7 +330,7 @@ def conformance(
     if not found.server.samples:
         typer.echo(
             "tidewire conformance: most checks were skipped, because no example of an endpoint ran to its end; "
-            'pass an input that works with --example \'ENDPOINT={"its": "input"}\'',
+            'pass a working input with the option --example \'ENDPOINT={"its": "input"}\'',
             err=True,
         )
     count = len(registry.checks())
@@ -386,7 +386,7 @@ def _write_and_show(
                 write_failed = True
     terminal_report.show(report, console, everything=everything)
     if report.run.cut_short == INTERRUPTED:
-        # End the process at once, because the interpreter would wait for the threads of running scenarios before it exits.
+        # End the process at once. A normal exit would wait for the threads of the running scenarios.
         sys.stdout.flush()
         os._exit(report.exit_code)
     raise typer.Exit(report.exit_code or (UNREACHABLE if write_failed else CONFORMANT))

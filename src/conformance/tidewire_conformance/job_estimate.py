@@ -21,7 +21,7 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
 """Approximate number of jobs that all checks together start with each kind of example. tests/suite/test_reference.py
 compares the numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
-"""Approximate number of jobs that the checks start on each other endpoint if the server has the endpoint `SCRIPT`. Most
+"""Approximate number of jobs that the checks start on each endpoint except `SCRIPT`, if the server has `SCRIPT`. Most
 checks then use `SCRIPT`."""
 
 

@@ -4,7 +4,6 @@ A check is an async function that sends requests to a server and makes assertion
 `check` registers the function as `AREA.NAME`: the area is the name of its module, and the name is that of the function.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -90,7 +89,7 @@ def check(
             raise ValueError(
                 f"a check needs at least one requirement id, a docstring and a unique name: {name}"
             )
-        about = inspect.cleandoc(body.__doc__)
+        about = " ".join(body.__doc__.split())
         _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow)
         return body
 

@@ -308,7 +308,7 @@ def settle(verdict: Verdict) -> None:
     """Derive the outcome of a verdict from its assertions."""
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
-        # A violation takes precedence over a later skip or error, because the violation may have caused it.
+        # A violation takes precedence over a later skip or error, because it may have caused the skip or error.
         verdict.outcome, verdict.why = Outcome.FAIL, None
     elif verdict.outcome is Outcome.PASS and found:
         verdict.outcome = Outcome.WARN

@@ -239,7 +239,7 @@ class Session:
     async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
         """Assert that the server accepts a valid request.
 
-        A check that sends invalid requests also sends this one, to show that the server does not reject all requests.
+        A check of invalid requests also sends a valid one, to show that the server does not reject all requests.
         """
         answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
         self.expect(

@@ -361,7 +361,7 @@ def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
 def _deterministic_part(value: Any, text_only: bool) -> Any:
     """Return the part of an item's value that must not depend on the other items of its batch.
 
-    For a text generation this is only the text, because the log-probabilities vary slightly with the order of
+    For a text generation, that part is only the text. The log-probabilities vary slightly with the order of
     floating-point sums.
     """
     return value.get("text") if text_only and isinstance(value, dict) else value

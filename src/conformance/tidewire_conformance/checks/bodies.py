@@ -71,7 +71,8 @@ JSON_LIMIT_CASES: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
 }
 """JSON values at the limits of section 1.4, by requirement: first the valid values, then the invalid ones.
 
-The checks send each value in an unknown member of an otherwise valid body, so only the rules for JSON can reject it.
+The checks send each value in an unknown member of an otherwise valid body. The server can then reject the body only
+because of the rules for JSON.
 """
 
 

@@ -29,7 +29,9 @@ async def after_works_like_last_event_id(s: Session) -> None:
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
 async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> None:
-    """If no event of a running job has the id in the cursor, the stream is a `rewound` snapshot and all later events."""
+    """If no event of a running job has the id in the cursor, the stream consists of a `rewound` snapshot and all later
+    events.
+    """
     sample = s.long_running_sample(0.8)
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:

@@ -156,7 +156,8 @@ async def sent_events_survive_a_restart(s: Session) -> None:
 
 
 def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
-    """Judge the items in each snapshot that opens a new attempt. Return the number of these snapshots.
+    """Judge the items in each snapshot that starts a new attempt after a server restart. Return the number of
+    snapshots.
 
     Args:
         s: Session of the check.

@@ -145,7 +145,7 @@ async def unknown_resources_return_404(s: Session) -> None:
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.expect_refused("TW-JOB-002", await s.wire.request("GET", place), 404, "not_found", place)
-    # Request the job's id in swapped letter case, and names that no server can have assigned as an id.
+    # Request the job with its id in swapped letter case, and with names that no server can have assigned as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
         answer = await s.wire.request("GET", f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}

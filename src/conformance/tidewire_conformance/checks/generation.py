@@ -78,7 +78,7 @@ async def unsupported_input_returns_422(s: Session) -> None:
     for name in ("top_logprobs", "prompt_logprobs"):
         answer = await s.wire.request("POST", sample.submit_to, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
-            continue  # The endpoint does not support `prompt_logprobs` and may report that error instead (TW-ERR-010).
+            continue  # The endpoint may report instead that it does not support `prompt_logprobs` (TW-ERR-010).
         s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
         problem = answer.json if answer.status == 422 else {}
         s.expect("TW-GEN-002", problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),

@@ -14,8 +14,8 @@ DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 MAX_COMMON_CHARACTERS = 12
 """Number of equal leading characters at which two job ids count as similar.
 
-Each character carries at least 4 bits. Two of a thousand random ids share their first 12 characters in about one of
-10^8 runs.
+Each character carries at least 4 bits. In a run with a thousand random ids, two of them share their first 12 characters
+in about one of 10^8 cases.
 """
 MIN_JOBS = 12
 """Minimum number of job ids to compare. With fewer ids, the common prefix may be longer by coincidence."""
@@ -237,7 +237,9 @@ async def stream_continues_from_a_read(s: Session) -> None:
         s.expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done", at=rest)
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.error) for step in steps if step.error is not None), "")
-        s.expect("TW-JOB-040", not fault, "events that apply to the state of the read", fault, at=rest)
+        s.expect(
+            "TW-JOB-040", not fault, "events that apply to the state in the job resource", fault, at=rest
+        )
         job = await s.submit(sample)
     if not s.assertions:
         s.inconclusive("each job had ended before the suite read it")

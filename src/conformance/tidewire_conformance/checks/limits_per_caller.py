@@ -64,7 +64,7 @@ async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def stream_above_the_limit_returns_429(s: Session) -> None:
-    """A request for one stream too many gets 429 `too_many_streams` or a `problem` without an id. Other streams
+    """A request for one stream too many gets 429 `too_many_streams`, or a `problem` event without an id. Other streams
     continue.
     """
     limit = _limit(s, "max_streams_per_principal")

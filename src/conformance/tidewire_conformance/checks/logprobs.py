@@ -80,7 +80,7 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 async def logprobs_are_sent_only_on_request(s: Session) -> None:
     """A generation has log-probabilities only if the request asks for them.
 
-    The job's `columns` then begin with `text`.
+    If the request asks for log-probabilities, the job's `columns` begin with `text`.
     """
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)

@@ -303,8 +303,8 @@ async def cursor_of_done_returns_204(s: Session) -> None:
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
-    """If the id in a cursor is above the last id or has an unknown epoch, the stream is a `rewound` snapshot and all
-    later events.
+    """If the id in a cursor is above the last id or has an unknown epoch, the stream consists of a `rewound` snapshot
+    and all later events.
     """
     job, history = await s.run_to_end(s.growing_sample())
     head = key(history.logged[-1].id) or (1, 1)
@@ -333,8 +333,8 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
 async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
-    """If the server has trimmed a log, a stream from an old cursor or from `0-0` is a snapshot, with events that apply
-    to that snapshot.
+    """If the server has trimmed a log, a stream from an old cursor or from `0-0` consists of a snapshot and of events
+    that apply to that snapshot.
     """
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > MAX_TESTED_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):

@@ -33,7 +33,7 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
         paths = {path for each in known if each for path in each}
         wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
         checked = _checked_texts(step.block.json)
-        s.expect("TW-DIF-044", wanted <= checked, f"checks of {sorted(wanted)}", sorted(checked), at=step.exchange,
+        s.expect("TW-DIF-044", wanted <= checked, f"the length and CRC-32 of {sorted(wanted)}", sorted(checked), at=step.exchange,
                  block=step.block)  # fmt: skip
 
 

@@ -13,8 +13,8 @@ CHECK_AFTER = 64
 
 @check("TW-DIF-051", whole_run=True)
 async def required_text_checks_are_sent(s: Session) -> None:
-    """The server sends the length and the CRC-32 of a text when it truncates the text, when the item or job ends, and
-    no later than the 64th change.
+    """The server sends the length and the CRC-32 of a text if it truncates the text, if the item or the job ends, and
+    at the latest at the 64th change of the text.
     """
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
@@ -60,7 +60,7 @@ def _judge_due_checks(s: Session, steps: list[Step]) -> None:
             s.expect(
                 "TW-DIF-051",
                 path in checked,
-                f"a check of {path}",
+                f"the length and CRC-32 of {path}",
                 sorted(checked),
                 at=step.exchange,
                 block=step.block,

@@ -23,7 +23,7 @@ from tidewire_conformance.specification import Requirement
 
 
 class Settings(Protocol):
-    """Options of a run that its report shows."""
+    """Options of a run that appear in the report."""
 
     @property
     def seed(self) -> int: ...

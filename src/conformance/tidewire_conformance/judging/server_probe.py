@@ -1,9 +1,9 @@
 """Discovery of a server's endpoints, and of the jobs that their examples start.
 
-The suite needs only the URL of the server. It runs examples of each endpoint once and observes the jobs: whether the
-value grows in several events, how long the job runs, and whether it succeeds. These properties decide which checks can
-use an example. If the server has the endpoint `tidewire.script`, whose input describes the behavior of its job, all
-checks can use it.
+The suite needs only the URL of the server. The suite runs examples of each endpoint once and observes the jobs: whether
+the value grows in several events, how long the job runs, and whether it succeeds. These properties decide which checks
+can use an example. The input of the endpoint `tidewire.script` describes the behavior of its job, so all checks can use
+this endpoint if the server has it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,9 +22,9 @@ EXAMPLE_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 2.0
 """Time, in seconds, that a response may take to end after `done`. The option `--patience` multiplies it."""
 MIN_OBSERVABLE_SECONDS: Final = 0.2
-"""Some checks observe a job while it runs. The job must run for at least this time, in seconds."""
+"""Minimum duration, in seconds, of a job that a check observes while the job runs."""
 MIN_GROWTH_EVENTS: Final = 5
-"""Some checks interrupt a stream between events. The job must have at least this many logged events."""
+"""Minimum number of logged events of a job whose stream a check interrupts between events."""
 
 LONG_TOKENS: Final = 256
 """Number of tokens of a text generation that runs long enough to be observed."""

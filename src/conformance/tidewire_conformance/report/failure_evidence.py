@@ -11,7 +11,7 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 MAX_WHOLE_BLOCKS = 12
-"""Maximum number of blocks of a stream that is printed in full.
+"""Streams with at most this number of blocks are printed in full.
 
 For a longer stream, only the blocks near the failing block are printed.
 """

@@ -20,12 +20,12 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY_STATUSES: Final = frozenset({429, 503})
-"""Status codes of responses after which the client repeats the request, if the response has `Retry-After`."""
+"""Status codes after which the client repeats a request. The response must also have `Retry-After`."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
 """Longest `Retry-After`, in seconds, that the client waits before a retry. The option `--patience` multiplies it."""
 RESPONSE_SECONDS: Final = 10.0
-"""Timeout, in seconds, for a status line and for each further part of a body. The option `--patience` multiplies it."""
+"""Timeout, in seconds, for a response header and for each part of a body. The option `--patience` multiplies it."""
 COMPLETE_RESPONSE_SECONDS: Final = 60.0
 """Timeout, in seconds, for a complete response that is not a stream. The option `--patience` multiplies it."""
 MAX_BYTES: Final = 64 * 1024 * 1024

@@ -61,7 +61,7 @@ class AdapterDiedError(AdapterError):
     """Raised if the client exited while it was running a command.
 
     Attributes:
-        shared: Whether the client was running several commands. It is then unknown which of them caused the exit.
+        shared: Whether the client was running several commands. It is then unknown which command caused the exit.
     """
 
     def __init__(self, message: str, *, shared: bool = False) -> None:

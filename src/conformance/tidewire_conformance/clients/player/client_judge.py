@@ -141,7 +141,7 @@ def _stream_request(
         wanted = asked["cursor"] if isinstance(asked["cursor"], list) else [asked["cursor"]]
         allowed = {request.last_id if cursor == "held" else cursor for cursor in wanted}
         if request.number == 0 and (conversation.of_kind("attaching") or conversation.of_kind("submits")):
-            # The client already has the job resource, from a GET or from the response to its POST. That cursor is 1-1.
+            # The client already has the job resource, whose cursor is 1-1, from a GET or from the response to its POST.
             allowed.add("1-1")
         if request.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
@@ -215,7 +215,7 @@ def _differences(one: str, other: str) -> int:
 def _randomness(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
     """Check that the waits between requests are random.
 
-    The longest quarter of the waits is ignored, because a busy machine may have delayed these requests.
+    The longest quarter of the waits is ignored, because a busy machine may have lengthened these waits.
     """
     if not scenario.expect.get("drawn"):
         return

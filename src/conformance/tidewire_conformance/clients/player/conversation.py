@@ -88,7 +88,7 @@ class ClientRun:
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
     died: str = ""
-    """Summary of how the client exited before it reported the end of the command. Empty if the client did not do so."""
+    """Summary of how the client exited before it reported the end of the command. Empty if there was no such exit."""
 
     @property
     def end(self) -> Members | None:
