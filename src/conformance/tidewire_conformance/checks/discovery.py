@@ -168,7 +168,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         s.expect(
             "TW-DSC-003",
             served,
-            f"{name} is served, because the server declares it",
+            f"a successful response, because the server declares {name}",
             f"{answer.status} {answer.code}",
             at=answer,
         )

@@ -142,7 +142,7 @@ async def accepted_members_take_effect(s: Session) -> None:
         s.expect(
             "TW-GEN-001",
             _is_served(value, members, shown, prompt),
-            f"{shown} that reflects {members}, or 422",
+            f"a value whose {shown} reflects {members}, or a 422 response",
             value,
             at=history,
         )

@@ -119,7 +119,7 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
             got = (
                 "the client read all of an endless line"
                 if request.flood_read
-                else "still open after the client had reported its end"
+                else "the connection was still open after the client had reported the end of its command"
             )
             yield Finding("open", rules, f"the client closes the connection of {name}", got)
         before[request.kind] = request
