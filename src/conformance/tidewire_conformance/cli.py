@@ -35,15 +35,17 @@ from tidewire_conformance.runner import DEFAULT_CONCURRENCY, INTERRUPTED, CheckP
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
-HELP: Final = """Report the requirements of the specification that a server or a client violates, with the bytes that prove it.
+HELP: Final = """Report the requirements that a server or a client violates, with the bytes that prove each violation.
 
-To test a server, the suite needs only its URL. It runs the examples
-in the server's endpoint descriptions, and announces how many jobs it
-starts on each endpoint. The remaining checks need the endpoint
-tidewire.script, which `tidewire serve --script` adds.
+To test a server, the suite needs only its URL. The suite runs the
+examples in the server's endpoint descriptions, and announces how many
+jobs it starts on each endpoint. Checks for which no example is
+suitable need the endpoint tidewire.script, which
+`tidewire serve --script` adds.
 
-To test a client, write a program that drives it by reading commands
-and writing reports as lines of JSON (docs/how-to/write-a-client.md).
+To test a client, write a program that controls the client. The program
+reads commands and writes reports as lines of JSON
+(docs/how-to/write-a-client.md).
 
 An interrupt (Ctrl-C) ends the run, and the report shows the results
 so far. The grade, baselines and the pytest plugin are described in
@@ -63,12 +65,12 @@ tidewire conformance --client 'node my-client.mjs' --only cuts
 tidewire conformance --list   (prints the checks and their requirements)
 
 Exit codes: 0 no requirement failed; 1 a requirement failed or could not be judged; 2 wrong usage; 3 the server cannot be \
-reached, the client program's output cannot be parsed, or the suite failed or was cut short; 4 nothing ran.
+reached, the client program's output cannot be parsed, the suite failed, or the run was cut short; 4 nothing ran.
 """
 
 RepeatedOption = list[str] | None
 LINE_SECONDS: Final = 10.0
-"""Interval, in seconds, between progress lines if the standard error is not a terminal."""
+"""Interval, in seconds, between progress lines. They are printed only if standard error is not a terminal."""
 
 
 def conformance(
@@ -87,7 +89,7 @@ def conformance(
         RepeatedOption,
         typer.Option(
             metavar="NAME",
-            help="Unusual servers that a client is also tested with: a name, `all` or `none`. By default, the client is tested with a few scenarios on each of them.",
+            help="Unusual server with which the client is also tested: a name, `all` or `none`. By default, the client is tested with a few scenarios on each unusual server.",
             rich_help_panel="Client",
         ),
     ] = None,
@@ -125,7 +127,7 @@ def conformance(
         RepeatedOption,
         typer.Option(
             metavar="NAME: VALUE",
-            help="HTTP header with the credentials of a second user, for the checks that jobs are private.",
+            help="HTTP header with the credentials of a second user. Checks use it to test whether jobs are private.",
             rich_help_panel="Server",
         ),
     ] = None,
@@ -328,7 +330,7 @@ def conformance(
     if not found.server.samples:
         typer.echo(
             "tidewire conformance: most checks were skipped, because no example of an endpoint ran to its end; "
-            'pass an input that works with --example \'ENDPOINT={"its": "input"}\'',
+            'pass a working input with the option --example \'ENDPOINT={"its": "input"}\'',
             err=True,
         )
     count = len(registry.checks())
@@ -384,7 +386,7 @@ def _write_and_show(
                 write_failed = True
     terminal_report.show(report, console, everything=everything)
     if report.run.cut_short == INTERRUPTED:
-        # End the process at once, because the interpreter would wait for the threads of running scenarios before it exits.
+        # End the process at once. A normal exit would wait for the threads of the running scenarios.
         sys.stdout.flush()
         os._exit(report.exit_code)
     raise typer.Exit(report.exit_code or (UNREACHABLE if write_failed else CONFORMANT))

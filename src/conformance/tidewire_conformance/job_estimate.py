@@ -1,7 +1,8 @@
-"""Messages that announce how many jobs a run will start on each endpoint, because jobs may use an expensive GPU.
+"""Messages that announce how many jobs a run will start on each endpoint. The user may want to know, because jobs may
+use an expensive GPU.
 
-The endpoints of the checks are known only after the examples have run, since the checks choose examples by the observed
-properties of their jobs. Therefore there are two messages: one before the examples, and one before the checks.
+There are two messages: one before the examples run, and one before the checks run. A single message is not possible,
+because the checks choose their examples, and therefore the endpoints, by the observed properties of the examples' jobs.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
 """Approximate number of jobs that all checks together start with each kind of example. tests/suite/test_reference.py
 compares the numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
-"""Approximate number of jobs that the checks start on each endpoint with an example, if the server has the endpoint
-`SCRIPT`, which most checks use instead."""
+"""Approximate number of jobs that the checks start on each endpoint except `SCRIPT`, if the server has `SCRIPT`. Most
+checks then use `SCRIPT`."""
 
 
 def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
@@ -38,7 +39,9 @@ def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
     used = [f"{name} ({count})" for name, count in counts.items() if count]
     unused = [name for name, count in counts.items() if not count]
     first = f"Running each example once, to observe its job: {', '.join(used) or 'none'}."
-    without = f" Not used, because they have no example: {', '.join(unused)}." if unused else ""
+    without = (
+        f" Endpoints that are not used, because they have no example: {', '.join(unused)}." if unused else ""
+    )
     return f"{first}{without} To use only some endpoints, pass --endpoint NAME."
 
 

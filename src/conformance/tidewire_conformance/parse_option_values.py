@@ -1,4 +1,4 @@
-"""Parsing and validation of option values. The command line and the pytest plugin share it."""
+"""Parsing and validation of option values, shared by the command line and the pytest plugin."""
 
 import re
 import tomllib
@@ -166,8 +166,8 @@ def baseline(path: Path | None) -> dict[str, str]:
     """Read a baseline, and return the ids of requirements that are known to fail, with the reasons.
 
     Raises:
-        UsageError: The file cannot be read or contains an unknown key, or an entry has no reason or names an unknown
-            requirement.
+        UsageError: The file cannot be read, the file contains an unknown key, an entry has no reason, or an entry names
+            an unknown requirement.
     """
     if path is None:
         return {}
@@ -177,7 +177,7 @@ def baseline(path: Path | None) -> dict[str, str]:
         known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"invalid baseline, because each [[known]] table needs `sentence` and `reason`: {path} ({error!r})"
+            f"cannot read the baseline {path}: {error!r}; each [[known]] table needs `sentence` and `reason`"
         ) from None
     others = {*document} - {"known"} | {name for entry in entries for name in entry} - {"sentence", "reason"}
     if others:

@@ -13,7 +13,8 @@ skipped                            | skipped, with the reason: not declared, no 
 inconclusive                       | failed; the text begins with INCONCLUSIVE
 error                              | failed; the text begins with ERROR OF THE SUITE
 
-The plugin prints the grade at the end. The pytest run fails if a requirement that the baseline lists as failing holds.
+The plugin prints the grade at the end. The pytest run also fails if a requirement holds although the baseline lists it
+as failing.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--tidewire-url": {"metavar": "URL", "default": "", "help": "Base URL of the server. Without this option, the plugin does nothing."},
     "--tidewire-profile": {"action": "append", "default": [], "help": "Profile whose requirements are checked. By default, all profiles are checked."},
     "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header to send with each request."},
-    "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header with the credentials of a second user, for the checks that jobs are private."},
+    "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header with the credentials of a second user. Checks use it to test whether jobs are private."},
     "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to use for an endpoint in place of the examples in its description."},
     "--tidewire-origin": {"default": "", "help": "Web origin that the server is configured to allow, for the CORS checks."},
     "--tidewire-restart-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that kills the server and starts it again."},

@@ -1,10 +1,9 @@
 """Registry of the conformance checks.
 
 A check is an async function that sends requests to a server and makes assertions about requirements. The decorator
-`check` registers the function under the name of its module, which is the area of the check, and its own name.
+`check` registers the function as `AREA.NAME`: the area is the name of its module, and the name is that of the function.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -90,7 +89,7 @@ def check(
             raise ValueError(
                 f"a check needs at least one requirement id, a docstring and a unique name: {name}"
             )
-        about = inspect.cleandoc(body.__doc__)
+        about = " ".join(body.__doc__.split())
         _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow)
         return body
 

@@ -24,7 +24,9 @@ CHECK_SECONDS = 120.0
 INTERRUPTED = "the run was interrupted"
 """Value of `cut_short` if the user interrupted the run with Ctrl-C."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
-"""If a server does not respond, the suite probes it this many times, with this delay in seconds, before it gives up."""
+"""Number of attempts to reach a server that stopped responding, and the delay between two attempts in seconds. After
+the last attempt, the suite gives up.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class SuiteRun:
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Callback for each finished check. Its arguments are the verdict, the number of finished checks and the total number."""
+"""Callback for each finished check. Its arguments are the verdict, the number of finished checks and the total number.
+"""
 
 
 async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> SuiteRun:
@@ -103,7 +106,7 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
 
     Args:
         plan: Options of the run.
-        checks: Checks to run. Serial checks, and checks that judge the whole run, keep this order.
+        checks: Checks to run. Their order matters only for serial checks, and for checks that judge the whole run.
         watch: Callback that is called for each finished check.
 
     Raises:
@@ -219,7 +222,7 @@ class CheckProgress:
             await take(check)
 
     async def _check_liveness(self, check: Check) -> None:
-        """Probe the server after a missing response, so that the other checks are skipped if the server is gone."""
+        """Probe the server after a response did not arrive. If the server is gone, the remaining checks are skipped."""
         async with self._liveness_lock:
             for attempt in range(0 if self._gone else LIVENESS_TRIES):
                 await asyncio.sleep(LIVENESS_SECONDS * self.plan.patience * bool(attempt))
@@ -246,7 +249,7 @@ class CheckProgress:
 
 
 class Budget(Protocol):
-    """Options of a run that may take only a limited time."""
+    """Options of a run that has a time budget."""
 
     @property
     def budget(self) -> float: ...
@@ -293,7 +296,7 @@ async def _run(
 
 
 def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
-    """Return the last response to a request of this check that broke off before its declared end, or None.
+    """Return this check's last response that broke off before its declared end, or None.
 
     A truncated response can make the code of a check raise an exception. The check is then inconclusive, not faulty.
     """
@@ -305,7 +308,7 @@ def settle(verdict: Verdict) -> None:
     """Derive the outcome of a verdict from its assertions."""
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
-        # A violation takes precedence over a later skip or error, because the violation may have caused it.
+        # A violation takes precedence over a later skip or error, because it may have caused the skip or error.
         verdict.outcome, verdict.why = Outcome.FAIL, None
     elif verdict.outcome is Outcome.PASS and found:
         verdict.outcome = Outcome.WARN
@@ -314,9 +317,9 @@ def settle(verdict: Verdict) -> None:
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """Merge the verdicts of a repeated check into the worst verdict, whose note says how often it occurred.
+    """Merge the verdicts of a repeated check: return the worst verdict, with a note of how often it occurred.
 
-    A repetition in which the check could not test anything counts only if all repetitions were like this.
+    A repetition that was skipped as untested counts only if all repetitions were skipped as untested.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)

@@ -19,8 +19,8 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
-"""Timeout, in seconds, for a job to end. The duration of the job's example is added, and `--patience` multiplies the
-sum.
+"""Timeout, in seconds, for a job to end. The duration that was observed for the job's example is added to it, and the
+sum is multiplied by `--patience`.
 """
 MAX_READS: Final = 100
 """Maximum number of times that `Session.read_until` reads a job."""
@@ -50,7 +50,7 @@ class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an e
 class Hooks:
     """Values of the command line options that only some checks need, such as `--restart-cmd`.
 
-    If an option is missing, its value here is empty or None. The checks that need it skip what they cannot test.
+    If an option is missing, its value here is empty or None. Checks then skip what they cannot test without the option.
     """
 
     restart: str = ""
@@ -167,7 +167,7 @@ class Session:
         self.expect(requirement, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
-    # ---- sample requests, which skip the check as untested if none is suitable --------------------------------------
+    # ---- sample requests; if no sample is suitable, the check is skipped as untested ---------------------------------
 
     def any_sample(self) -> SampleRequest:
         """Return a sample request for a job that succeeds, or skip the check."""
@@ -239,7 +239,7 @@ class Session:
     async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
         """Assert that the server accepts a valid request.
 
-        A check that sends invalid requests also sends this one, to show that the server does not reject all requests.
+        A check of invalid requests also sends a valid one, to show that the server does not reject all requests.
         """
         answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
         self.expect(

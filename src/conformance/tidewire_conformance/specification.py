@@ -28,7 +28,7 @@ class Requirement(NamedTuple):
 
     @property
     def binds(self) -> bool:
-        """Whether a server or client that violates the requirement is not conformant. False for SHOULD and MAY."""
+        """Whether a server or client must meet the requirement to be conformant. False for SHOULD and MAY."""
         return self.level in {"MUST", "MUST NOT", "SHALL", "SHALL NOT", "REQUIRED"}
 
 

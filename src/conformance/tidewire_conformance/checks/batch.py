@@ -37,7 +37,7 @@ def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
 
 @check("TW-BAT-001", "TW-BAT-007", "TW-DIF-002", needs=BATCHES)
 async def items_follow_input_order(s: Session) -> None:
-    """A job that is submitted with `inputs` has `"batch": true` and one item for each input, in the order of the inputs."""
+    """A job submitted with `inputs` has `"batch": true` and one item for each input, in the order of the inputs."""
     # Use more than ten inputs, so that a server that sorts indexes as strings (`10` before `2`) fails.
     count = max(2, min(11, s.server.max_inputs(s.batch_sample())))
     texts = [f"item {n}" for n in range(count)]
@@ -128,7 +128,9 @@ async def items_end_independently(s: Session) -> None:
 
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
 async def too_many_inputs_return_422(s: Session) -> None:
-    """A request with one input too many gets 422 `batch_too_large` with the pointer `/inputs`, but two inputs are accepted."""
+    """A request with one input too many gets 422 `batch_too_large` with the pointer `/inputs`. A request with two
+    inputs is accepted.
+    """
     sample = s.batch_sample()
     limit = s.server.max_inputs(sample)
     if limit * len(str(sample.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
@@ -152,7 +154,7 @@ async def too_many_inputs_return_422(s: Session) -> None:
 
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
 async def invalid_input_is_reported_with_pointer(s: Session) -> None:
-    """If one of several inputs violates the schema, the server rejects the whole request with a pointer to that input."""
+    """If one of several inputs violates the schema, the server rejects the request with a pointer to that input."""
     sample = s.batch_sample()
     bad = next(iter(unfit(s, sample)), s)
     if bad is s:
@@ -168,7 +170,9 @@ async def invalid_input_is_reported_with_pointer(s: Session) -> None:
 
 @check("TW-BAT-002", needs=BATCHES)
 async def inputs_return_422_without_batch_support(s: Session) -> None:
-    """If an endpoint does not declare `batch`, a request with `inputs` gets 422 `invalid_input` with the pointer `/inputs`."""
+    """At an endpoint that does not declare `batch`, a request with `inputs` gets 422 `invalid_input` with the pointer
+    `/inputs`.
+    """
     plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
     if plain is None:
         s.skip_no_occasion("each endpoint declares `batch`")
@@ -185,7 +189,9 @@ async def inputs_return_422_without_batch_support(s: Session) -> None:
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
 async def shared_members_fill_in_missing_members(s: Session) -> None:
-    """An input takes its missing members from `shared`. If a member of `shared` is invalid, a 422 error points to it."""
+    """An input takes its missing members from `shared`. If a member of `shared` is invalid, the request gets 422 with a
+    pointer to that member.
+    """
     sample = s.batch_sample()
     example = sample.inputs[0]
     if not s.server.has_script:
@@ -199,7 +205,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
             s.expect(
                 requirement,
                 status == "succeeded",
-                "success of an input completed by `shared`",
+                "the status succeeded, although an input has its members only in `shared`",
                 status,
                 at=history,
             )
@@ -207,7 +213,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
     shared = {"script": [{"append": "shared"}]}
     whole = _batch(s, script_input("own"), {}, shared=shared)
     answer = await s.wire.request("POST", whole.submit_to, json=whole.body)
-    if not s.expect("TW-BAT-008", answer.status == 201, "201 for an input completed by `shared`",
+    if not s.expect("TW-BAT-008", answer.status == 201, "201 for an input whose missing members are in `shared`",
                     f"{answer.status} {answer.code}", at=answer):  # fmt: skip
         return
     job, _ = await s.run_to_end(whole)
@@ -355,7 +361,7 @@ def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
 def _deterministic_part(value: Any, text_only: bool) -> Any:
     """Return the part of an item's value that must not depend on the other items of its batch.
 
-    For a text generation this is only the text, because the log-probabilities vary slightly with the order of
+    For a text generation, that part is only the text. The log-probabilities vary slightly with the order of
     floating-point sums.
     """
     return value.get("text") if text_only and isinstance(value, dict) else value
@@ -380,7 +386,7 @@ async def row_is_less_than_batch_size(s: Session) -> None:
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
 async def progress_is_sent_for_each_running_item(s: Session) -> None:
-    """Each `progress` event of a batch names its item. A new reader gets the latest such event of each running item."""
+    """Each `progress` event of a batch names its item. A new reader gets the latest `progress` of each running item."""
     steps = [
         [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]
         for n in range(2)

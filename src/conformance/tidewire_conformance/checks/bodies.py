@@ -71,13 +71,16 @@ JSON_LIMIT_CASES: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
 }
 """JSON values at the limits of section 1.4, by requirement: first the valid values, then the invalid ones.
 
-The checks send each value in an unknown member of an otherwise valid body, so only the rules for JSON can reject it.
+The checks send each value in an unknown member of an otherwise valid body. The server can then reject the body only
+because of the rules for JSON.
 """
 
 
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
 async def invalid_json_is_rejected(s: Session) -> None:
-    """A body that violates the JSON rules of section 1.4 gets 400 `malformed_body`, or 422 if the fault is inside the input."""
+    """A body that violates the JSON rules of section 1.4 gets 400 `malformed_body`, or 422 if the fault is inside the
+    input.
+    """
     sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", 0)
     for why, body in MALFORMED:
@@ -95,7 +98,9 @@ async def invalid_json_is_rejected(s: Session) -> None:
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def unsupported_media_type_returns_415(s: Session) -> None:
-    """A request gets 415 unless its headers declare JSON in UTF-8, in any valid spelling, and no content coding."""
+    """The server accepts a body declared as JSON in UTF-8, in any valid spelling, without content coding. Any other
+    body gets 415.
+    """
     sample = s.any_sample()
     body = compact(sample.body)
     wrong: list[tuple[str, Header]] = [
@@ -139,7 +144,9 @@ async def chunked_bodies_are_accepted(s: Session) -> None:
 
 @check("TW-SEC-018", "TW-SEC-019")
 async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
-    """Line ends, markup and the name `__proto__` in a value are returned unchanged and cannot inject events into a stream."""
+    """Line ends, markup and the name `__proto__` in a value are returned unchanged. They cannot inject events into a
+    stream.
+    """
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
     sample = s.script_sample(
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
@@ -174,7 +181,7 @@ async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
     "TW-DSC-012",
 )
 async def json_limits_are_exact(s: Session) -> None:
-    """The server accepts JSON values up to the limits of section 1.4 and answers values beyond them with 400 `malformed_body`."""
+    """The server accepts JSON values up to the limits of section 1.4. A value beyond a limit gets 400 `malformed_body`."""
     sample = s.any_sample()
     whole = compact(sample.body)
 
@@ -229,7 +236,7 @@ async def requests_at_the_limits_are_accepted(s: Session) -> None:
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
 async def invalid_cancel_is_rejected(s: Session) -> None:
-    """If a request to cancel a job has an invalid body, media type or coding, it gets an error and the job continues."""
+    """A cancel request with an invalid body, media type or content coding gets an error, and the job continues."""
     sample = s.long_running_sample(1.0)
     job = await s.submit(sample)
     for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):

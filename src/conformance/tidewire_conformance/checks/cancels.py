@@ -8,7 +8,9 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
 async def cancel_ends_the_job(s: Session) -> None:
-    """A request to cancel a running job gets 202 and ends the job as `cancelled` with its current value. A second request gets 200."""
+    """A request to cancel a running job gets 202, and the job ends as `cancelled` with its current value. A second
+    request gets 200.
+    """
     sample = s.long_running_sample(30)
     job = await s.submit(sample)
     started = await s.read_until(job, lambda answer: has_started(answer) or answer.json.get("done"))
@@ -56,12 +58,14 @@ async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
     answer = await s.wire.request("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
     s.expect("TW-JOB-055", answer.json.get("status") == history.of_type("done")[0].json.get("status"),
-             "the final status from before the cancel", answer.json.get("status"), at=answer)  # fmt: skip
+             "the final status that the job had before the request", answer.json.get("status"), at=answer)  # fmt: skip
 
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
 async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
-    """A cancel request whose `items` is empty has no effect. A request with an invalid index gets 422 and cancels nothing."""
+    """A cancel request with an empty `items` has no effect. A request with an invalid index gets 422 and cancels
+    nothing.
+    """
     sample = s.long_running_sample(1.5)
     job = await s.submit(sample)
     none = await s.wire.request("POST", f"{job.path}/cancel", json={"items": []})

@@ -8,7 +8,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-009", "TW-RES-012")
 async def after_works_like_last_event_id(s: Session) -> None:
-    """A cursor in the query parameter `after` is percent-decoded and has the same effect as in the `Last-Event-ID` header."""
+    """A cursor in the query parameter `after` is percent-decoded, and has the same effect as one in `Last-Event-ID`."""
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
     ids = [block.id or "" for block in history.logged]
@@ -29,7 +29,9 @@ async def after_works_like_last_event_id(s: Session) -> None:
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
 async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> None:
-    """If a running job has no event with the cursor's id, its stream begins with a `rewound` snapshot and continues from there."""
+    """If no event of a running job has the id in the cursor, the stream consists of a `rewound` snapshot and all later
+    events.
+    """
     sample = s.long_running_sample(0.8)
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:

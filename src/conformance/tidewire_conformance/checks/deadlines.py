@@ -6,7 +6,9 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
 async def deadline_keeps_ended_items(s: Session) -> None:
-    """At its deadline, a job keeps its ended items unchanged, its other items fail, and it ends as `partially_failed`."""
+    """At the deadline of a job, ended items stay unchanged, all other items fail, and the job ends as
+    `partially_failed`.
+    """
     if not s.server.has_script:
         s.skip_untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
@@ -34,7 +36,9 @@ async def deadline_keeps_ended_items(s: Session) -> None:
 
 @check("TW-JOB-065", "TW-JOB-063", slow=True)
 async def job_runs_60_s_without_a_reader(s: Session) -> None:
-    """A job with `on_disconnect: cancel` and `grace_ms: 0` continues for at least 60 s after its last reader has disconnected."""
+    """A job with `on_disconnect: cancel` and `grace_ms: 0` continues for at least 60 s after its last reader has
+    disconnected.
+    """
     sample = s.long_running_sample(1.0)
     body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
@@ -46,13 +50,13 @@ async def job_runs_60_s_without_a_reader(s: Session) -> None:
     )
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == sample.ended, f"the status {sample.ended}, as the grace period had not passed",
+    s.expect("TW-JOB-065", ended.json.get("status") == sample.ended, f"the status {sample.ended}, because the grace period had not passed",
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
 async def deadline_fails_unfinished_items(s: Session) -> None:
-    """At its deadline, an unfinished job fails with `deadline_exceeded`, while a job that ends earlier is not affected."""
+    """An unfinished job fails with `deadline_exceeded` at its deadline. A job that ends earlier is not affected."""
     sample = s.long_running_sample(30)
     deadline = 300 if sample.seconds >= 1 else 1
     job, history = await s.run_to_end(sample, deadline_ms=deadline)

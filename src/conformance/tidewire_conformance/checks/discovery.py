@@ -23,7 +23,7 @@ UNDECLARED_CAPABILITY_ERRORS = {
 """Status and problem code of the response to a request that uses an undeclared capability (section 2.3)."""
 
 CLOCK_TOLERANCE = timedelta(seconds=1)
-"""Tolerance when two times are compared. Each of the times has a resolution of one second."""
+"""Tolerance for the comparison of two times, each of which has a resolution of one second."""
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
@@ -57,7 +57,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
 async def endpoint_descriptions_are_valid(s: Session) -> None:
-    """Each listed endpoint has a valid description, and its input and value schemas do not refer to other documents."""
+    """Each listed endpoint has a valid description. The schemas in a description do not refer to other documents."""
     listed = s.server.discovery_body.get("endpoints", [])
     if not listed:
         s.skip_untested("discovery lists no endpoint")
@@ -142,7 +142,9 @@ async def values_match_value_schema(s: Session) -> None:
 
 @check("TW-DSC-003", "TW-DSC-011")
 async def capabilities_match_discovery(s: Session) -> None:
-    """The server provides each capability that it declares, and rejects requests for other capabilities as section 2.3 requires."""
+    """The server provides each capability that it declares. It rejects requests for other capabilities as section 2.3
+    requires.
+    """
     sample = s.any_sample()
     job, _ = await s.run_to_end(sample)
     asked = {
@@ -166,7 +168,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         s.expect(
             "TW-DSC-003",
             served,
-            f"{name} is served, because the server declares it",
+            f"a successful response, because the server declares {name}",
             f"{answer.status} {answer.code}",
             at=answer,
         )
@@ -218,7 +220,7 @@ def _extends(old: Any, new: Any) -> bool:
 
 @check("TW-DSC-024", "TW-BAT-006", whole_run=True)
 async def value_is_set_once_without_streaming(s: Session) -> None:
-    """An endpoint that declares `"streams": false` sets the value of an item only once, in the event that ends the item."""
+    """An endpoint with `"streams": false` sets the value of an item only once, in the event that ends the item."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     without_streams = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
     for step in s.histories().steps:
@@ -260,7 +262,9 @@ def _time(expiry: Any) -> datetime | None:
 
 @check("TW-DSC-012", "TW-SEC-014")
 async def oversized_body_returns_413(s: Session) -> None:
-    """A body that is one byte larger than `max_body_bytes` gets 413 `body_too_large`, with `Content-Length` or in chunks."""
+    """A body one byte above `max_body_bytes` gets 413 `body_too_large`, both with `Content-Length` and in chunked
+    coding.
+    """
     sample = s.any_sample()
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:

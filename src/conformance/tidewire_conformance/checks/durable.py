@@ -21,7 +21,7 @@ from tidewire_conformance.wire.recording_client import IncompleteResponseError, 
 ENDED_ITEM = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of an item that has ended."""
 RESTART_SECONDS = 60.0
-"""Timeout, in seconds, for a command such as `--restart-cmd`, and then for the server to answer again.
+"""Timeout, in seconds, for a command such as `--restart-cmd`. The server then has the same time to answer a request.
 
 The option `--patience` multiplies this timeout.
 """
@@ -81,7 +81,9 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     serial=True,
 )
 async def sent_events_survive_a_restart(s: Session) -> None:
-    """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job still ends."""
+    """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job
+    still ends.
+    """
     if s.server.discovery_body.get("durability") == "process":
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
@@ -154,7 +156,8 @@ async def sent_events_survive_a_restart(s: Session) -> None:
 
 
 def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
-    """Judge the items in each snapshot that opens a new attempt. Return the number of these snapshots.
+    """Judge the items in each snapshot that starts a new attempt after a server restart. Return the number of
+    snapshots.
 
     Args:
         s: Session of the check.
@@ -191,7 +194,9 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
 
 @check("TW-RES-036", "TW-RES-049", serial=True)
 async def interrupted_job_keeps_its_values(s: Session) -> None:
-    """If the description of an endpoint says `"on_restart": "continue"`, a new attempt keeps the values of its unfinished items."""
+    """At an endpoint with `"on_restart": "continue"`, a job that runs again after a restart keeps the values of its
+    unfinished items.
+    """
     if s.server.discovery_body.get("durability") == "process":
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
@@ -200,7 +205,7 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
         s.skip_not_declared('no endpoint says `"on_restart": "continue"`')
     command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
     sample = s.server.continuing_sample() or s.skip_untested(
-        "no example of an endpoint that continues runs for long enough"
+        'no endpoint with `"on_restart": "continue"` has an example that runs for long enough'
     )
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
@@ -237,7 +242,9 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
 
 @check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", serial=True)
 async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
-    """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their values."""
+    """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their
+    values.
+    """
     if s.server.discovery_body.get("durability") == "process":
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
@@ -324,9 +331,11 @@ async def expired_job_returns_410(s: Session) -> None:
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
 async def any_replica_serves_any_job(s: Session) -> None:
-    """Each replica reads, streams, resumes, lists, cancels and purges jobs of other replicas, and accepts their idempotency keys."""
+    """A replica can read, stream, resume, list, cancel and purge the jobs of another replica, and accepts the
+    idempotency keys of these jobs.
+    """
     if s.hooks.replica is None:
-        s.skip_no_occasion("no replica; pass one with --replica-url")
+        s.skip_no_occasion("the run has no second replica; pass the URL of one with --replica-url")
     other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began)  # fmt: skip
     other.check = s.wire.check
@@ -393,7 +402,7 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
 
 
 async def _judge_replica_lag(s: Session, other: Wire) -> None:
-    """Judge whether a cursor from one replica immediately works at another replica, even if that replica lags behind."""
+    """Judge whether a cursor from one replica works immediately at another replica, even if the other one lags behind."""
     job = await s.submit(s.growing_sample())
     async with s.follow(job, "0-0") as stream:
         while not stream.exchange.of_type("done") and await stream.next():

@@ -18,7 +18,7 @@ UNKNOWN_JOB = "A" * 22
 
 @check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", whole_run=True)
 async def errors_are_valid_problem_documents(s: Session) -> None:
-    """Each error is a valid problem document with the right media type, the status of the response, and a registered code."""
+    """Each error is a valid problem document with the right media type, the response's status, and a registered code."""
     codes = specification.problem_codes()
     for each in s.wire.record:
         found = [(block.json, block) for block in each.of_type("problem")]
@@ -78,7 +78,9 @@ async def successful_responses_are_application_json(s: Session) -> None:
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
 async def retryable_errors_have_retry_after(s: Session) -> None:
-    """A response with status 409, 429 or 503 has `Retry-After` in whole seconds, and a `retry_after_ms` that does not exceed it."""
+    """A response with status 409, 429 or 503 has `Retry-After` in whole seconds, and a `retry_after_ms` of at most that
+    time.
+    """
     waits = [each for each in s.wire.record if each.status in {409, 429, 503} and each.is_whole]
     if not waits:
         s.skip_no_occasion("no response in this run was 409, 429 or 503")
@@ -108,7 +110,9 @@ async def errors_do_not_leak_internals(s: Session) -> None:
 
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
 async def unknown_resources_return_404(s: Session) -> None:
-    """A request for an unknown URL, endpoint or job gets 404 with a specific code, and a wrong method gets 405 with `Allow`."""
+    """A request for an unknown URL, endpoint or job gets 404 with a specific code. A wrong method gets 405 with
+    `Allow`.
+    """
     s.expect_refused("TW-JOB-002", await s.wire.request("GET", "/v1/nothing"), 404, "not_found")
     s.expect_refused(
         "TW-DSC-016", await s.wire.request("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
@@ -141,7 +145,7 @@ async def unknown_resources_return_404(s: Session) -> None:
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.expect_refused("TW-JOB-002", await s.wire.request("GET", place), 404, "not_found", place)
-    # Request the job's id in swapped letter case, and names that no server can have assigned as an id.
+    # Request the job with its id in swapped letter case, and with names that no server can have assigned as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
         answer = await s.wire.request("GET", f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}

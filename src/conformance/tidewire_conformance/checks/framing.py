@@ -59,8 +59,8 @@ async def streams_have_no_content_coding(s: Session) -> None:
     "TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", "TW-FRM-080", whole_run=True
 )  # fmt: skip
 async def streams_follow_the_grammar(s: Session) -> None:
-    """Streams are UTF-8, with one line of JSON in each event, an empty line after each event, no empty `id` field, and no
-    `id` field without data.
+    """Streams are UTF-8, with one line of JSON in each event, an empty line after each event, no empty `id` field, and
+    no `id` field without data.
     """
     for each in s.streams():
         _judge_text(s, each)
@@ -105,7 +105,7 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
 
 @check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", whole_run=True)
 async def events_match_their_schemas(s: Session) -> None:
-    """The data of each event fits the schema of its type, each logged event has an id, and ephemeral events have none."""
+    """The data of each event fits the schema of its type, each logged event has an id, and ephemeral events have no id."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
     violations: dict[tuple[str, bytes], str] = {}
@@ -160,7 +160,7 @@ async def events_match_their_schemas(s: Session) -> None:
 async def streams_begin_with_hello(s: Session) -> None:
     """Each stream begins with a `retry` field and a `hello` event.
 
-    The event names the job of the stream, links to the stream, and has a valid `head`.
+    The `hello` event names the job of the stream, links to the stream, and has a valid `head`.
     """
     received_ids = _ReceivedIds()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
@@ -199,13 +199,13 @@ async def streams_begin_with_hello(s: Session) -> None:
             s.expect("TW-FRM-060", head, "an event id as the head", hello.get("head"), at=each, block=first)
         end = ends.get(job_of(each))
         if head and end:
-            s.expect("TW-FRM-060", head <= end, f"a `head` up to {end}, because that is the last id in the log", hello, at=each,
+            s.expect("TW-FRM-060", head <= end, f"a `head` of at most {end}, the last id in the log", hello, at=each,
                      block=first)  # fmt: skip
         if head and known:
             s.expect(
                 "TW-FRM-060",
                 head >= known,
-                f"a `head` from {known} on, because the server had already sent that id",
+                f"a `head` of at least {known}, which the server had already sent",
                 hello,
                 at=each,
                 block=first,
@@ -227,7 +227,8 @@ class _ReceivedIds:
     def before(self, each: RecordedExchange) -> Key | None:
         """Return the highest id received before a request, and then record the ids in the response to that request.
 
-        Returns None for durability checks, because those checks restart the server and use several replicas.
+        Returns None for durability checks. These checks restart the server and use several replicas, so they judge
+        `head` themselves.
         """
         if each.check.startswith("durable."):
             return None
@@ -239,7 +240,7 @@ class _ReceivedIds:
 
 @check("TW-FRM-018", "TW-FRM-062", whole_run=True)
 async def retry_is_jittered(s: Session) -> None:
-    """Each `retry` field is at most 30 s, and its value differs between connections."""
+    """Each `retry` field is at most 30 s, and different connections get different values."""
     found = []
     for each in s.streams():
         for block in (block for block in each.blocks if block.values("retry")):
@@ -316,7 +317,7 @@ async def hello_arrives_within_one_second(s: Session) -> None:
 async def events_are_sent_without_delay(s: Session) -> None:
     """The server sends each event at once, without waiting for the next event.
 
-    One of three jobs is enough, because a busy machine can delay events.
+    The check runs up to three jobs, and one success is enough, because a busy machine can delay events.
     """
     sample = s.long_running_sample(1.5)
     for _ in range(3):
@@ -360,7 +361,7 @@ async def unacceptable_stream_request_returns_406(s: Session) -> None:
 
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
 async def log_ends_with_exactly_one_done(s: Session) -> None:
-    """The log of an ended job has exactly one `done` event, which is the last one and has `error` if the job failed."""
+    """The log of an ended job has exactly one `done` event, as its last event. If the job failed, `done` has `error`."""
     samples = [sample for sample in (s.server.any_sample(), s.server.failing_sample()) if sample]
     if not samples:
         s.skip_untested("no example of an endpoint ended")

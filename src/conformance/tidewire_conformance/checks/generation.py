@@ -26,11 +26,11 @@ MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "text"),
     ({"logit_bias": {"0": 1000}}, "token_ids"),
 ]
-"""Input members to send, each paired with the output member that shows whether the endpoint applied them."""
+"""Groups of input members, each with the output member that shows whether the endpoint applied the group."""
 
 
 def generation(s: Session, **members: Any) -> SampleRequest:
-    """Build a text-generation request with the input members, for an endpoint that returns log-probabilities."""
+    """Build a text-generation request, with these input members, to an endpoint that returns log-probabilities."""
     sample = s.server.logprobs_sample() or s.skip_untested(
         "no example of an endpoint with `logprobs` succeeded"
     )
@@ -71,14 +71,14 @@ def max_top(s: Session) -> int:
 
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
 async def unsupported_input_returns_422(s: Session) -> None:
-    """A generation request with too many candidates, with a prompt and messages, or with unknown members gets 422."""
+    """A generation request gets 422 if it has too many candidates, both a prompt and messages, or unknown members."""
     sample, most = generation(s), max_top(s)
     example = sample.inputs[0]
     prompt = {"prompt": example.get("prompt", "a")}
     for name in ("top_logprobs", "prompt_logprobs"):
         answer = await s.wire.request("POST", sample.submit_to, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
-            continue  # The endpoint does not support `prompt_logprobs` and may report that error instead (TW-ERR-010).
+            continue  # The endpoint may report instead that it does not support `prompt_logprobs` (TW-ERR-010).
         s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
         problem = answer.json if answer.status == 422 else {}
         s.expect("TW-GEN-002", problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),
@@ -142,7 +142,7 @@ async def accepted_members_take_effect(s: Session) -> None:
         s.expect(
             "TW-GEN-001",
             _is_served(value, members, shown, prompt),
-            f"{shown} that reflects {members}, or 422",
+            f"a value whose {shown} reflects {members}, or a 422 response",
             value,
             at=history,
         )
@@ -158,7 +158,9 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def finish_reason_and_usage_are_reported(s: Session) -> None:
-    """A generation that reaches `max_tokens` has the `finish_reason` `length`, and `usage` counts prompt and completion tokens."""
+    """A generation that reaches `max_tokens` has the `finish_reason` `length`. The `usage` of each generation counts
+    prompt and completion tokens.
+    """
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
     s.expect(

@@ -34,7 +34,9 @@ async def _submit(
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
 async def repeated_submit_returns_the_same_job(s: Session) -> None:
-    """A repeated request with the same key and body returns the same job with `Idempotency-Replayed`. A request with another key creates a new job."""
+    """A repeated request with the same key and body returns the same job with `Idempotency-Replayed`. A request with
+    another key creates a new job.
+    """
     sample = _keyed(s)
     key = _key()
     first, again = await _submit(s, sample, key), await _submit(s, sample, key)
@@ -61,7 +63,9 @@ async def repeated_submit_returns_the_same_job(s: Session) -> None:
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
 async def repeated_submit_returns_the_ended_job(s: Session) -> None:
-    """A repeated request gets its job even after the job has ended. If the response is a stream, it begins with a snapshot."""
+    """A repeated request gets the same job even after the job has ended. If it asks for a stream, the stream begins
+    with a snapshot.
+    """
     sample = _keyed(s)
     key = _key()
     first = await _submit(s, sample, key, header=EVENT_STREAM)
@@ -82,7 +86,7 @@ async def repeated_submit_returns_the_ended_job(s: Session) -> None:
 
 @check("TW-JOB-031")
 async def key_reuse_with_another_body_returns_422(s: Session) -> None:
-    """A key that is used again with a body that differs by only one byte gets 422 `idempotency_key_reused`."""
+    """If a key is used again and the body differs by only one byte, the request gets 422 `idempotency_key_reused`."""
     sample = _keyed(s)
     key = _key()
     await _submit(s, sample, key)
@@ -92,7 +96,7 @@ async def key_reuse_with_another_body_returns_422(s: Session) -> None:
 
 @check("TW-JOB-026")
 async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None:
-    """A key that was used before starts a new job if it is sent to another endpoint or in another letter case."""
+    """If a key was used before and is sent to another endpoint, or in another letter case, it starts a new job."""
     sample = _keyed(s)
     key = "Key-" + _key()
     first = await _submit(s, sample, key)
@@ -166,7 +170,9 @@ async def key_of_purged_job_returns_410(s: Session) -> None:
 
 @check("TW-JOB-028", "TW-JOB-032")
 async def concurrent_submits_start_one_job(s: Session) -> None:
-    """Concurrent requests with the same key start one job. Each gets that job, or 409 while the job is not yet committed."""
+    """Concurrent requests with the same key start one job. Each request gets that job, or 409 if the job is not yet
+    committed.
+    """
     sample = _keyed(s)
     key = _key()
     answers = await asyncio.gather(*(_submit(s, sample, key) for _ in range(5)))

@@ -14,8 +14,8 @@ DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 MAX_COMMON_CHARACTERS = 12
 """Number of equal leading characters at which two job ids count as similar.
 
-Each character carries at least 4 bits. Two of a thousand random ids share their first 12 characters in about one of
-10^8 runs.
+Each character carries at least 4 bits. In a run with a thousand random ids, two of them share their first 12 characters
+in about one of 10^8 cases.
 """
 MIN_JOBS = 12
 """Minimum number of job ids to compare. With fewer ids, the common prefix may be longer by coincidence."""
@@ -40,7 +40,9 @@ def first_has_ended(answer: RecordedExchange) -> bool:
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
 async def submit_returns_the_job(s: Session) -> None:
-    """A request to submit a job gets 201 with a `Location` and a valid job, and a GET of that URL gets 200 with the same job."""
+    """A request to submit a job gets 201 with a `Location` and a valid job. A GET of the `Location` gets 200 with the
+    same job.
+    """
     sample = s.any_sample()
     answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     violation = specification.schema_violation("job", answer.json)
@@ -79,7 +81,7 @@ async def submit_returns_the_job(s: Session) -> None:
 
 @check("TW-JOB-023", whole_run=True)
 async def job_ids_are_unpredictable(s: Session) -> None:
-    """Job ids have room for 128 random bits after their common prefix, and do not look like values of a counter or clock."""
+    """Job ids have room for 128 random bits after the common prefix, and do not look like values of a counter or clock."""
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
     )
@@ -90,7 +92,7 @@ async def job_ids_are_unpredictable(s: Session) -> None:
     s.expect(
         "TW-JOB-023",
         alike < MAX_COMMON_CHARACTERS,
-        f"ids of which no two have {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} characters that all ids share",
+        f"no two ids with {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} characters that all ids share",
         two,
     )
     short = min(found, key=len)
@@ -110,7 +112,9 @@ def _common_length(one: str, other: str) -> int:
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
 async def submit_can_return_the_stream(s: Session) -> None:
-    """If a submission asks for an event stream, the response has `Location`, `Content-Location`, a `hello` event and a snapshot."""
+    """If a submission asks for an event stream, the response has `Location`, `Content-Location`, a `hello` event and a
+    snapshot.
+    """
     sample = s.any_sample()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.wire.request(
@@ -132,7 +136,9 @@ async def submit_can_return_the_stream(s: Session) -> None:
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
 async def job_responses_are_not_cacheable(s: Session) -> None:
-    """Responses about jobs and to requests that submit jobs have `Cache-Control: no-store`, even if they are errors."""
+    """Each response about a job or to a request that submits a job has `Cache-Control: no-store`, even if it is an
+    error.
+    """
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
         if each.status and (submit or "/v1/jobs" in each.path) and each.method != "OPTIONS":
@@ -184,7 +190,7 @@ async def links_resolve_to_their_resources(s: Session) -> None:
 
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
 async def ended_job_includes_done(s: Session) -> None:
-    """For a job that has ended, `cursor` is the id of the `done` event, and the member `done` has the data of that event."""
+    """In an ended job, `cursor` is the id of the `done` event, and the member `done` has the data of that event."""
     job, history = await s.run_to_end(s.any_sample())
     done = history.of_type("done")[0]
     read = await s.read(job)
@@ -231,7 +237,9 @@ async def stream_continues_from_a_read(s: Session) -> None:
         s.expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done", at=rest)
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.error) for step in steps if step.error is not None), "")
-        s.expect("TW-JOB-040", not fault, "events that apply to the state of the read", fault, at=rest)
+        s.expect(
+            "TW-JOB-040", not fault, "events that apply to the state in the job resource", fault, at=rest
+        )
         job = await s.submit(sample)
     if not s.assertions:
         s.inconclusive("each job had ended before the suite read it")

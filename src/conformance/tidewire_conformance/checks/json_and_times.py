@@ -28,7 +28,9 @@ _ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "token
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
 async def all_json_is_valid(s: Session) -> None:
-    """All JSON from the server has finite numbers, exact integers, unique member names, valid Unicode and limited depth."""
+    """All JSON from the server has finite numbers, exact integers, unique member names, valid Unicode and limited
+    depth.
+    """
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
     for exchange in s.wire.record:
         readings = [(block.reading, block) for block in exchange.events]
@@ -51,7 +53,9 @@ async def all_json_is_valid(s: Session) -> None:
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
 async def nulls_and_times_are_well_formed(s: Session) -> None:
-    """Absent members are omitted and not null, except for `done` in a job. Times are in RFC 3339 format with `Z`."""
+    """A member without a value is omitted instead of null, except for `done` in a job. Times are in RFC 3339 format
+    with `Z`.
+    """
     for exchange in s.wire.record:
         bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
         if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:

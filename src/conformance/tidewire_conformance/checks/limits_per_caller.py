@@ -1,4 +1,4 @@
-"""Checks for sections 2.4 and 11.4: limits per principal. If a limit is small enough, a check exceeds it by one."""
+"""Checks for sections 2.4 and 11.4: limits per principal (user). If a limit is small enough, a check exceeds it by one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUS
 MAX_TESTED_CONCURRENCY = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 MAX_HEARTBEAT_SECONDS = 1.0
-"""Longest heartbeat interval, in seconds, for which the check waits for pings. All other checks are paused meanwhile."""
+"""Longest heartbeat interval, in seconds, at which the check waits for pings. No other check runs during this wait."""
 END_SECONDS = 10.0
 """Timeout, in seconds, for a stream to end after its job was cancelled. The option `--patience` multiplies it."""
 
@@ -31,7 +31,7 @@ def _limit(s: Session, name: str) -> int:
 
 
 async def _retry_until(send: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
-    """Repeat a request while the server is so busy that the check cannot judge the limit.
+    """Repeat a request while the server is too busy for the check to judge the limit.
 
     The server is busy if its response has status 429 or 503, and a problem code other than `code`.
     """
@@ -64,7 +64,9 @@ async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def stream_above_the_limit_returns_429(s: Session) -> None:
-    """A stream above its caller's limit gets 429 `too_many_streams` or a `problem` without an id. Other streams continue."""
+    """A request for one stream too many gets 429 `too_many_streams`, or a `problem` event without an id. Other streams
+    continue.
+    """
     limit = _limit(s, "max_streams_per_principal")
     sample = s.long_running_sample(20)
     job = await s.submit(sample)
@@ -108,7 +110,9 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
 async def job_above_the_limit_returns_429(s: Session) -> None:
-    """A job above its caller's limit gets 429 `too_many_jobs`. Meanwhile, other callers are served and queued jobs get pings."""
+    """A request for one job too many gets 429 `too_many_jobs`. Meanwhile, other callers are served, and queued jobs get
+    pings.
+    """
     limit = _limit(s, "max_jobs_per_principal")
     sample = s.script_sample({"sleep_ms": 20_000})
     jobs = []
@@ -179,7 +183,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
 
 @check("TW-SEC-024", serial=True)
 async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Session) -> None:
-    """While one anonymous caller has as many streams as it may, an anonymous caller with another address gets a stream."""
+    """While one anonymous caller is at its stream limit, an anonymous caller with another address still gets a stream."""
     limit = _limit(s, "max_streams_per_principal")
     first, second, job = await two_anonymous_callers(s, s.long_running_sample(20))
     async with AsyncExitStack() as stack:
@@ -195,7 +199,7 @@ async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Sessi
 
 @check("TW-SEC-024", serial=True)
 async def anonymous_caller_at_the_job_limit_does_not_lock_out_others(s: Session) -> None:
-    """While one anonymous caller has as many jobs as it may, an anonymous caller with another address can submit a job."""
+    """While one anonymous caller is at its job limit, an anonymous caller with another address can still submit a job."""
     limit = _limit(s, "max_jobs_per_principal")
     sample = s.long_running_sample(20)
     first, second, job = await two_anonymous_callers(s, sample)

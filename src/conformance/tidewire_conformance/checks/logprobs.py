@@ -1,4 +1,4 @@
-"""Checks for chapter 8: log-probabilities are consistent with each other, for any model."""
+"""Checks for chapter 8: the log-probabilities of an endpoint are consistent with each other. Any model can be tested."""
 
 import base64
 import math
@@ -34,7 +34,9 @@ TOP_LOGPROBS = 5
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
 async def token_columns_stay_aligned(s: Session) -> None:
-    """After each event, all lists with one entry per token have the same length, and candidates are in descending order."""
+    """After each event, all lists with one entry per token have the same length. The candidates are in descending order
+    of probability.
+    """
     for step in s.histories().steps:
         if step.after is None:
             continue
@@ -78,13 +80,13 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 async def logprobs_are_sent_only_on_request(s: Session) -> None:
     """A generation has log-probabilities only if the request asks for them.
 
-    The job's `columns` then begin with `text`.
+    If the request asks for log-probabilities, the job's `columns` begin with `text`.
     """
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
     extra = {name for name in plain if name in TOKEN_COLUMNS[1:] or "logprob" in name}
     if s.server.endpoints[generation(s).endpoint].continues:
-        extra.discard("token_ids")  # A new attempt needs the ids to continue the text.
+        extra.discard("token_ids")  # After a restart, the endpoint needs the ids to continue the text.
     s.expect("TW-GEN-010", not extra, "no column that was not requested", sorted(extra), at=history)
     s.expect(
         "TW-GEN-006", not extra, "no log-probabilities without a request for them", sorted(extra), at=history
@@ -185,7 +187,7 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
             s.expect(
                 "TW-GEN-022",
                 logprob == found[at],
-                f"{found[at]}, the log-probability of its candidate",
+                f"{found[at]}, which is the log-probability of this token among the candidates",
                 logprob,
                 at=history,
             )
@@ -264,7 +266,9 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
 async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None:
-    """Temperature and other sampling members change the `processed` log-probabilities of the first token, but not the `raw` ones."""
+    """Temperature and other sampling members change the `processed` log-probabilities of the first token, but not the
+    `raw` ones.
+    """
     found: dict[tuple[str, float], Any] = {}
     for mode in ("raw", "processed"):
         for temperature in (0.5, 2.0):
@@ -294,7 +298,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if None not in each]
     s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) < 1e-2 and abs(gaps[1] - gaps[2] / 2) < 1e-2),
-             "gaps between candidates divided by the temperature", gaps, at=history)  # fmt: skip
+             "gaps between the raw log-probabilities of two candidates, divided by the temperature", gaps, at=history)  # fmt: skip
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
@@ -335,8 +339,8 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
 async def vocabulary_decodes_the_tokens(s: Session) -> None:
     """With the vocabulary of an endpoint, a client can decode the token ids to the generated text.
 
-    The description of the endpoint links to the vocabulary. The vocabulary is valid against its schema, and the response
-    that contains it has a strong `ETag`.
+    The description of the endpoint links to the vocabulary. The vocabulary is valid against its schema, and the
+    response that contains it has a strong `ETag`.
     """
     sample = generation(s, logprobs=True)
     endpoint = s.server.endpoints[sample.endpoint]

@@ -1,4 +1,4 @@
-"""Checks for section 11.1: authorization. Most of them need the credentials of two principals."""
+"""Checks for section 11.1: authorization. Most of them need the credentials of two principals (users)."""
 
 import ipaddress
 import math
@@ -18,7 +18,8 @@ REQUESTS_PER_JOB = 5
 MAX_ROUNDS = 4
 """Maximum number of rounds of timed requests.
 
-The check ends after the first round in which the fastest responses of both kinds take the same time.
+The check ends early once the fastest responses for the two jobs, another user's job and an unknown one, take about the
+same time.
 """
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the fastest responses for two jobs."""
@@ -42,7 +43,7 @@ def other_principal(s: Session) -> Wire:
 
 
 def anonymous_caller(s: Session, source: str = "") -> Wire:
-    """Return a client without credentials, which connects from the address `source` if one is passed."""
+    """Return a client without credentials. If `source` is passed, the client connects from that address."""
     bare = Wire(
         s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began, source=source
     )
@@ -60,10 +61,10 @@ async def submit_anonymously(s: Session, caller: Wire, sample: SampleRequest) ->
 
 
 async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire, Wire, Job]:
-    """Return two clients without credentials and with different addresses, and a job of the first.
+    """Return two clients without credentials that connect from different addresses, and a job of the first client.
 
-    The check is skipped if the server treats all anonymous callers as one user, or if this machine has only one address
-    for the server.
+    The check is skipped if the server treats all anonymous callers as one user, or if the server cannot be reached from
+    a second address.
     """
     first, second = anonymous_caller(s), anonymous_caller(s, SECOND_ADDRESS)
     job = await submit_anonymously(s, first, sample)
@@ -154,7 +155,7 @@ async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
     limit = MAX_DIFFERENCE_SECONDS * s.wire.patience
     shortest = [math.inf, math.inf]
     # A busy machine delays single responses at random. The shortest times of many requests differ only if the server
-    # treats the two kinds of requests differently.
+    # treats another user's job and an unknown job differently.
     for _ in range(MAX_ROUNDS):
         for _ in range(REQUESTS_PER_JOB):
             for index, place in enumerate(places):

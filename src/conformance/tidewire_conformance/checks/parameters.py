@@ -64,7 +64,9 @@ async def invalid_min_interval_ms_returns_400(s: Session) -> None:
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
 async def invalid_parameters_return_400(s: Session) -> None:
-    """Unknown query parameters are ignored, empty ones count as absent, and repeated or invalid ones get 400 `bad_parameter`."""
+    """Unknown query parameters are ignored, empty ones count as absent, and repeated or invalid ones get 400
+    `bad_parameter`.
+    """
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
     for query in ("?colour=red", "?diffs=&errors=", "?after=&colour="):

@@ -17,7 +17,7 @@ PINGS_PER_STREAM = 2
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def queue_positions_start_at_1(s: Session) -> None:
-    """A `queue` event has a `position` of at least 1 and no null member, and is sent only when the position has changed."""
+    """A `queue` event has a `position` of at least 1 and no null member. It is sent only if the position has changed."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
         s.skip_no_occasion("no stream in this run had a queue event")
@@ -95,7 +95,9 @@ async def batch_progress_names_its_item(s: Session) -> None:
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def idle_stream_receives_pings(s: Session) -> None:
-    """A silent stream gets a `ping` in each heartbeat interval, and the `head` in the ping is an id that the reader already has."""
+    """A silent stream gets a `ping` in each heartbeat interval. The `head` in the ping is an id that the reader already
+    has.
+    """
     heartbeat = s.server.heartbeat
     s.expect(
         "TW-FRM-071",

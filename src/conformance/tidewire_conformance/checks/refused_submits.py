@@ -12,7 +12,9 @@ UNKNOWN_MEMBER = "no/such~member"
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def invalid_submit_body_returns_422(s: Session) -> None:
-    """If a request to submit a job has a body of the wrong shape or an invalid member, it gets 422 with a pointer to the fault."""
+    """A request to submit a job gets 422 with a pointer to the fault if its body has the wrong shape or an invalid
+    member.
+    """
     sample = s.any_sample()
     example = sample.inputs[0]
     wrong: list[tuple[str, Any]] = [
@@ -63,7 +65,7 @@ def _points_into(body: Any, pointer: str) -> bool:
 
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
 async def input_violating_its_schema_returns_422(s: Session) -> None:
-    """An input that violates the endpoint's schema gets 422 before anything runs, even if the request accepts a stream."""
+    """A request whose input violates the endpoint's schema gets 422 before any job runs, even if it asks for a stream."""
     found = [(sample, bad) for sample in _candidates(s) for bad in unfit(s, sample)]
     if not found:
         s.skip_untested("no endpoint has a schema that rejects null, a number, a list or an unknown member")
@@ -113,7 +115,9 @@ def unfit(s: Session, sample: SampleRequest) -> list[Any]:
 
 @check("TW-JOB-017", "TW-JOB-005")
 async def accept_header_selects_json_or_stream(s: Session) -> None:
-    """A request to submit a job gets a stream if `Accept` names event streams, otherwise JSON, or 406 if `Accept` permits neither."""
+    """A request to submit a job gets a stream if `Accept` names event streams, 406 if `Accept` permits neither a stream
+    nor JSON, and JSON in all other cases.
+    """
     sample = s.any_sample()
     forms = [
         (None, "application/json"),

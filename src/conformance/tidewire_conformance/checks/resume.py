@@ -16,7 +16,7 @@ CUT_POINTS = 24
 LIVE_CUTS = 6
 """Number of times that the check cuts its connection to a running job."""
 MAX_TESTED_LOG = 8 * 2**20
-"""Largest `max_log_bytes` that the suite tests. The check fills a log beyond this limit and expects the server to trim it."""
+"""Largest `max_log_bytes` that the suite tests. The test of a larger limit would need a job with a very large log."""
 INVALID_IDS = (
     "01-3",
     "1-03",
@@ -101,7 +101,9 @@ def _base(block: Block, seq: int) -> int:
 
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
 async def log_begins_at_1_1_without_gaps(s: Session) -> None:
-    """A stream from the cursor `0-0` is the whole log: a `start` snapshot with the id `1-1`, then events with consecutive ids."""
+    """A stream from the cursor `0-0` is the whole log: a `start` snapshot with the id `1-1`, and then events with
+    consecutive ids.
+    """
     _, history = await s.run_to_end(s.growing_sample())
     ids = [block.id for block in history.logged]
     first = history.logged[0]
@@ -177,7 +179,7 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 
 @check("TW-RES-019", "TW-RES-020", "TW-RES-007")
 async def running_job_resumes_after_each_disconnect(s: Session) -> None:
-    """If the stream of a running job breaks several times, its parts together contain each event of the log exactly once."""
+    """If the stream of a running job breaks several times, its parts together contain each event exactly once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
     sample = s.server.script_sample(*steps) or s.growing_sample()
     job = await s.submit(sample)
@@ -225,7 +227,9 @@ def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
 
 @check("TW-RES-009")
 async def last_event_id_takes_precedence_over_after(s: Session) -> None:
-    """The header `Last-Event-ID` takes precedence over the query parameter `after`, unless the header is missing or empty."""
+    """The header `Last-Event-ID` takes precedence over the query parameter `after`. If the header is missing or empty,
+    `after` applies.
+    """
     job, history = await s.run_to_end(s.growing_sample())
     ids = [block.id or "" for block in history.logged]
     early, late = ids[0], ids[-2]
@@ -299,7 +303,9 @@ async def cursor_of_done_returns_204(s: Session) -> None:
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
-    """If a cursor is after the last event or its epoch is unknown, the stream is a `rewound` snapshot and all later events."""
+    """If the id in a cursor is above the last id or has an unknown epoch, the stream consists of a `rewound` snapshot
+    and all later events.
+    """
     job, history = await s.run_to_end(s.growing_sample())
     head = key(history.logged[-1].id) or (1, 1)
     for cursor, requirement in (
@@ -327,7 +333,9 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
 async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
-    """If the server has trimmed a log, a stream from an old cursor or `0-0` is a snapshot and events that apply to it."""
+    """If the server has trimmed a log, a stream from an old cursor or from `0-0` consists of a snapshot and of events
+    that apply to that snapshot.
+    """
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > MAX_TESTED_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
         s.skip_untested(

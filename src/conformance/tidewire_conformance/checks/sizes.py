@@ -4,7 +4,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 MAX_TESTED_STATE = 16 * 2**20
-"""Largest `max_state_bytes` that the suite tests. To test the limit, the suite runs a job whose state grows beyond it."""
+"""Largest `max_state_bytes` that the suite tests. The test of a larger limit would need a job with a very large state."""
 
 
 @check("TW-FRM-047", "TW-FRM-048", whole_run=True)

@@ -10,8 +10,8 @@ from tidewire_conformance.session import Session
 
 @check("TW-DIF-044", whole_run=True)
 async def merged_diffs_keep_text_checks(s: Session) -> None:
-    """If one diff replaces several events, it contains the length and the CRC-32 of each text that one of these events
-    checked.
+    """A diff that replaces several events contains the length and the CRC-32 of each text for which one of these events
+    contained them.
     """
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
@@ -33,7 +33,7 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
         paths = {path for each in known if each for path in each}
         wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
         checked = _checked_texts(step.block.json)
-        s.expect("TW-DIF-044", wanted <= checked, f"checks of {sorted(wanted)}", sorted(checked), at=step.exchange,
+        s.expect("TW-DIF-044", wanted <= checked, f"the length and CRC-32 of {sorted(wanted)}", sorted(checked), at=step.exchange,
                  block=step.block)  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def _checked_texts(data: Any) -> set[str]:
 
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
 async def slow_reader_does_not_delay_others(s: Session) -> None:
-    """A reader that stops reading delays neither the job nor other readers, and the server does not disconnect it."""
+    """A reader that stops reading delays neither the job nor other readers. The server does not disconnect the reader."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
     count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]

@@ -7,7 +7,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-007", "TW-RES-016")
 async def snapshots_match_the_history(s: Session) -> None:
-    """For each endpoint, a snapshot holds the same errors, notes, usage, `stable` and `batch` as the log of the job."""
+    """At each endpoint, the snapshot of a job has the same errors, notes, usage, `stable` and `batch` as the job's log."""
     fails = {
         "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]
     }

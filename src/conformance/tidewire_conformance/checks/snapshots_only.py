@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
     "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
 )
 async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
-    """With `?diffs=0`, a stream has only ephemeral events, `done`, and snapshots that are at least `min_interval_ms` apart."""
+    """With `?diffs=0`, a stream has only ephemeral events, `done`, and snapshots at least `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
     sample = s.server.script_sample(*steps) or s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)

@@ -14,10 +14,12 @@ TRANSITIONS = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
-"""Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several of these changes."""
+"""Permitted changes of an item's status, from the table of section 1.6. A snapshot may combine several of these
+changes.
+"""
 MAX_VALUE_DEPTH = 56
 
-# Requirements on the operations of a diff. The server has met them if the operation can be applied to the state.
+# Operations of a diff, each with the requirements that the server has met if the operation can be applied to the state.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),
@@ -35,7 +37,7 @@ _BY_OP = {
     "TW-RES-040", whole_run=True,
 )  # fmt: skip
 async def diffs_apply_and_checks_hold(s: Session) -> None:
-    """Each diff applies to the state before it, and each check and digest matches the state."""
+    """Each diff applies to the state before it. The lengths, CRC-32 values and digests in the events match the state."""
     for step in s.histories().steps:
         if step.error is not None:
             s.expect(step.error.requirement, False, "an event that applies to the state before it", str(step.error),
@@ -70,7 +72,9 @@ def _satisfied(step: Step) -> Iterator[str]:
 
 @check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
 async def states_are_valid(s: Session) -> None:
-    """After each logged event, the state fits its schema, keeps its number of items, and has errors only in failed items."""
+    """After each logged event, the state fits its schema, keeps its number of items, and has errors only in failed
+    items.
+    """
     counts: dict[str, int] = {}
     judged: dict[tuple[str, str | None, str], Any] = {}
     for step in s.histories().steps:
@@ -134,7 +138,9 @@ async def each_id_has_one_state(s: Session) -> None:
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
 async def item_status_transitions_are_valid(s: Session) -> None:
-    """The status of an item changes as section 1.6 permits, an ended item never changes, and the job's final status follows from its items."""
+    """The status of an item changes as section 1.6 permits, an ended item never changes, and the statuses of all items
+    determine the final status of the job.
+    """
     for step in s.histories().steps:
         if step.before is None or step.after is None:
             continue
@@ -243,7 +249,9 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
 async def text_lengths_count_code_points(s: Session) -> None:
-    """A diff that truncates a text by one removes one code point, even outside the BMP, and never splits a surrogate pair."""
+    """A diff that truncates a text by one removes one code point, even one outside the BMP. It never splits a surrogate
+    pair.
+    """
     kept = "e\u0301🎉👩\u200d"
     steps: list[dict[str, Any]] = [
         {"append": kept + "🚀"},

@@ -13,8 +13,8 @@ CHECK_AFTER = 64
 
 @check("TW-DIF-051", whole_run=True)
 async def required_text_checks_are_sent(s: Session) -> None:
-    """The server sends the length and the CRC-32 of a text when it truncates the text, when the item or job ends, and
-    no later than the 64th change.
+    """The server sends the length and the CRC-32 of a text if it truncates the text, if the item or the job ends, and
+    at the latest at the 64th change of the text.
     """
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
@@ -23,7 +23,7 @@ async def required_text_checks_are_sent(s: Session) -> None:
 
 @check("TW-DIF-051", slow=True)
 async def text_check_is_sent_by_the_64th_change(s: Session) -> None:
-    """If a text grows in more than 64 events, the server sends its length and CRC-32 before its item ends."""
+    """If a text grows in more than 64 events, the server sends the text's length and CRC-32 before the item ends."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
     sample = s.script_sample(*steps)
     _, history = await s.run_to_end(sample)
@@ -60,7 +60,7 @@ def _judge_due_checks(s: Session, steps: list[Step]) -> None:
             s.expect(
                 "TW-DIF-051",
                 path in checked,
-                f"a check of {path}",
+                f"the length and CRC-32 of {path}",
                 sorted(checked),
                 at=step.exchange,
                 block=step.block,

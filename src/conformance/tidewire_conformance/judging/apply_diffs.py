@@ -1,7 +1,7 @@
 """Function that applies a diff to a state (chapter 5), independent of the client and the server.
 
 A diff that does not apply raises `InvalidDiffError` with the id of the requirement that it violates. States are
-immutable. A new state shares all unchanged parts with the old one, so a history can keep the state at every event id.
+immutable. A new state shares all unchanged parts with the old one, so a history of all states needs little memory.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ JOB_ENDS: Final = frozenset({"succeeded", "partially_failed", "failed", "cancell
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Number of elements in each diff operation. It is None for a row (`r`), which has one element for each column."""
+"""Number of elements in each diff operation. The number is None for a row (`r`), because it depends on the columns."""
 
 
 class InvalidDiffError(Exception):
@@ -32,7 +32,7 @@ class InvalidDiffError(Exception):
 
 @dataclass(frozen=True)
 class State:
-    """A job's state, and the paths in it that rows append to (`columns`)."""
+    """A job's state, and the paths in it to which the operation `r` appends a row of values (`columns`)."""
 
     value: Any
     columns: tuple[str, ...]

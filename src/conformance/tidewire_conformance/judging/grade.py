@@ -23,7 +23,7 @@ from tidewire_conformance.specification import Requirement
 
 
 class Settings(Protocol):
-    """Options of a run that its report shows."""
+    """Options of a run that appear in the report."""
 
     @property
     def seed(self) -> int: ...
@@ -96,7 +96,8 @@ class RequirementResult:
     def broken(self) -> list[tuple[Verdict, Assertion]]:
         """Violations of the requirement, each with the verdict of the check that found it.
 
-        A check that was written for this requirement, and therefore lists it first, is placed before the others.
+        Violations from checks that list this requirement first come before all others, because these checks were
+        written for the requirement.
         """
         own = sorted(self.verdicts, key=lambda verdict: verdict.requirements[:1] != (self.requirement.id,))
         return [
@@ -145,8 +146,8 @@ class Report:
     def headline(self) -> str:
         """One line with the profiles that the server or client meets, and the numbers of requirements that hold.
 
-        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. The line shows no profile unless the first profile is
-        met.
+        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. If the first profile is not met, the line begins with
+        `no profile`.
         """
         tried = self.grades
         met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
@@ -158,9 +159,9 @@ class Report:
 
     @property
     def failures(self) -> list[RequirementResult]:
-        """Violated requirements. Requirements with the most violations come first.
+        """Violated requirements: first those that are not in the baseline, then those that are.
 
-        Requirements in the baseline come after all others.
+        Each of these two groups is sorted by the number of violations, the largest number first.
         """
         found = [each for each in self.results.values() if each.outcome is Outcome.FAIL]
         return sorted(found, key=lambda each: (each.requirement.id in self.known, -len(each.broken)))
@@ -188,9 +189,9 @@ class Report:
 
     @property
     def known_unjudged(self) -> list[str]:
-        """Ids of selected requirements that the baseline lists as known failures and that no check judged in this run.
+        """Ids of the selected requirements that are in the baseline, but were not judged in this run.
 
-        They may still fail.
+        These requirements may still fail.
         """
         result = {name: self.results.get(name) for name in self.known}
         return [
@@ -207,8 +208,9 @@ class Report:
     def exit_code(self) -> int:
         """Exit code of the command.
 
-        0: no requirement failed. 1: a requirement failed, is inconclusive, or holds although it is in the baseline. 3:
-        the suite failed, or the run ended early. 4: nothing ran.
+        0: no requirement failed, except those in the baseline. 1: another requirement failed, a requirement is
+        inconclusive, or a requirement in the baseline holds. 3: the suite failed, or the run ended early. 4: nothing
+        ran.
         """
         if not any(each.assertions for each in self.run.verdicts):
             return 3 if self.errors else 4
@@ -260,7 +262,8 @@ def _result(name: str, verdicts: list[Verdict]) -> RequirementResult:
 
 
 _REASON_PRIORITY = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
-"""Skip reasons by priority. If several checks skipped a requirement, the reason that comes first in this tuple counts."""
+"""Skip reasons by priority. If several checks skipped a requirement, the reason that comes first in this tuple counts.
+"""
 
 
 def _skip_reason(verdict: Verdict) -> SkipReason:

@@ -1,9 +1,9 @@
 """Discovery of a server's endpoints, and of the jobs that their examples start.
 
-The suite needs only the URL of the server. It runs examples of each endpoint once and observes the jobs: whether the
-value grows in several events, how long the job runs, and whether it succeeds. These properties decide which checks can
-use an example. If the server has the endpoint `tidewire.script`, whose input describes the behavior of its job, all
-checks can use it.
+The suite needs only the URL of the server. The suite runs examples of each endpoint once and observes the jobs: whether
+the value grows in several events, how long the job runs, and whether it succeeds. These properties decide which checks
+can use an example. The input of the endpoint `tidewire.script` describes the behavior of its job, so all checks can use
+this endpoint if the server has it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,9 +22,9 @@ EXAMPLE_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 2.0
 """Time, in seconds, that a response may take to end after `done`. The option `--patience` multiplies it."""
 MIN_OBSERVABLE_SECONDS: Final = 0.2
-"""Some checks observe a job while it runs. The job must run for at least this time, in seconds."""
+"""Minimum duration, in seconds, of a job that a check observes while the job runs."""
 MIN_GROWTH_EVENTS: Final = 5
-"""Some checks interrupt a stream between events. The job must have at least this many logged events."""
+"""Minimum number of logged events of a job whose stream a check interrupts between events."""
 
 LONG_TOKENS: Final = 256
 """Number of tokens of a text generation that runs long enough to be observed."""
@@ -85,7 +85,7 @@ class Endpoint:
 
     @property
     def continues(self) -> bool:
-        """Whether a new attempt after a restart of the server keeps the values of unfinished items (section 4.5)."""
+        """Whether a job that runs again after a server restart keeps the values of its unfinished items (section 4.5)."""
         return bool(self.description.get("on_restart") == "continue")
 
     @property
@@ -157,14 +157,14 @@ class Server:
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
-        """Return a request for a job that produces output at once and runs long enough to be observed and cancelled, or None."""
+        """Return a request for a job with immediate output that runs long enough to be observed and cancelled, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
     def continuing_sample(self, seconds: float = 1.5) -> SampleRequest | None:
-        """Return a request for a job that a restart can interrupt, at an endpoint that continues after it, or None."""
+        """Return a request for a job that a restart can interrupt, at an endpoint that `continues` such jobs, or None."""
         sample = self.long_running_sample(seconds)
         if sample is not None and self.endpoints[sample.endpoint].continues:
             return sample
@@ -190,11 +190,11 @@ class Server:
         return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("batch")))
 
     def uneven_batch_sample(self, *shorter: int) -> SampleRequest | None:
-        """Return a request with several inputs, the last of which takes longest, or None.
+        """Return a request with several inputs whose last input takes longest, or None.
 
         Args:
-            *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input with
-                one token.
+            *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input,
+                and one token is generated for it.
         """
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             quick = {"script": [{"append": "a"}]}

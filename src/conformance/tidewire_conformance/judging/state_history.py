@@ -45,8 +45,8 @@ class Step(NamedTuple):
 class Histories:
     """State histories of all recorded event streams.
 
-    The streams are processed in order. If a stream resumes at an event id whose state is known from an earlier stream or
-    response, its history starts from that state.
+    The streams are processed in order. If a stream resumes after an event, and the state at that event is known from an
+    earlier stream or response, the history of the stream starts from that state.
     """
 
     record: Sequence[RecordedExchange]

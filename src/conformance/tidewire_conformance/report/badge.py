@@ -27,7 +27,7 @@ def summary(report: Report) -> tuple[str, str]:
     a MUST fails or cannot be judged, or the baseline is stale  | core · 201/201 · 3 broken     | red
     only a part of the suite was run                            | part · 12/12                  | gray
     every failure is listed in the baseline                     | no profile · 201/204          | yellow
-    nothing fails, but untested requirements leave no profile   | no profile · 201/204          | yellow
+    nothing fails, but the first profile is partly untested     | no profile · 201/204          | yellow
     otherwise                                                   | core+durable · 58/58          | green
     """
     profiles, numbers, *_ = report.headline.split(" · ")

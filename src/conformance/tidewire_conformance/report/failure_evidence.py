@@ -11,7 +11,7 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 MAX_WHOLE_BLOCKS = 12
-"""Maximum number of blocks of a stream that is printed in full.
+"""Streams with at most this number of blocks are printed in full.
 
 For a longer stream, only the blocks near the failing block are printed.
 """
@@ -92,7 +92,9 @@ def curl(exchange: RecordedExchange) -> str:
 
 
 def _method(exchange: RecordedExchange) -> list[str]:
-    """Return the curl options that select the request method, or an empty list if curl uses the right method by default."""
+    """Return the curl options that select the request method, or an empty list if curl uses the right method by
+    default.
+    """
     if exchange.method == "HEAD":
         return ["-I"]
     return [] if exchange.method == "GET" and not exchange.sent else ["-X", shlex.quote(exchange.method)]
@@ -114,7 +116,7 @@ def _data(body: bytes) -> str:
 
 
 def frames(assertion: Assertion) -> Iterator[str]:
-    """Yield a transcript, in lines, of the request and of the part of its response around the failing block.
+    """Yield the lines of a transcript: the request, and the part of the response around the failing block.
 
     Each line begins with the time in milliseconds since the request.
     """

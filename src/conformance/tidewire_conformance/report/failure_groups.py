@@ -51,7 +51,7 @@ class Section:
     result: RequirementResult
     symptoms: list[Symptom]
     left_out: list[Failure]
-    """Failures of the requirement for which the report shows no symptom."""
+    """Failures of the requirement whose symptoms the report does not show."""
     omitted: int
     """Number of failures of the requirement that are not printed in full."""
 
@@ -59,12 +59,13 @@ class Section:
 def ordered(report: Report) -> list[RequirementResult]:
     """Return the failed requirements, the most specific ones first.
 
-    The most specific requirement is the one whose set of checks is closest to the set of failed checks. Nearly every fault
-    also violates some requirement that half of the suite judges, but such a requirement says little about the cause.
+    The most specific requirement is the one whose set of checks is closest to the set of failed checks. Nearly every
+    fault also violates some requirement that half of the suite judges, but such a requirement says little about the
+    cause.
 
     The first requirement of a client scenario is the one that the scenario was written for. If that requirement fails,
     it comes before the other requirements that the scenario violates. Requirements in the baseline come after all
-    these, and SHOULD requirements come last.
+    others except SHOULD requirements, which come last.
     """
     found = [*report.failures, *report.warnings]
     failed = {verdict.check for result in found for verdict, _ in result.broken}
@@ -113,9 +114,9 @@ def sections(report: Report) -> Iterator[Section]:
 
 
 def _show(symptom: Symptom, failure: Failure) -> None:
-    """Select a failure to be printed in full.
+    """Add a failure to those that are printed in full.
 
-    Skip it if a failure of another check is selected already, or a failure with the same expected result.
+    The failure is not added if one of another check, or one with the same expected result, was added before.
     """
     shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]

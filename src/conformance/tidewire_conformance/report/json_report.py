@@ -10,7 +10,7 @@ from tidewire_conformance.report.failure_evidence import curl, frames
 
 FORMAT = "tidewire-conformance/1"
 SHOWN = 20
-"""Maximum number of failures that are written for one check. One fault that affects every stream can cause hundreds."""
+"""Maximum number of failures that are written for one check. A fault in every stream can cause hundreds of failures."""
 
 
 def write(report: Report, path: Path) -> None:

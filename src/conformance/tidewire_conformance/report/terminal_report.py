@@ -59,7 +59,7 @@ class _Printer:
             )
         for name in report.known_unjudged:
             self._line(
-                f"\nThis run did not judge {name} of the baseline. It may still fail.",
+                f"\nThis run did not judge {name}, which the baseline lists as failing. It may still fail.",
                 "yellow",
             )
         self._not_judged(report)

@@ -37,14 +37,14 @@ class Block:
     """Names and values of the fields, in order. One leading space is removed from each value."""
     comments: int
     last_id: str
-    """Last event id after this block, with the value that `EventSource` reports as `lastEventId`."""
+    """Last event id after this block, as `EventSource` reports it in `lastEventId`."""
 
     def values(self, name: str) -> list[bytes]:
         return [value for each, value in self.fields if each == name]
 
     @property
     def is_event(self) -> bool:
-        """Whether the block is an event. According to the standard, a block without `data` is not."""
+        """Whether the block is an event. According to the standard, a block without `data` is not an event."""
         return bool(self.values("data"))
 
     @cached_property

@@ -40,7 +40,7 @@ class Cut:
 
 
 Plan = Callable[[int], Cut | None]
-"""Function from the number of a connection to its cut, or to None if the connection is not broken.
+"""Function that maps the number of a connection to its cut, or to None if the connection is not to be broken.
 
 Connections are numbered from 0 in the order in which the proxy accepts them.
 """
@@ -59,7 +59,7 @@ class FaultProxy:
         self.connections = 0
         """Number of connections accepted so far."""
         self.cuts: list[bytes] = []
-        """Last bytes (at most 80) forwarded on each connection before the proxy broke it."""
+        """Last bytes (at most 80) that were forwarded on each connection before the proxy broke the connection."""
 
     @property
     def url(self) -> str:

@@ -43,8 +43,8 @@ class RecordedExchange:
     ended: Literal["", "whole", "cut", "left"] = ""
     """How the response ended.
 
-    `whole` means that it ended as its framing declares, `cut` that it ended before that, and `left` that the suite
-    closed the connection.
+    `whole` means that the response ended as its framing declares, and `cut` means that it ended earlier. `left` means
+    that the suite closed the connection.
     """
     fault: str = ""
     """Description of an HTTP or connection error, or an empty string if there was no error."""

@@ -1,7 +1,8 @@
 """HTTP client over raw sockets that records each request and response, with the arrival time of each byte.
 
 h11 parses HTTP, and `event_stream_decoder` parses event streams. The client does not follow redirects and does not
-decode content codings. It retries a request only after a response with status 429 or 503 and `Retry-After`.
+decode content codings. It retries a request only after a response that has status 429 or 503 and a `Retry-After`
+header.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY_STATUSES: Final = frozenset({429, 503})
-"""Status codes of responses after which the client repeats the request, if the response has `Retry-After`."""
+"""Status codes after which the client repeats a request. The response must also have `Retry-After`."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
 """Longest `Retry-After`, in seconds, that the client waits before a retry. The option `--patience` multiplies it."""
 RESPONSE_SECONDS: Final = 10.0
-"""Timeout, in seconds, for a status line and for each further part of a body. The option `--patience` multiplies it."""
+"""Timeout, in seconds, for a response header and for each part of a body. The option `--patience` multiplies it."""
 COMPLETE_RESPONSE_SECONDS: Final = 60.0
 """Timeout, in seconds, for a complete response that is not a stream. The option `--patience` multiplies it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -34,7 +35,9 @@ _READ = 65536
 _HEAD_BYTES = 256 * 1024
 
 Body = bytes | Sequence[bytes] | None
-"""Request body. A `bytes` body is sent with `Content-Length`. A sequence is sent in chunked coding, one chunk per element."""
+"""Request body. A `bytes` body is sent with `Content-Length`. A sequence is sent in chunked coding, one chunk per
+element.
+"""
 Header = Mapping[str, str | None]
 """Request header fields. The value None removes a field that the client sends by default."""
 

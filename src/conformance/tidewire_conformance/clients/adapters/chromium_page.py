@@ -3,9 +3,9 @@
 Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.chromium_page'`. The option
 `--browser PATH` selects another browser.
 
-The program serves a test page from an origin that differs from the server's. The page polls the program for commands and
-posts its reports. The browser's EventSource cannot set request headers, choose the delay before it reconnects, or read
-the status of a response. Therefore, the browser client cannot meet all requirements.
+The program serves a test page, whose origin differs from that of the scenario's server. The page polls the program for
+commands, and posts reports to the program. The browser's EventSource cannot set request headers, choose the delay
+before it reconnects, or read the status of a response. Therefore, the browser client cannot meet all requirements.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tidewire_conformance import specification
 MAX_CONCURRENT_JOBS: Final = 24
 """Maximum number of jobs that the page follows concurrently."""
 _POLL_TIMEOUT: Final = 10.0
-"""Time, in seconds, after which the program answers a poll for the next command with null."""
+"""Time, in seconds, that the program waits for the next command before it answers the page's request with null."""
 FLAGS: Final = (
     "--headless",
     "--no-sandbox",
@@ -43,7 +43,7 @@ FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
-"""Flags of a Chromium without a window that contacts no other host."""
+"""Flags with which Chromium opens no window and contacts no other host."""
 
 
 def page_client() -> str:

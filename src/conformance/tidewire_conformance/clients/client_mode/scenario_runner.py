@@ -20,9 +20,10 @@ DEFAULT_CONCURRENCY = 20
 A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
 """
 LONG_PATIENCE = 30.0
-"""Minimum patience, in seconds, of a scenario that counts as long.
+"""Minimum patience, in seconds, of a scenario that counts as long. Patience is the time limit for one command.
 
-Long scenarios wait for times that requirements state, so the runner starts them first.
+Long scenarios wait for times that requirements state. The runner starts these scenarios first, so that the run ends
+earlier.
 """
 SWITCH_INTERVAL = 0.0005
 """Thread switch interval, in seconds, that `sys.setswitchinterval` sets during a run. It is a tenth of Python's
@@ -88,11 +89,13 @@ class ScenarioRun:
 
     @property
     def profiles(self) -> list[str]:
-        """Profiles that the report grades, which are the same for each client."""
+        """Profiles that the report grades. They are the same for each client."""
         return ["core", "durable"]
 
     def profile_of(self, requirement: Requirement) -> str:
-        """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to `core`."""
+        """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to
+        `core`.
+        """
         return self._profiles.get(requirement.id, "core")
 
 

@@ -3,9 +3,11 @@
 A variant changes how the server of a scenario behaves, but it does not change the expected end, values, cursors or
 request counts. A client has to pass both the original scenario and the changed one. If a client fails only the changed
 scenario, it violates the requirement of the variant. Scenarios about exact bytes or delays have no variants, because a
-different server would change what they test. In the original scenarios, no space follows the colon of a field. In the
-variant `space-after-colon`, a space follows, so both forms are tested. The original scenarios declare no optional
-capability that they do not need.
+different server would change what they test.
+
+In the original scenarios, no space follows the colon of a field. In the variant `space-after-colon`, a space follows,
+so both forms are tested. The servers of the original scenarios declare only the optional capabilities that the scenario
+needs.
 """
 
 import json

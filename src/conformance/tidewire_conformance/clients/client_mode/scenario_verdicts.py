@@ -86,9 +86,9 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
     A client that meets the profile `core` can follow a job over one connection. A client that meets the profile
     `durable` delivers each change exactly once despite network and server faults.
 
-    A scenario was written for the first requirement in its list. The profile of a requirement is determined by the
-    scenarios that were written for it or, if there are none, by all scenarios that list it. It is `durable` if all
-    these scenarios are in `DURABLE_AREAS`, and `core` otherwise.
+    A scenario was written for the first requirement in its list. The profile of a requirement depends on the scenarios
+    that were written for the requirement. If there are none, it depends on all scenarios that list the requirement. The
+    profile is `durable` if all these scenarios are in `DURABLE_AREAS`, and `core` otherwise.
     """
     found: dict[str, str] = {}
     # A scenario was written for the first requirement in its list, so these requirements get their profile first.

@@ -61,7 +61,7 @@ class AdapterDiedError(AdapterError):
     """Raised if the client exited while it was running a command.
 
     Attributes:
-        shared: Whether the client was running several commands. It is then unknown which of them caused the exit.
+        shared: Whether the client was running several commands. It is then unknown which command caused the exit.
     """
 
     def __init__(self, message: str, *, shared: bool = False) -> None:
@@ -287,7 +287,7 @@ class _Program:
     def write(self, command: Mapping[str, Any]) -> None:
         self._commands.put(json.dumps(command).encode() + b"\n")
 
-    # ---- pipes, each of which has a thread, so that a full pipe cannot block a run --------------------------------
+    # ---- pipes; each pipe has a thread, so that a full pipe cannot block a run --------------------------------------
 
     def _write_commands(self, pipe: IO[bytes]) -> None:
         while (line := self._commands.get()) is not None:
@@ -333,8 +333,8 @@ class _Program:
             inboxes = self._inboxes or {}
             inbox = inboxes.get("") or inboxes.get(name)
             if inbox is None and len(inboxes) == 1:
-                # Deliver a report with an unknown command id to the only running command, whose reader reports the
-                # wrong id.
+                # Only one command is running, so deliver the report to it. The reader of the command then raises an
+                # error about the unknown id.
                 inbox = next(iter(inboxes.values()))
             if inbox is None and name not in self._command_ids:
                 raise AdapterError(

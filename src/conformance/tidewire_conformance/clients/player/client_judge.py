@@ -31,7 +31,7 @@ For the nine shortest of thirteen random waits, the probability of a smaller rat
 """
 
 _MIN_KEY_LENGTH = 20
-"""Minimum number of visible ASCII characters that a key with 128 random bits needs."""
+"""Minimum length, in visible ASCII characters, of an idempotency key with 128 random bits."""
 
 _MIN_KEY_DIFFERENCES = 12
 """Minimum number of positions in which two random keys of 20 characters differ.
@@ -119,7 +119,7 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
             got = (
                 "the client read all of an endless line"
                 if request.flood_read
-                else "still open after the client had reported its end"
+                else "the connection was still open after the client had reported the end of its command"
             )
             yield Finding("open", rules, f"the client closes the connection of {name}", got)
         before[request.kind] = request
@@ -141,7 +141,7 @@ def _stream_request(
         wanted = asked["cursor"] if isinstance(asked["cursor"], list) else [asked["cursor"]]
         allowed = {request.last_id if cursor == "held" else cursor for cursor in wanted}
         if request.number == 0 and (conversation.of_kind("attaching") or conversation.of_kind("submits")):
-            # The client already has the job resource, from a GET or from the response to its POST. The cursor in it is 1-1.
+            # The client already has the job resource, whose cursor is 1-1, from a GET or from the response to its POST.
             allowed.add("1-1")
         if request.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
@@ -215,7 +215,7 @@ def _differences(one: str, other: str) -> int:
 def _randomness(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
     """Check that the waits between requests are random.
 
-    The longest quarter of the waits is ignored, because a busy machine may have delayed these requests.
+    The longest quarter of the waits is ignored, because a busy machine may have lengthened these waits.
     """
     if not scenario.expect.get("drawn"):
         return

@@ -39,7 +39,7 @@ class RecordedRequest:
     sent: list[tuple[float, bytes]] = field(default_factory=list)
     """Pieces of the response without chunk framing, each with the time just before the server sent it."""
     last_sent_at: float | None = None
-    """Time just before the server sent the last piece. If it sent nothing, this is the time before the connection closed."""
+    """Time just before the server sent the last piece, or the time before the connection closed if nothing was sent."""
     closed: float | None = None
     """Time at which the client closed the connection."""
     ending: tuple[float, str] | None = None
@@ -57,7 +57,7 @@ class RecordedRequest:
     """Id of the last logged event that the server had sent completely before it received this request."""
 
     def durations(self, name: str) -> list[float]:
-        """Return how many seconds each completed part of the stream with this name took.
+        """Return the durations, in seconds, of the completed parts of the stream that have this name.
 
         A scenario names the parts that it measures.
         """
@@ -88,7 +88,7 @@ class ClientRun:
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
     died: str = ""
-    """Summary of how the client exited, if it did so before it reported the end of the command, or an empty string."""
+    """Summary of how the client exited before it reported the end of the command. Empty if there was no such exit."""
 
     @property
     def end(self) -> Members | None:

@@ -52,7 +52,7 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Scen
     """
     missing = scenario.needs - adapter.traits
     if missing:
-        note = f'the client\'s introduction lacks under "can": {", ".join(sorted(missing))}'
+        note = f'the list "can" in the client\'s introduction does not contain: {", ".join(sorted(missing))}'
         return ScenarioVerdict(scenario, adapter.name, Outcome.SKIPPED, note=note)
     seconds = scenario.patience * patience
     with ScenarioServer(scenario, patience=seconds / 2) as server:
@@ -82,7 +82,9 @@ def play_all(
     patience: float = 1.0,
     workers: int = MAX_CONCURRENT_SCENARIOS,
 ) -> Iterator[ScenarioVerdict]:
-    """Play scenarios concurrently, and yield each verdict as soon as its scenario has ended. Long scenarios start first."""
+    """Play scenarios concurrently, and yield each verdict as soon as its scenario has ended. Long scenarios start
+    first.
+    """
     ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
     with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
         verdicts: list[Future[ScenarioVerdict]] = [

@@ -13,9 +13,9 @@ class ClientOutput:
 
     values: dict[int, list[Any]] = field(default_factory=dict)
     deltas: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-    """Pairs of the number of retracted code points and the added text.
+    """Changes of the text of each item, as pairs of the number of retracted code points and the added text.
 
-    The list is empty for a client that reports only values.
+    A client that reports only values has no entry here.
     """
 
     @classmethod

@@ -231,7 +231,7 @@ class ScenarioServer:
             if then == "stall":
                 self._stay_open(connection, request)
         except (_ConnectionOver, OSError):
-            # If this server is not stopping and did not time out waiting for the client, the client closed the connection.
+            # The client closed the connection, unless this server is stopping or has timed out waiting for the client.
             if not self._stopping.is_set() and request.waited_for is None:
                 self._closed_by_client(request)
             return False
