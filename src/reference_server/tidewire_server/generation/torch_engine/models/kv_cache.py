@@ -44,6 +44,11 @@ class KVCache:
         self.dtype = dtype
         self.device = device
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the cache, in bytes."""
+        return self._all.nbytes
+
     @staticmethod
     def bytes_per_position(layers: int, heads: int, size: int, dtype: torch.dtype) -> int:
         return 2 * layers * heads * size * dtype.itemsize
