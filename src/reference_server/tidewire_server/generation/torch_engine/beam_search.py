@@ -20,14 +20,13 @@ The reader sees the best hypothesis of all. If another one becomes the best, the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import torch
 
 from tidewire_server.generation.engine import FinishReason
-from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.sampling.postprocess import (
     Scoring,
@@ -42,6 +41,18 @@ def candidates_per_beam(end_tokens: int) -> int:
     return max(2, 1 + end_tokens)
 
 
+class GrowingText(Protocol):
+    """Text of a hypothesis."""
+
+    def feed(self, token: int) -> tuple[str, FinishReason | None]:
+        """Add a token, and return the text that it adds, and the reason why the text ends after it, or None."""
+        ...
+
+    def fork(self) -> Self:
+        """Return a copy, so that two texts continue this one."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class Token:
     """A token of one or more hypotheses. Hypotheses that begin with the same tokens share them."""
@@ -52,7 +63,7 @@ class Token:
     """Number of generated tokens up to this one."""
     id: int
     text: str
-    """Text that the token adds; see `TextStream.feed`."""
+    """Text that the token adds."""
     values: Values
     """The columns that depend on the logits."""
 
@@ -85,9 +96,10 @@ class Hypothesis(NamedTuple):
     score: float
     """Sum of the log-probabilities. For an ended hypothesis, it is divided by length ** `length_penalty`."""
     last: Token
-    text: TextStream
+    text: GrowingText
     slot: int
-    """Slot with the keys and values of all tokens before the last one. It has no meaning for an ended hypothesis."""
+    """Index of the request's slot with the keys and values of all tokens before the last one. It has no meaning for an
+    ended hypothesis."""
     reason: FinishReason | None = None
     """Reason why the hypothesis ended, or None while it is live."""
 
@@ -129,9 +141,7 @@ class BeamSearch:
         beams: Number of live hypotheses, k.
         end_tokens: Number of tokens that end a text.
         length_penalty: Exponent of the length by which the log-probability of an ended hypothesis is divided.
-        text: Detokenizer of the request. The search changes only copies of it.
-        finish: Function that returns the reason why a text ends after a token, or None. Its arguments are the token, the
-            number of tokens including it, and the detokenizer of the text.
+        text: Text of the request. The search changes only copies of it.
         scoring: Log-probabilities that the request asks for, or None.
     """
 
@@ -141,15 +151,13 @@ class BeamSearch:
         *,
         end_tokens: int,
         length_penalty: float,
-        text: TextStream,
-        finish: Callable[[int, int, TextStream], FinishReason | None],
+        text: GrowingText,
         scoring: Scoring | None = None,
     ) -> None:
         self.beams = beams
         self.candidates = candidates_per_beam(end_tokens) * beams
         self.scoring = scoring
         self._length_penalty = length_penalty
-        self._finish = finish
         self._shown = Token(None, 0, -1, "", {})
         self._ended: list[Hypothesis] = []
         # Before the first step, only the prompt's slot is in use. Its index in the request's slots is 0.
@@ -178,13 +186,12 @@ class BeamSearch:
             row, token = divmod(index, size)
             parent = self.live[row]
             text = parent.text.fork()
-            piece = text.feed(token)
-            reason = self._finish(token, length, text)
+            piece, reason = text.feed(token)
+            last = Token(parent.last, length, token, piece, {})
             if reason is None:
-                live.append(Hypothesis(score, Token(parent.last, length, token, piece, {}), text, parent.slot))
+                live.append(Hypothesis(score, last, text, parent.slot))
                 live_parents.append(row)
             elif place < self.beams:
-                last = Token(parent.last, length, token, piece + text.flush(), {})
                 ended.append(Hypothesis(self._normalized(score, length), last, text, -1, reason))
                 ended_parents.append(row)
         live, copies = self._with_slots(live)
@@ -221,7 +228,7 @@ class BeamSearch:
     def _with_slots(self, live: list[Hypothesis]) -> tuple[list[Hypothesis], list[tuple[int, int]]]:
         """Assign a slot to each live hypothesis. The first one that continues a hypothesis keeps its slot."""
         kept = {hypothesis.slot for hypothesis in live}
-        free = (slot for slot in range(self.beams) if slot not in kept)
+        free = iter([slot for slot in range(self.beams) if slot not in kept])
         found, copies = [], []
         for hypothesis in live:
             if hypothesis.slot in kept:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tidewire_server.generation.engine import EngineCapabilities
-from tidewire_server.generation.generate_input_and_value import MAX_TOP
+from tidewire_server.generation.generate_input_and_value import MAX_NUM_BEAMS, MAX_TOP
+from tidewire_server.generation.torch_engine.beam_search import candidates_per_beam
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 SUPPORTED_MEMBERS = frozenset(
@@ -26,10 +27,13 @@ SUPPORTED_MEMBERS = frozenset(
     }
 )
 """Input members that this engine supports in addition to `CORE_MEMBERS`. If the model has a chat template, the engine also
-supports `messages`. If it has an end-of-text token, the engine also supports `json_schema`."""
+supports `messages`. If it has an end-of-text token, the engine also supports `json_schema`. If it has several slots, it
+also supports `num_beams` and `length_penalty`."""
 
 
-def capabilities_of(checkpoint: Checkpoint, *, context: int, slots: int, max_top: int) -> EngineCapabilities:
+def capabilities_of(
+    checkpoint: Checkpoint, *, context: int, slots: int, max_top: int, max_num_beams: int
+) -> EngineCapabilities:
     """Return the capabilities of an engine with this checkpoint.
 
     Args:
@@ -37,16 +41,21 @@ def capabilities_of(checkpoint: Checkpoint, *, context: int, slots: int, max_top
         context: Maximum number of tokens of the prompt and the generated text together.
         slots: Maximum number of requests that run at the same time.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
+        max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.
     """
     c = checkpoint
+    # The first step of a beam search chooses all of its candidates from one vocabulary.
+    max_num_beams = min(max_num_beams, MAX_NUM_BEAMS, slots, c.vocab_size // candidates_per_beam(len(c.end_ids)))
     return EngineCapabilities(
         model=c.name,
         context=context,
         max_top=min(max_top, MAX_TOP, c.vocab_size),
+        max_num_beams=max_num_beams,
         concurrency=slots,
         members=SUPPORTED_MEMBERS
         | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set())
-        | ({"json_schema"} if c.end_ids else set()),
+        | ({"json_schema"} if c.end_ids else set())
+        | ({"num_beams", "length_penalty"} if max_num_beams > 1 else set()),
         vocabulary=c.vocabulary,
         architecture=c.architecture,
         dtype=str(c.dtype).removeprefix("torch."),

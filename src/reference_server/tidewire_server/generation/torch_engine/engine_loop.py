@@ -26,6 +26,7 @@ from tidewire_server.generation.engine import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.model_folder import bytes_text
+from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
 from tidewire_server.generation.torch_engine.delta_queue import deliver
@@ -51,6 +52,7 @@ class TorchEngine:
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
         step_tokens: Maximum number of tokens that one forward pass processes.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
+        max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
         max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
             larger, the engine uses a shorter context. It has no effect if `context` is set.
@@ -69,13 +71,16 @@ class TorchEngine:
         max_waiting: int = 256,
         step_tokens: int = 2048,
         max_top: int = 20,
+        max_num_beams: int = 8,
         context: int | None = None,
         max_cache_bytes: int = 4 << 30,
         profile: Path | None = None,
     ) -> None:
         cache = allocate_cache(checkpoint, slots, context=context, max_bytes=max_cache_bytes)
         self._checkpoint = checkpoint
-        self._caps = capabilities_of(checkpoint, context=cache.context, slots=slots, max_top=max_top)
+        self._caps = capabilities_of(
+            checkpoint, context=cache.context, slots=slots, max_top=max_top, max_num_beams=max_num_beams
+        )
         self._reader = RequestReader(checkpoint, cache.context)
         self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, step_tokens)
         self._runner = Runner(checkpoint, cache)
@@ -107,6 +112,7 @@ class TorchEngine:
         slots: int = 16,
         max_waiting: int = 256,
         max_top: int = 20,
+        max_num_beams: int = 8,
         context: int | None = None,
         profile: Path | None = None,
     ) -> Self:
@@ -120,6 +126,7 @@ class TorchEngine:
             slots: Maximum number of requests that run at the same time.
             max_waiting: Maximum number of requests that wait for a slot.
             max_top: Maximum value of the input member `top_logprobs`.
+            max_num_beams: Maximum value of the input member `num_beams`.
             context: Maximum number of tokens of the prompt and the generated text together.
             profile: Folder to which profiles of some steps are written.
 
@@ -135,6 +142,7 @@ class TorchEngine:
             slots=slots,
             max_waiting=max_waiting,
             max_top=max_top,
+            max_num_beams=max_num_beams,
             context=context,
             profile=profile,
         )
@@ -182,17 +190,29 @@ class TorchEngine:
         if logged is not None and (finish := text.feed_again(logged, self._caps.model)) is not None:
             yield Delta(finish_reason=finish, prompt_tokens=len(prompt))
             return
+        parameters = parameters_of(
+            request,
+            prompt,
+            size=self._checkpoint.vocab_size,
+            device=self._checkpoint.device,
+            max_top=self._caps.max_top,
+            grammar=grammar,
+        )
+        search = None
+        if request.num_beams > 1:
+            search = BeamSearch(
+                request.num_beams,
+                end_tokens=len(self._checkpoint.end_ids),
+                length_penalty=request.length_penalty,
+                text=text,
+                scoring=parameters["scoring"],
+            )
         job = RunningRequest(
             prompt=prompt + continued,
             continued=len(continued),
-            **parameters_of(
-                request,
-                prompt,
-                size=self._checkpoint.vocab_size,
-                device=self._checkpoint.device,
-                max_top=self._caps.max_top,
-                grammar=grammar,
-            ),
+            **parameters,
+            beams=request.num_beams,
+            search=search,
             input=request,
             columns=request.columns,
             prompt_columns=request.prompt_columns,
@@ -310,7 +330,8 @@ class TorchEngine:
             if isinstance(delta, EngineError):
                 # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide them,
                 # because NaN plus -inf is NaN.
-                self._runner.clear(job.slot)
+                for slot in job.slots:
+                    self._runner.clear(slot)
         with self._wake:
             for job, delta in results:
                 if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from tidewire_server.generation.engine import (
     LoggedTokens,
 )
 from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.torch_engine.beam_search import Searched
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, Values
@@ -77,6 +79,12 @@ class OutputText:
             f"token ids do not match its logged text; it was probably generated with another model than {model}"
         )
 
+    def fork(self) -> OutputText:
+        """Return a copy, so that two texts continue this one."""
+        fork = copy(self)
+        fork._stream = self._stream.fork()
+        return fork
+
     def of_token(self, token: int) -> str:
         """Return the text of a single token."""
         return self._vocabulary.text_of(token)
@@ -97,10 +105,10 @@ class RunningRequest(RunningSequence):
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
 
-    def delta(self, sampled: Sampled) -> Delta | EngineError:
-        """Build the row of one sampled token. If that fails, return the error that ends the request."""
+    def delta(self, result: Sampled | Searched) -> Delta | EngineError:
+        """Build the rows of a step's result. If that fails, return the error that ends the request."""
         try:
-            return self._delta(sampled)
+            return self._delta(result) if isinstance(result, Sampled) else self._search_delta(result)
         except Exception as error:
             logger.exception("the result of a request cannot be built")
             return EngineError(f"the engine failed after a step of this request ({type(error).__name__})")
@@ -119,12 +127,28 @@ class RunningRequest(RunningSequence):
         text, finish = self.text.feed(token)
         if self.processor is not None and (reason := self.processor.error) is not None:
             return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
-        names, values = self.columns, sampled.values
-        row: Sequence[Any] = (text,)
-        if len(names) > 1:
-            values = {**values, "text": text, "token_ids": token}
-            if self.input.token_text:
-                values["token_text"] = self.text.of_token(token)
-                values["top_text"] = [*map(self.text.of_token, values.get("top_ids", ()))]
-            row = [values[name] for name in names]
+        row = self._row(token, text, sampled.values)
         return Delta([row], [], finish, len(self.prompt) - self.continued)
+
+    def _search_delta(self, searched: Searched) -> Delta | EngineError:
+        if (progress := searched.progress) is None:
+            return EngineError(INVALID_LOGITS)
+        rows = [self._row(token.id, token.text, token.values) for token in progress.added]
+        return Delta(rows, [], progress.reason, len(self.prompt), progress.retracted, progress.stable)
+
+    def _row(self, token: int, text: str, values: Values) -> Sequence[Any]:
+        """Build the row of a token.
+
+        Args:
+            token: Id of the token.
+            text: Text that the token adds.
+            values: The columns that depend on the logits.
+        """
+        names = self.columns
+        if len(names) == 1:
+            return (text,)
+        values = {**values, "text": text, "token_ids": token}
+        if self.input.token_text:
+            values["token_text"] = self.text.of_token(token)
+            values["top_text"] = [*map(self.text.of_token, values.get("top_ids", ()))]
+        return [values[name] for name in names]
