@@ -124,7 +124,7 @@ def test_only_requested_columns_exist(members: dict[str, object], columns: list[
     ("member", "value"),
     [
         ("messages", [{"role": "user", "content": "hi"}]),
-        ("num_beams", 2),
+        ("json_schema", {}),
     ],
 )
 def test_unserved_member_is_refused_and_never_ignored(engine: TorchEngine, member: str, value: object):

@@ -222,7 +222,8 @@ def _check_beam_search(request: Generate, caps: EngineCapabilities) -> None:
     }
     if request.num_beams == 1 and "length_penalty" in changed:
         raise InputError(
-            "length_penalty has an effect only together with num_beams above 1; remove it", member="length_penalty"
+            "length_penalty has an effect only together with num_beams above 1; remove it",
+            member="length_penalty",
         )
     if request.temperature == 0:
         changed.discard("temperature")

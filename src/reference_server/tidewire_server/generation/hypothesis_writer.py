@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from os.path import commonprefix
 from typing import Any
 
+from tidewire.protocol.document.json_values import common_prefix
 from tidewire_server.generation.engine import Delta
 from tidewire_server.log_writer.stream import Stream, writer_of
 
@@ -43,7 +43,7 @@ class HypothesisWriter:
             self._stable += sum(map(len, self._pieces[self._stable_pieces : delta.stable]))
             self._stable_pieces = delta.stable
         # With other columns, the text loses exactly the texts of the tokens that they lose (TW-GEN-013).
-        shared = len(commonprefix([old, new])) if self._text_only else 0
+        shared = common_prefix(old, new) if self._text_only else 0
         truncated, additions = [len(old) - shared], [new[shared:]]
         if not self._text_only:
             columns = [*zip(*delta.rows, strict=True)][1:] or [()] * (self._writer.width - 1)

@@ -195,7 +195,9 @@ class ItemWriter:
         if n_first <= self._stable.get(pointer, -1):
             return []
         place = f"/items/{self._index}/stable"
-        return [["s", f"{place}/{escape(pointer)}", n_first] if self._stable else ["s", place, {pointer: n_first}]]
+        return [
+            ["s", f"{place}/{escape(pointer)}", n_first] if self._stable else ["s", place, {pointer: n_first}]
+        ]
 
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""

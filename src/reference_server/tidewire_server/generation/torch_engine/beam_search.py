@@ -121,7 +121,7 @@ class Selection(NamedTuple):
         return self.live + self.ended
 
 
-class Progress(NamedTuple):
+class SearchProgress(NamedTuple):
     """What changed for the reader after a step."""
 
     retracted: int
@@ -197,7 +197,7 @@ class BeamSearch:
         live, copies = self._with_slots(live)
         return Selection(live, ended, live_parents + ended_parents, copies)
 
-    def commit(self, selection: Selection) -> Progress:
+    def commit(self, selection: Selection) -> SearchProgress:
         """Replace the state of the search, and return what changed for the reader."""
         self.live = selection.live
         ended = sorted([*self._ended, *selection.ended], key=lambda hypothesis: -hypothesis.score)
@@ -211,7 +211,7 @@ class BeamSearch:
         else:
             for hypothesis in [*self.live, *self._ended[:1]]:
                 stable = last_shared(stable, hypothesis.last)
-        return Progress(retracted, added, stable.length, best.reason if over else None)
+        return SearchProgress(retracted, added, stable.length, best.reason if over else None)
 
     def _best(self) -> tuple[Hypothesis, bool]:
         """Return the best hypothesis, and whether the search is over."""
@@ -255,7 +255,7 @@ class Searching(Protocol):
 class Searched(NamedTuple):
     """Result of a step of one beam search, in place of a sampled token."""
 
-    progress: Progress | None
+    progress: SearchProgress | None
     """What changed for the reader, or None if the logits are invalid (NaN or infinity)."""
     token: int = -1
 

@@ -41,11 +41,14 @@ def capabilities_of(
         context: Maximum number of tokens of the prompt and the generated text together.
         slots: Maximum number of requests that run at the same time.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
-        max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.
+        max_num_beams: Maximum value of the input member `num_beams`. Values above `MAX_NUM_BEAMS`,
+            and above the number of slots, have no effect.
     """
     c = checkpoint
     # The first step of a beam search chooses all of its candidates from one vocabulary.
-    max_num_beams = min(max_num_beams, MAX_NUM_BEAMS, slots, c.vocab_size // candidates_per_beam(len(c.end_ids)))
+    max_num_beams = min(
+        max_num_beams, MAX_NUM_BEAMS, slots, c.vocab_size // candidates_per_beam(len(c.end_ids))
+    )
     return EngineCapabilities(
         model=c.name,
         context=context,

@@ -95,7 +95,9 @@ class Runner:
         if all(request.search is None for request in requests):
             return [*sample_and_score(logits, requests)] if requests else []
         rows = list(zip(requests, logits.split(counts), strict=True))
-        step = SearchStep([(request, part) for request, part in rows if request.search is not None], self._cache)
+        step = SearchStep(
+            [(request, part) for request, part in rows if request.search is not None], self._cache
+        )
         plain = [request for request in requests if request.search is None]
         sampled: list[Sampled] = []
         if plain:

@@ -227,7 +227,7 @@ class StepScheduler(Generic[S]):
     def finish(self, sequence: S, *, failed: bool = False) -> None:
         """Remove a running request and free its slots. If the request failed, the contents of its slots are not reused."""
         self._running.remove(sequence)
-        self._free |= dict.fromkeys(sequence.slots, [])
+        self._free |= {slot: [] for slot in sequence.slots}
         self._free[sequence.slot] = [] if failed else sequence.cached
         sequence.slot, sequence.slots = -1, []
 
