@@ -44,9 +44,9 @@ class HypothesisWriter:
             self._stable_pieces = delta.stable
         # With other columns, the text loses exactly the texts of the tokens that they lose (TW-GEN-013).
         shared = common_prefix(old, new) if self._text_only else 0
-        truncated, additions = [len(old) - shared], [new[shared:]]
-        if not self._text_only:
-            columns = [*zip(*delta.rows, strict=True)][1:] or [()] * (self._writer.width - 1)
-            truncated += [delta.retracted] * len(columns)
-            additions += map(list, columns)
+        truncated = [len(old) - shared]
+        additions: list[str | list[Any]] = [new[shared:]]
+        for column in range(1, 1 if self._text_only else self._writer.width):
+            truncated.append(delta.retracted)
+            additions.append([row[column] for row in delta.rows])
         self._writer.replace_end(truncated, additions, self._stable)

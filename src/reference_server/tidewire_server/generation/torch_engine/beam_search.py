@@ -58,7 +58,7 @@ class Token:
     """A token of one or more hypotheses. Hypotheses that begin with the same tokens share them."""
 
     before: Token | None
-    """The token before this one. None only for the root, which stands for the prompt."""
+    """The token before this one. None only for the root, which represents the prompt."""
     length: int
     """Number of generated tokens up to this one."""
     id: int
@@ -223,7 +223,7 @@ class BeamSearch:
         return (self._ended[0] if self._ended and self._ended[0].score >= score else self.live[0]), False
 
     def _normalized(self, score: float, length: int) -> float:
-        return score / float(length) ** self._length_penalty
+        return score / math.pow(length, self._length_penalty)
 
     def _with_slots(self, live: list[Hypothesis]) -> tuple[list[Hypothesis], list[tuple[int, int]]]:
         """Assign a slot to each live hypothesis. The first one that continues a hypothesis keeps its slot."""
@@ -318,7 +318,9 @@ def _score(
     searches: Sequence[BeamSearch], selections: Sequence[Selection | None], logits: Sequence[torch.Tensor]
 ) -> None:
     """Compute the log-probabilities that the requests ask for, for the last tokens of the new hypotheses."""
-    parts, last, scorings = [], [], []
+    parts: list[torch.Tensor] = []
+    last: list[Token] = []
+    scorings: list[Scoring] = []
     for search, selection, rows in zip(searches, selections, logits, strict=True):
         if search.scoring is not None and selection is not None:
             parts.append(rows[torch.tensor(selection.parents, device=rows.device)])
@@ -326,7 +328,6 @@ def _score(
             scorings.extend([search.scoring] * len(selection.new))
     if not parts:
         return
-    rows = torch.cat(parts)
-    chosen = torch.tensor([token.id for token in last], device=rows.device)
-    for token, values in zip(last, score_tokens(rows, chosen, scorings), strict=True):
+    chosen = torch.tensor([token.id for token in last], device=parts[0].device)
+    for token, values in zip(last, score_tokens(torch.cat(parts), chosen, scorings), strict=True):
         token.values = values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -94,7 +93,7 @@ class Runner:
         """
         if all(request.search is None for request in requests):
             return [*sample_and_score(logits, requests)] if requests else []
-        rows = list(zip(requests, logits.split(counts), strict=True))
+        rows = list(zip(requests, torch.split(logits, counts), strict=True))
         step = SearchStep(
             [(request, part) for request, part in rows if request.search is not None], self._cache
         )
@@ -104,8 +103,8 @@ class Runner:
             parts = torch.cat([part for request, part in rows if request.search is None])
             sampled = sample_and_score(parts, plain)
         # From here on, nothing fails. A step that fails is repeated, so it must not have changed a search.
-        results: tuple[Iterator[Sampled], Iterator[Searched]] = iter(sampled), iter(step.commit())
-        return [next(results[request.search is not None]) for request in requests]
+        tokens, searched = iter(sampled), iter(step.commit())
+        return [next(tokens) if request.search is None else next(searched) for request in requests]
 
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.
