@@ -167,11 +167,12 @@ class ItemWriter:
     def replace_end(
         self, truncated: Sequence[int], additions: Sequence[str | list[Any]], n_stable: int
     ) -> None:
-        """Replace the end of all columns in one event, and declare the beginning of the first one, a text, as stable.
+        """Replace the end of the first columns in one event, and declare the beginning of the first one, a text, as
+        stable.
 
         Args:
-            truncated: Number of code points or elements to remove from each column.
-            additions: The string or the elements that each column gets instead.
+            truncated: Number of code points or elements to remove from each of these columns.
+            additions: The string or the elements that each of these columns gets instead.
             n_stable: Length of the stable prefix after the change, in code points.
 
         Raises:
@@ -181,7 +182,7 @@ class ItemWriter:
         text = self._columns[0]
         if truncated[0]:
             self._check_rollback(text)
-        columns = [*zip(self._columns, truncated, additions, strict=True)]
+        columns = [*zip(self._columns, truncated, additions, strict=False)]
         ops: list[Op] = [["t", path, n] for path, n, _ in columns if n]
         ops += [["a", path, plain(addition)] for path, _, addition in columns if addition]
         with self._lock:
