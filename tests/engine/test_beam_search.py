@@ -142,14 +142,31 @@ def test_log_probabilities_are_those_of_the_best_hypothesis(start: Start, tmp_pa
     assert "".join(found.token_text) == "".join(found.text)
 
 
+def never_ending(logits: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return logits with which no text ends, except as the given ones say."""
+    return {token: {"<|end|>": -20.0} | logits.get(token, {}) for token in "abcdefghijklmno"}
+
+
 def test_end_of_a_text_counts_only_if_it_is_among_the_best_continuations(start: Start, tmp_path: Path):
-    """The end is the third candidate of two beams. Its score would be the best, because no other token is probable."""
-    rest = {token: {"<|end|>": -20.0} for token in "bcdefghijklmno"}
-    logits = {"a": {"b": 5.0, "c": 4.9, "<|end|>": 4.5}} | rest
-    engine = start(crafted_checkpoint(tmp_path, list("abcdefghijklmno"), logits))
-    found = generate_one(engine, prompt="a", num_beams=2, max_tokens=3)
-    assert (len(found.text), found.finish_reason) == (3, "length")
-    assert generate_one(engine, prompt="a", num_beams=3, max_tokens=3).text == [""]
+    """The end after "c" is the third candidate of two beams. If it counted, the search would end with "b"."""
+    logits = {
+        "a": {"b": 5.0, "c": 4.9},
+        "b": {"<|end|>": 3.0, "d": 2.9},
+        "c": {"<|end|>": 1.5},
+        "d": {"e": 0.5},
+        "e": {"e": 20.0},
+    }
+    engine = start(crafted_checkpoint(tmp_path, list("abcdefghijklmno"), never_ending(logits)))
+    assert "".join(generate_one(engine, prompt="a", num_beams=2, max_tokens=12).text) == "bd" + "e" * 10
+
+
+def test_search_continues_if_the_most_probable_tokens_end_the_text(start: Start, tmp_path: Path):
+    """Each of the four end tokens can be a candidate of each beam, and is none of the hypotheses that continue."""
+    logits = {"a": {"<|end|>": 4.0, "b": 3.9, "c": 3.8, "d": 3.7, "e": 3.6, "f": 3.5}, "e": {"e": 20.0}}
+    folder = crafted_checkpoint(tmp_path, list("abcdefghijklmno"), never_ending(logits))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [0, 2, 3, 4]}')
+    found = generate_one(start(folder), prompt="a", num_beams=2, max_tokens=12)
+    assert ("".join(found.text), found.finish_reason) == ("e" * 12, "length")
 
 
 def test_stop_string_ends_a_hypothesis(start: Start, tmp_path: Path):
