@@ -152,7 +152,7 @@ def test_end_of_a_text_counts_only_if_it_is_among_the_best_continuations(start: 
     logits = {
         "a": {"b": 5.0, "c": 4.9},
         "b": {"<|end|>": 3.0, "d": 2.9},
-        "c": {"<|end|>": 1.5},
+        "c": {"<|end|>": 1.5, "e": -20.0},
         "d": {"e": 0.5},
         "e": {"e": 20.0},
     }
@@ -161,12 +161,13 @@ def test_end_of_a_text_counts_only_if_it_is_among_the_best_continuations(start: 
 
 
 def test_search_continues_if_the_most_probable_tokens_end_the_text(start: Start, tmp_path: Path):
-    """Each of the four end tokens can be a candidate of each beam, and is none of the hypotheses that continue."""
-    logits = {"a": {"<|end|>": 4.0, "b": 3.9, "c": 3.8, "d": 3.7, "e": 3.6, "f": 3.5}, "e": {"e": 20.0}}
+    """Three of the four most probable tokens end the text, but the search needs a second one that does not."""
+    first = {"<|end|>": 4.0, "e": 3.9, "b": 3.8, "c": 3.7, "f": 3.6}
+    logits = {"a": first, "e": {"f": -20.0}, "f": {"f": 20.0}}
     folder = crafted_checkpoint(tmp_path, list("abcdefghijklmno"), never_ending(logits))
-    (folder / "generation_config.json").write_text('{"eos_token_id": [0, 2, 3, 4]}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": [0, 2, 3]}')
     found = generate_one(start(folder), prompt="a", num_beams=2, max_tokens=12)
-    assert ("".join(found.text), found.finish_reason) == ("e" * 12, "length")
+    assert ("".join(found.text), found.finish_reason) == ("f" * 12, "length")
 
 
 def test_stop_string_ends_a_hypothesis(start: Start, tmp_path: Path):
