@@ -71,12 +71,11 @@ LEADER_CHANGES = {"a": {"b": 5.0, "c": 4.8}, "b": {}, "c": {"d": 20.0}, "d": {"e
 
 
 def beams(prompt: str, num_beams: int, **members: object) -> Generate:
-    return Generate(prompt=prompt, num_beams=num_beams, **{"max_tokens": 14, "logprobs": True, **members})
+    return Generate(prompt=prompt, num_beams=num_beams, **{"max_tokens": 12, "logprobs": True, **members})
 
 
-def ids_of_transformers(folder: Path, request: Generate) -> list[int]:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ids = AutoTokenizer.from_pretrained(folder)(request.prompt, return_tensors="pt")["input_ids"]
+def ids_of_transformers(model: Any, tokenizer: Any, request: Generate) -> list[int]:
+    ids = tokenizer(request.prompt, return_tensors="pt")["input_ids"]
     out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -89,7 +88,7 @@ def ids_of_transformers(folder: Path, request: Generate) -> list[int]:
     return out[0, ids.shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.model_type}-{config.eos_token_id}")
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.model_type)
 def test_tokens_equal_those_of_transformers_alone_and_in_a_batch(
     start: Start, tmp_path: Path, config: PreTrainedConfig
 ):
@@ -102,7 +101,9 @@ def test_tokens_equal_those_of_transformers_alone_and_in_a_batch(
         beams(PROMPTS[1], 2, length_penalty=0.0),
         beams(PROMPTS[2], 5, length_penalty=2.5),
     ]
-    expected = [ids_of_transformers(folder, request) for request in requests]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    expected = [ids_of_transformers(model, tokenizer, request) for request in requests]
     # The searches need more slots than there are, and the longest prompt is read in several steps.
     engine = start(checkpoint, slots=8, step_tokens=16)
     ordinary = Generate(prompt="import", max_tokens=25, seed=3, logprobs=True)
@@ -233,11 +234,9 @@ def test_rollback_of_the_text_and_its_columns_is_one_event(start: Start, tmp_pat
 def test_text_is_only_truncated_after_the_prefix_that_both_hypotheses_share(start: Start, tmp_path: Path):
     logits = {"a": {"b": 5.0, "bc": 4.8}, "b": {}, "bc": {"d": 20.0}, "d": {"e": 20.0}, "e": {"f": 20.0}}
     text = "/items/0/value/text"
-    (first, second, *_), item = logged_changes(tmp_path / "text", start, logits)
+    (first, second, *_), item = logged_changes(tmp_path, start, logits)
     assert (first, second) == ([["a", text, "b"]], [["a", text, "cd"]])
-    (_, second, *_), same = logged_changes(tmp_path / "ids", start, logits, token_text=True)
-    assert [op for op in second if op[1] == text] == [["t", text, 1], ["a", text, "bcd"]]
-    assert item["value"]["text"] == same["value"]["text"]
+    assert item["value"]["text"].startswith("bcdef")
 
 
 def test_stable_text_is_never_retracted_and_iter_text_yields_it(start: Start, random_checkpoint: Checkpoint):
@@ -315,30 +314,24 @@ def test_engine_without_beams_neither_declares_them_nor_rollbacks(
     assert (code, pointer) == ("invalid_input", "/input/num_beams")
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
+def test_members_that_have_no_effect_in_a_search_are_refused_by_name(start: Start, tmp_path: Path):
+    engine = start(crafted_checkpoint(tmp_path, list("abcd"), {}), slots=4)
+    assert engine.caps.max_num_beams == 2, "five tokens are too few for the candidates of three beams"
+    server = Server()
+    add_engine(server, engine)
+    for members in (
         {"temperature": 0.7},
         {"top_p": 0.9, "top_k": 5},
         {"n": 2},
         {"json_schema": {"type": "integer"}},
-        {"logit_bias": {"5": 1.0}},
+        {"logit_bias": {"4": 1.0}},
         {"repetition_penalty": 1.1, "presence_penalty": 1.0, "frequency_penalty": 1.0},
         {"min_p": 0.1, "typical_p": 0.5},
         {"logprobs_mode": "processed"},
-    ],
-)
-def test_members_that_have_no_effect_in_a_search_are_refused_by_name(
-    start: Start, tmp_path: Path, members: dict[str, object]
-):
-    engine = start(crafted_checkpoint(tmp_path, ["a", "b"], {}), slots=2, max_num_beams=2)
-    assert engine.caps.max_num_beams == 1, "three tokens are too few for the candidates of two beams"
-    engine._caps = replace(engine.caps, max_num_beams=2, members=engine.caps.members | {"num_beams"})
-    server = Server()
-    add_engine(server, engine)
-    code, pointer, detail = refusal_of(server, prompt="a", num_beams=2, **members)
-    assert (code, pointer) == ("invalid_input", f"/input/{next(iter(members))}")
-    assert all(name in detail for name in [*members, "num_beams"])
+    ):
+        code, pointer, detail = refusal_of(server, prompt="a", num_beams=2, **members)
+        assert (code, pointer) == ("invalid_input", f"/input/{next(iter(members))}")
+        assert all(name in detail for name in [*members, "num_beams"])
 
 
 def test_length_penalty_without_a_search_is_refused(start: Start, random_checkpoint: Checkpoint):
@@ -361,7 +354,11 @@ def failing(checkpoint: Checkpoint, fails: Callable[[int], bool]) -> Checkpoint:
 
 
 def test_step_that_is_repeated_in_parts_gives_the_same_tokens(start: Start, random_checkpoint: Checkpoint):
-    requests = [beams(PROMPTS[0], 3), beams(PROMPTS[1], 2), Generate(prompt="a", seed=1, logprobs=True)]
+    requests = [
+        beams(PROMPTS[0], 3),
+        beams(PROMPTS[1], 2),
+        Generate(prompt="a", seed=1, max_tokens=9, logprobs=True),
+    ]
     expected = generate(start(random_checkpoint), *requests)
     engine = start(failing(random_checkpoint, lambda texts: texts > 3))
     assert [found.token_ids for found in generate(engine, *requests)] == [e.token_ids for e in expected]
@@ -378,9 +375,9 @@ def test_search_that_does_not_fit_into_the_memory_fails_alone(start: Start, rand
     assert isinstance(large, EngineError)
     assert "memory does not suffice" in str(large)
     assert isinstance(small, Output)
-    assert len(small.token_ids) == 14
+    assert len(small.token_ids) == 12
     again = generate(engine, *(beams(prompt, 2) for prompt in PROMPTS))  # all slots are free again
-    assert [len(output.token_ids) for output in again] == [14] * 3
+    assert [len(output.token_ids) for output in again] == [12] * 3
 
 
 def test_invalid_logits_fail_the_search(start: Start, tmp_path: Path):
@@ -404,6 +401,6 @@ def test_cancelled_search_frees_all_of_its_slots(start: Start, random_checkpoint
         await first.aclose()
         return await collect(engine, beams("b", 4))
 
-    assert len(asyncio.run(cancel_one_and_run_another()).token_ids) == 14
+    assert len(asyncio.run(cancel_one_and_run_another()).token_ids) == 12
     stats = asyncio.run(engine.stats())
     assert (stats.running, stats.waiting) == (0, 0)
