@@ -12,9 +12,9 @@ vocabulary, and keeps the k most probable ones. The rules are those of `generate
 
 The reader sees the best hypothesis of all. If another one becomes the best, the tokens that it does not share are retracted.
 
-    logits [k, V] ── expand ──► candidates ── choose ──► Selection ── commit ──► live, ended, Delta
-                     device                   host, pure     │
-                                                             └── copies between slots: one index_select per step
+    logits [k, V] ── topk ──► candidates ── choose ──► Selection ── commit ──► SearchProgress
+                   device                 host, pure       │
+                                                           └── copies between slots: one index_select per step
 """
 
 from __future__ import annotations

@@ -69,12 +69,14 @@ class Runner:
         requests = step.sampled
         counts = [len(request.last_tokens) if request.decodes else 1 for request in requests]
         prompts, row = [], sum(counts)
-        sampled = self._postprocess(logits[:row], requests, counts)
+        sampling = logits[:row]
         for part in step.prefill:
             if part.sequence.scores_prompt:
                 rows = logits[row : row + part.scored]
                 prompts.append((part.sequence, score_prompt(rows, part.sequence, part.start)))
                 row += part.scored
+        # This is last, because it changes the state of requests. A step that fails before it can be repeated.
+        sampled = self._postprocess(sampling, requests, counts)
         return StepResult(sampled, prompts)
 
     def clear(self, slot: int) -> None:
