@@ -93,15 +93,17 @@ def test_an_endpoint_that_continues_logs_the_ids_of_each_text(engine: TorchEngin
     assert {"prompt", "seed"} <= schema["properties"].keys() <= Generate.model_fields.keys()
 
 
-def continued(folder: Path, first: TorchEngine, second: TorchEngine, on_restart: OnRestart) -> dict[str, Any]:
+def continued(
+    folder: Path, first: TorchEngine, second: TorchEngine, on_restart: OnRestart, request: dict[str, Any]
+) -> dict[str, Any]:
     """Stop a server while it generates, and return the job after a second server, which continues, has ended it."""
     settings: dict[str, Any] = QUICK | {"log": f"sqlite:///{folder}/log.db", "shutdown_timeout": 0.0}
     server = Server(**settings)
     add_engine(server, first, on_restart=on_restart)
     with serving(server) as peer:
-        job = peer.start("generate", LONG)
+        job = peer.start("generate", request)
         waiting = peer.start("generate", {"max_tokens": 3})
-        eventually(lambda: len(peer.job(job)["state"]["items"][0]["value"]["text"]) > len(LONG["prompt"]))
+        eventually(lambda: len(peer.job(job)["state"]["items"][0]["value"]["text"]) > len(request["prompt"]))
     server = Server(**settings)
     add_engine(server, second, on_restart="continue")
     with serving(server) as peer:
@@ -121,12 +123,18 @@ def slowed(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def interrupted(
-    folder: Path, start: Start, first: Checkpoint, second: Checkpoint, on_restart: OnRestart = "continue"
+    folder: Path,
+    start: Start,
+    first: Checkpoint,
+    second: Checkpoint,
+    on_restart: OnRestart = "continue",
+    request: dict[str, Any] = LONG,
 ) -> dict[str, Any]:
     """Repeat `continued` until the first server was stopped before the generation ended."""
     for attempt in range(20):
         (folder / str(attempt)).mkdir()
-        job = continued(folder / str(attempt), start(slowed(first), slots=1), start(second), on_restart)
+        engines = start(slowed(first), slots=request.get("num_beams", 1)), start(second)
+        job = continued(folder / str(attempt), *engines, on_restart, request)
         if job["attempt"] == 2:
             return job
     raise AssertionError("each generation ended before its server stopped")
@@ -146,3 +154,15 @@ def test_a_text_of_another_model_or_without_token_ids_is_not_continued(
         assert (item["status"], item["error"]["code"]) == ("failed", "worker_lost")
         assert reason in item["error"]["detail"]
         assert item["value"]["text"].startswith(LONG["prompt"])
+
+
+def test_a_beam_search_runs_again_from_the_start(tmp_path: Path, start: Start, random_checkpoint: Checkpoint):
+    """Its other hypotheses are not logged, so the logged text is discarded, also if it was declared as stable."""
+    request = LONG | {"num_beams": 3, "max_tokens": 60}
+    job = interrupted(tmp_path, start, random_checkpoint, random_checkpoint, request=request)
+    expected = generate(start(random_checkpoint), ContinuedGenerate(**request))[0]
+    item = job["state"]["items"][0]
+    assert job["status"] == "succeeded"
+    assert item["value"]["token_ids"] == expected.token_ids
+    assert item["value"]["text"] == "def f" + "".join(expected.text)
+    assert job["done"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 60}

@@ -80,7 +80,8 @@ def test_echo_prepends_the_prompt(server: Server):
         ({"prompt_logprobs": 21}, "top_logprobs_too_large", "/input/prompt_logprobs"),
         ({"logit_bias": {"265": 1.0}}, "invalid_input", "/input/logit_bias"),
         ({"logprob_token_ids": [265]}, "invalid_input", "/input/logprob_token_ids"),
-        ({"num_beams": 2}, "invalid_input", "/input/num_beams"),
+        ({"num_beams": 9}, "invalid_input", "/input/num_beams"),
+        ({"num_beams": 2, "top_p": 0.5}, "invalid_input", "/input/top_p"),
         ({"max_token": 5}, "invalid_input", "/input/max_token"),
         ({"temperature": -1}, "invalid_input", "/input/temperature"),
     ],
@@ -194,10 +195,9 @@ async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary
         linked = (await client.get(described["links"]["vocabulary"])).json()
         plain = (await client.get("/v1/endpoints/generate/vocabulary")).json()
     assert described["capabilities"]["logprobs"] == {"max_top": 20}
-    assert described["capabilities"]["rollback"] is False
+    assert described["capabilities"]["rollback"] is True
     members, columns = described["input_schema"]["properties"], described["value_schema"]["properties"]
     assert set(members) == engine.caps.served < set(Generate.model_fields)
-    assert "num_beams" not in members
     assert "messages" not in members, "the model has no chat template"
     assert members["top_logprobs"]["maximum"] == 20
     assert {"top_logprobs", "prompt_top_ids", "tie_counts"} < set(columns)

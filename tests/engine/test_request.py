@@ -124,7 +124,7 @@ def test_only_requested_columns_exist(members: dict[str, object], columns: list[
     ("member", "value"),
     [
         ("messages", [{"role": "user", "content": "hi"}]),
-        ("num_beams", 2),
+        ("json_schema", {}),
     ],
 )
 def test_unserved_member_is_refused_and_never_ignored(engine: TorchEngine, member: str, value: object):
@@ -214,8 +214,9 @@ def chat(**contents: str) -> Generate:
 
 
 def test_huge_messages_are_refused_by_their_size_without_tokenizing_them(chat_engine: TorchEngine):
-    only_template = SimpleNamespace(apply_chat_template=chat_engine._checkpoint.tokenizer.apply_chat_template)
-    chat_engine._checkpoint = replace(chat_engine._checkpoint, tokenizer=only_template)
+    reader = chat_engine._reader
+    only_template = SimpleNamespace(apply_chat_template=reader._checkpoint.tokenizer.apply_chat_template)
+    reader._checkpoint = replace(reader._checkpoint, tokenizer=only_template)
     with pytest.raises(
         InputError, match=r"messages has 2000000 bytes, which is at least \d+ tokens"
     ) as refusal:
@@ -229,7 +230,7 @@ def test_size_of_messages_is_that_after_rendering(chat_engine: TorchEngine):
 
 def test_event_loop_runs_while_a_prompt_is_tokenized(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch):
     """The tokenizer releases the GIL, so the event loop runs many times meanwhile."""
-    monkeypatch.setattr(engine, "_check_size", lambda *_: None)
+    monkeypatch.setattr(engine._reader, "_check_size", lambda *_: None)
 
     async def turns_of_the_loop() -> int:
         checking = asyncio.ensure_future(engine.check(Generate(prompt="ab" * 500_000)))

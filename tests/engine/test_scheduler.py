@@ -65,15 +65,15 @@ def test_steps_stay_within_their_token_budget_and_every_request_ends():
     scheduler = StepScheduler(slots=4, step_tokens=9)
     wanted = {}
     for _ in range(60):
-        s = sequence(chance.randint(1, 40))
+        s = Sequence(prompt=[1] * chance.randint(1, 40), beams=chance.choice([1, 1, 2, 4]))
         wanted[s] = chance.randint(1, 12)
         scheduler.add(s)
     ended = 0
     for _ in range(2000):
         step = scheduler.schedule()
-        read = len(step.decode) + sum(part.end - part.start for part in step.prefill)
+        read = sum(s.beams for s in step.decode) + sum(part.end - part.start for part in step.prefill)
         assert read <= 9
-        slots = [s.slot for s in {*step.decode, *(part.sequence for part in step.prefill)}]
+        slots = [slot for s in {*step.decode, *(part.sequence for part in step.prefill)} for slot in s.slots]
         assert len(set(slots)) == len(slots) <= 4
         if not step:
             break
@@ -144,3 +144,37 @@ def test_prompt_that_was_cancelled_while_it_was_read_is_reused_as_far_as_it_was_
     scheduler.add(follower)
     assert run(scheduler) == [(110, 50)]
     assert follower.read == 100
+
+
+def test_request_with_several_hypotheses_waits_for_its_slots_and_is_not_overtaken():
+    scheduler = StepScheduler(slots=4, step_tokens=64)
+    first, second, search, last = sequence(4), sequence(4), Sequence(prompt=[1] * 4, beams=3), sequence(4)
+    for s in (first, second, search, last):
+        scheduler.add(s)
+    run(scheduler)
+    assert (search.slots, last.slots) == ([], [])
+    scheduler.finish(first)
+    run(scheduler)
+    assert (search.slots, last.slots) == ([0, 2, 3], [])
+    scheduler.finish(second)
+    run(scheduler)
+    assert (last.slots, scheduler.waiting) == ([1], 0)
+    scheduler.finish(search)
+    assert (search.slot, search.slots) == (-1, [])
+    everything = Sequence(prompt=[1] * 4, beams=4)
+    scheduler.add(everything)
+    scheduler.finish(last)
+    run(scheduler)
+    assert everything.slots == [0, 1, 2, 3]
+
+
+def test_requests_behind_a_cancelled_search_are_assigned_at_once():
+    scheduler = StepScheduler(slots=2, step_tokens=64)
+    first, search, last = sequence(4), Sequence(prompt=[1] * 4, beams=2), sequence(4)
+    for s in (first, search, last):
+        scheduler.add(s)
+    run(scheduler)
+    assert last.slots == []
+    search.cancelled = True
+    run(scheduler)
+    assert last.slots == [1]

@@ -100,6 +100,7 @@ def test_loading_logs_its_progress(caplog: pytest.LogCaptureFixture, folder: Pat
         ("slots", "2", "slots"),
         ("context", "128", "context"),
         ("max-top-logprobs", "3", "max_top"),
+        ("max-num-beams", "3", "max_num_beams"),
         ("profile", "traces", "profile"),
     ],
 )

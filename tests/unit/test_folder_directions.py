@@ -17,6 +17,10 @@ ROOTS = {
 MAX_MODULES = 17
 """Maximum number of modules in a folder; the suite's checks are exempt, with one module per area of the spec."""
 
+ENGINE_PATH = ("engine_loop", "step_scheduler", "step_runner", "postprocess")
+"""Modules of the text engine that every token passes: schedule, run, postprocess. Features are modules next to them."""
+MAX_ENGINE_PATH_LINES = 1000
+
 # Each place (a folder, or root modules) imports only from itself and from places further down in the list.
 ORDER = {
     "tidewire": [
@@ -201,3 +205,10 @@ def test_names_of_modules_and_classes_are_unique(package):
         classes.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
     assert [name for name, count in classes.items() if count > 1] == []
+
+
+def test_text_engines_path_of_a_token_is_short_enough_to_read_at_once():
+    paths = [path for name, path in modules("tidewire_server").items() if name.split(".")[-1] in ENGINE_PATH]
+    assert len(paths) == len(ENGINE_PATH)
+    lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    assert sum(lines.values()) <= MAX_ENGINE_PATH_LINES, lines

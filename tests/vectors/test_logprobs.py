@@ -202,7 +202,7 @@ def test_engine_scores_the_processed_distribution_of_the_vector(vector, torch):
 
 def members_served():
     from tidewire_server.generation.engine import CORE_MEMBERS
-    from tidewire_server.generation.torch_engine.engine_loop import SUPPORTED_MEMBERS
+    from tidewire_server.generation.torch_engine.capabilities import SUPPORTED_MEMBERS
 
     return CORE_MEMBERS | SUPPORTED_MEMBERS
 

@@ -371,6 +371,12 @@ class Launch(BaseModel):
         "suffice for the cache.",
     )
     max_top_logprobs: int = Field(20, ge=0, le=64, description="Maximum of the input member `top_logprobs`.")
+    max_num_beams: int = Field(
+        8,
+        ge=1,
+        le=64,
+        description="Maximum of the input member `num_beams`. A beam search needs as many slots. 1 disables beam search.",
+    )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."
     )

@@ -221,6 +221,9 @@ class Endpoint:
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that returns the inputs of the items that one input makes, for example one for each sample. None if
         each input makes one item."""
+        self.continues: Callable[[Any], bool] = lambda _input: True
+        """Function that returns whether an item with this input can continue after a restart, with
+        `on_restart="continue"`. Otherwise it runs again from the start."""
         self._columns = options.columns
         self._initial = options.initial
         text = inspect.cleandoc(body.__doc__ or "")

@@ -24,6 +24,7 @@ def add_generate(
     slots: int = 16,
     context: int | None = None,
     max_top: int = 20,
+    max_num_beams: int = 8,
     on_restart: OnRestart = "rerun",
     profile: str | os.PathLike[str] | None = None,
 ) -> None:
@@ -41,9 +42,12 @@ def add_generate(
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum, or
             less if a cache of 4 GiB is too small for it.
         max_top: Maximum value of `top_logprobs`.
+        max_num_beams: Maximum value of `num_beams`. A beam search needs one slot for each beam, so values above `slots` have
+            no effect. 1 disables beam search. Otherwise the endpoint has the capability `rollback`.
         on_restart: Treatment of unfinished generations after a restart of the server, if the log is in a file. With
             "rerun", they run again from the start. With "continue", they continue after the logged tokens, and no text
-            is retracted; in float32 and with a seed or a temperature of 0, the text is the same as without a restart.
+            is retracted; in float32 and with a seed or a temperature of 0, the text is the same as without a restart. A beam
+            search runs again from the start.
             "rerun" is the default, because to continue, each event and each value must contain the ids of its tokens,
             which readers who did not ask for them receive too. With "fail", the running items fail with `worker_lost`.
         profile: Folder to which profiles of some steps are written. None profiles nothing.
@@ -71,6 +75,7 @@ def add_generate(
         slots=slots,
         context=context,
         max_top=max_top,
+        max_num_beams=max_num_beams,
         profile=None if profile is None else user_path(profile),
     )
     add_engine(server, engine, on_restart=on_restart)

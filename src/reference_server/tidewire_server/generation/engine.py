@@ -20,6 +20,22 @@ CORE_MEMBERS = frozenset(
 )
 """Input members that every engine supports. `EngineCapabilities.members` contains further members of one engine."""
 
+NOT_WITH_BEAMS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "json_schema",
+    "n",
+    "logprobs_mode",
+)
+"""Input members that must have their defaults in a beam search, except for a temperature of 0."""
+
 
 class InputError(ValueError):
     """The engine cannot serve the request.
@@ -80,6 +96,8 @@ class EngineCapabilities:
     """Input members that this engine supports in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
     """Vocabulary of the model, or None if it is not available."""
+    max_num_beams: int = 1
+    """Maximum value of the input member `num_beams`."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
@@ -108,10 +126,19 @@ class Delta:
     finish_reason: FinishReason | None = None
     """Reason why the generation ended. None in all blocks except the last."""
     prompt_tokens: int = 0
+    retracted: int = 0
+    """Number of rows of earlier blocks that are removed, from the end, before `rows` are appended. Only a beam search
+    retracts rows."""
+    stable: int | None = None
+    """Number of rows at the beginning of the generation that later blocks do not retract. None if no rows are ever
+    retracted."""
 
     def extend(self, later: Delta) -> None:
         """Append the tokens of the next block to this block."""
-        self.rows.extend(later.rows)
+        kept = max(0, len(self.rows) - later.retracted)
+        self.retracted += later.retracted - (len(self.rows) - kept)
+        self.rows[kept:] = later.rows
+        self.stable = later.stable
         self.prompt_rows.extend(later.prompt_rows)
         self.finish_reason = later.finish_reason
         self.prompt_tokens = later.prompt_tokens
@@ -182,6 +209,33 @@ def _check_token_ids(name: str, ids: Iterable[int], caps: EngineCapabilities) ->
         )
 
 
+def _check_beam_search(request: Generate, caps: EngineCapabilities) -> None:
+    if request.num_beams > caps.max_num_beams:
+        raise InputError(
+            f"num_beams is {request.num_beams}, but the maximum on this server is {caps.max_num_beams}",
+            member="num_beams",
+        )
+    changed = {
+        name
+        for name, member in Generate.model_fields.items()
+        if getattr(request, name) != member.get_default(call_default_factory=True)
+    }
+    if request.num_beams == 1 and "length_penalty" in changed:
+        raise InputError(
+            "length_penalty has an effect only together with num_beams above 1; remove it",
+            member="length_penalty",
+        )
+    if request.temperature == 0:
+        changed.discard("temperature")
+    conflicts = [name for name in NOT_WITH_BEAMS if name in changed]
+    if request.num_beams > 1 and conflicts:
+        raise InputError(
+            f"{', '.join(conflicts)} cannot be combined with num_beams above 1, because a beam search does not sample and "
+            "uses the model's own distribution; remove one or the other",
+            member=conflicts[0],
+        )
+
+
 def check_members(request: Generate, caps: EngineCapabilities) -> None:
     """Check that an engine supports all input members of a request, the numbers of top tokens, and the token ids.
 
@@ -203,5 +257,6 @@ def check_members(request: Generate, caps: EngineCapabilities) -> None:
                 member=name,
                 code="top_logprobs_too_large",
             )
+    _check_beam_search(request, caps)
     _check_token_ids("logit_bias", map(int, request.logit_bias), caps)
     _check_token_ids("logprob_token_ids", request.logprob_token_ids, caps)

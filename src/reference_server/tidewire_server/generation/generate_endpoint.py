@@ -20,10 +20,12 @@ from tidewire_server.generation.engine import (
     LoggedTokens,
 )
 from tidewire_server.generation.generate_input_and_value import (
+    LIMITED_BY_MAX_TOP,
     Generate,
     served_input,
     served_value,
 )
+from tidewire_server.generation.hypothesis_writer import HypothesisWriter
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 
@@ -105,8 +107,9 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
             raise ItemError(str(error), code="internal") from error
 
     # The schemas of the endpoint have only what the engine supports.
+    maxima = dict.fromkeys(LIMITED_BY_MAX_TOP, caps.max_top) | {"num_beams": caps.max_num_beams}
     generate.__annotations__ |= {
-        "request": served_input(caps.served, caps.max_top, logs_ids=on_restart == "continue"),
+        "request": served_input(caps.served, maxima, logs_ids=on_restart == "continue"),
         "stream": Stream[served_value(caps.served)],  # type: ignore[misc]
     }
     server.endpoint(
@@ -118,7 +121,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         validate=engine.check,
         capabilities={
             "logprobs": {"max_top": caps.max_top},
-            "rollback": False,
+            "rollback": "num_beams" in caps.served,
             "model": {
                 "name": caps.model,
                 "architecture": caps.architecture,
@@ -131,8 +134,11 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         examples=examples_of(caps),
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )(generate)
+    served = server.endpoints["generate"]
     if "n" in caps.served:
-        server.endpoints["generate"].samples = samples_of
+        served.samples = samples_of
+    # The other hypotheses of a beam search are not logged.
+    served.continues = lambda request: bool(request.num_beams == 1)
 
 
 def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
@@ -161,6 +167,9 @@ async def _write(
     prompt_columns = [f"/{name}" for name in request.prompt_columns]
     prompt_tokens, scored = len(value[request.prompt_columns[0]]) if prompt_columns else 0, 0
     part = -(-request.max_tokens // PROGRESS_PARTS)
+    hypothesis = None
+    if request.num_beams > 1:
+        hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
     tokens = reported = 0 if logged is None else len(logged.token_ids)
     async for delta in deltas:
         if delta.prompt_rows:
@@ -169,12 +178,14 @@ async def _write(
             scored += len(delta.prompt_rows)
             for pointer, elements in zip(prompt_columns, zip(*rows, strict=True), strict=False):
                 stream.append(list(elements), at=pointer)
-        if not text_only:
+        if hypothesis is not None:
+            hypothesis.write(delta)
+        elif not text_only:
             for row in delta.rows:
                 stream.row(*row)
         elif text := "".join([row[0] for row in delta.rows]):
             stream.append(text, at=at)
-        tokens += len(delta.rows)
+        tokens += len(delta.rows) - delta.retracted
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         if tokens - reported >= part:

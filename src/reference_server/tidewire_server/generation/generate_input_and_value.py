@@ -5,7 +5,7 @@ text generation.
 from __future__ import annotations
 
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from copy import copy
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -17,6 +17,8 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_TOP = 64
 """Upper bound of the input member `top_logprobs`, whatever the engine."""
+MAX_NUM_BEAMS = 64
+"""Upper bound of the input member `num_beams`, whatever the engine."""
 LIMITED_BY_MAX_TOP = ("top_logprobs", "prompt_logprobs")
 """Input members whose maximum depends on the server."""
 MIN_TEMPERATURE = 1e-4
@@ -131,7 +133,21 @@ class Generate(BaseModel):
         "are sampled. With the finish reason `length`, the document is incomplete.",
     )
     n: int = Field(1, ge=1, le=64, description="Number of samples. Each sample is an item of the job.")
-    num_beams: int = Field(1, ge=1, le=64, description="Number of beams. 1 disables beam search.")
+    num_beams: int = Field(
+        1,
+        ge=1,
+        le=MAX_NUM_BEAMS,
+        description="Number of hypotheses of a beam search, which does not sample and returns the most probable text that it "
+        "finds. The text shows the best hypothesis so far, so its end may be retracted. 1 disables beam search.",
+    )
+    length_penalty: float = Field(
+        1.0,
+        ge=-10,
+        le=10,
+        allow_inf_nan=False,
+        description="Exponent of the length by which a beam search divides the log-probability of a text that has ended. "
+        "Greater values favor longer texts.",
+    )
     echo: bool = Field(
         False,
         description="Whether the text begins with the prompt. This does not affect the lists with one element per "
@@ -216,14 +232,16 @@ class ContinuedGenerate(Generate):
         return names if "token_ids" in names else [names[0], "token_ids", *names[1:]]
 
 
-def served_input(members: Collection[str], max_top: int, *, logs_ids: bool = False) -> type[Generate]:
+def served_input(
+    members: Collection[str], maxima: Mapping[str, int], *, logs_ids: bool = False
+) -> type[Generate]:
     """Create a model of the input that has only the members that an engine supports.
 
     The other members are constants with their default, so that an input that contains one of them is invalid.
 
     Args:
         members: Names of the members that the engine supports.
-        max_top: Maximum number of top tokens, for the schema. The engine itself rejects a larger number, with its own code.
+        maxima: Maximum of some members, for the schema. The engine itself rejects a larger number, with its own code.
         logs_ids: Whether each value has the column `token_ids`, because a new attempt continues after the logged ids.
     """
     namespace: dict[str, Any] = {"__module__": __name__, "__doc__": Generate.__doc__, "__annotations__": {}}
@@ -231,9 +249,9 @@ def served_input(members: Collection[str], max_top: int, *, logs_ids: bool = Fal
         if name not in members:
             namespace["__annotations__"][name] = ClassVar[Any]
             namespace[name] = member.get_default(call_default_factory=True)
-        elif name in LIMITED_BY_MAX_TOP:
+        elif name in maxima:
             limited = copy(member)
-            limited.json_schema_extra = {"maximum": max_top}
+            limited.json_schema_extra = {"maximum": maxima[name]}
             namespace["__annotations__"][name] = member.annotation
             namespace[name] = limited
     return types.new_class(

@@ -14,8 +14,8 @@ has an input that became invalid | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 
-`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items. Their functions
-run again, and continue from these values.
+`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for inputs
+that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
 attempt, the log stays in its epoch, unless an item had started or the log may have lost its last events. In these two
@@ -161,7 +161,8 @@ def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -
     items = [
         item if item["status"] in ENDED
         # Keep `stable` with its text, so that `iter_text` of the client still yields only the stable prefix.
-        else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item} if continues
+        else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
+        if continues and endpoint.continues(value)
         else {"status": "queued", "value": endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)
     ]  # fmt: skip

@@ -159,6 +159,47 @@ class ItemWriter:
         else:
             self._write(self.log_writer.append, self._as_appends(row))
 
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self._columns)
+
+    def replace_end(
+        self, truncated: Sequence[int], additions: Sequence[str | list[Any]], n_stable: int
+    ) -> None:
+        """Replace the end of the first columns in one event, and declare the beginning of the first one, a text, as
+        stable.
+
+        Args:
+            truncated: Number of code points or elements to remove from each of these columns.
+            additions: The string or the elements that each of these columns gets instead.
+            n_stable: Length of the stable prefix after the change, in code points.
+
+        Raises:
+            ValueError: The change cannot be applied, or the endpoint has the capability `{"rollback": False}`.
+            StreamClosedError: The item has ended.
+        """
+        text = self._columns[0]
+        if truncated[0]:
+            self._check_rollback(text)
+        columns = [*zip(self._columns, truncated, additions, strict=False)]
+        ops: list[Op] = [["t", path, n] for path, n, _ in columns if n]
+        ops += [["a", path, plain(addition)] for path, _, addition in columns if addition]
+        with self._lock:
+            ops += self._stable_ops(pointer := text[len(self._place) :], n_stable)
+            if ops:
+                self._write(self.log_writer.change, ops)
+                self._stable[pointer] = max(n_stable, self._stable.get(pointer, 0))
+
+    def _stable_ops(self, pointer: str, n_first: int) -> list[Op]:
+        """Return the op that declares a prefix as stable, or none if the prefix is not longer than the one before."""
+        if n_first <= self._stable.get(pointer, -1):
+            return []
+        place = f"/items/{self._index}/stable"
+        return [
+            ["s", f"{place}/{escape(pointer)}", n_first] if self._stable else ["s", place, {pointer: n_first}]
+        ]
+
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""
         value = self._to_json(value) if pointer == "" else plain(value)
@@ -179,14 +220,11 @@ class ItemWriter:
             n = length if n_first is None else n_first
             if type(n) is not int or not 0 <= n <= length:
                 raise ValueError(f"{n!r} code points of {length} cannot be stable")
-            if n <= self._stable.get(pointer, -1):
+            ops = self._stable_ops(pointer, n)
+            if not ops:
                 self._check_open()
                 return
-            promises = f"/items/{self._index}/stable"
-            op: Op = (
-                ["s", f"{promises}/{escape(pointer)}", n] if self._stable else ["s", promises, {pointer: n}]
-            )
-            self._write(self.log_writer.change, [op])
+            self._write(self.log_writer.change, ops)
             self._stable[pointer] = n
 
     # ---- progress, notes and usage ------------------------------------------------------------------------------------

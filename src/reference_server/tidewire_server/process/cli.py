@@ -45,6 +45,7 @@ _GENERATE_ARGUMENTS = {
     "slots": "slots",
     "context": "context",
     "max_top_logprobs": "max_top",
+    "max_num_beams": "max_num_beams",
     "profile": "profile",
 }
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""

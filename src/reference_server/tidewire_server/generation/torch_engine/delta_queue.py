@@ -1,8 +1,11 @@
-"""Queue that delivers generated tokens to a reader on an event loop (`DeltaQueue`)."""
+"""Delivery of generated tokens from the engine's thread to readers on event loops (`DeltaQueue`, `deliver`)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
 
 from tidewire_server.generation.engine import Delta, EngineError
 
@@ -44,3 +47,33 @@ class DeltaQueue:
         if self._error is None:
             self._ready.clear()
         return delta
+
+
+class Recipient(Protocol):
+    """A request whose reader takes its tokens on an event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    deltas: DeltaQueue
+    cancelled: bool
+
+
+def deliver(results: Sequence[tuple[Recipient, Delta | EngineError]]) -> None:
+    """Deliver results to their readers, from any thread. Schedule only one callback for each event loop, instead of one
+    for each token.
+    """
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Recipient, Delta | EngineError]]] = (
+        defaultdict(list)
+    )
+    for recipient, result in results:
+        by_loop[recipient.loop].append((recipient, result))
+    for loop, batch in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_put_all, batch)
+        except RuntimeError:  # The event loop is closed, so no reader can take the results.
+            for recipient, _ in batch:
+                recipient.cancelled = True
+
+
+def _put_all(results: list[tuple[Recipient, Delta | EngineError]]) -> None:
+    for recipient, result in results:
+        recipient.deltas.put(result)

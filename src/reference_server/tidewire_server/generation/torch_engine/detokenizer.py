@@ -52,6 +52,13 @@ class TextStream:
         text, self._held = self._held, ""
         return text
 
+    def fork(self) -> TextStream:
+        """Return a copy, so that two texts continue this one."""
+        copy = TextStream(self._vocabulary, self._stops)
+        copy._decoder.setstate(self._decoder.getstate())
+        copy._held, copy.stopped = self._held, self.stopped
+        return copy
+
     def _overlap(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = min(len(text), max(map(len, self._stops)) - 1)

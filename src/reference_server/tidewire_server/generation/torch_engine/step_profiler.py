@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from tidewire_server.generation.torch_engine.models.load_checkpoint import LoadError
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,21 @@ class StepProfiler:
         self._folder = folder
         self._steps = 0
         self._profile: profile | None = None
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """Create the folder and a profiler that writes to it.
+
+        Raises:
+            LoadError: The folder cannot be created.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LoadError(
+                f"the folder for profiles {folder} cannot be created: {error.strerror}"
+            ) from error
+        return cls(folder)
 
     @contextmanager
     def step(self, plan: StepPlan[Any]) -> Iterator[None]:

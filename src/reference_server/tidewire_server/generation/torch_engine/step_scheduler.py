@@ -4,8 +4,10 @@ The scheduler uses no tensors, no clock and no threads. It plans each step in th
 
 1. It removes cancelled requests, whose slots become free at once.
 2. While there are free slots, it assigns one to the oldest waiting request: the slot whose last text shares the longest
-   prefix with the prompt, if the prefix is long enough to be reused, otherwise the lowest free slot.
-3. It decodes one token for each request whose prompt was processed completely.
+   prefix with the prompt, if the prefix is long enough to be reused, otherwise the lowest free slot. A request with several
+   hypotheses needs one slot for each. If too few are free, it waits, and the requests behind it wait as well, so that
+   they cannot overtake it forever.
+3. It decodes one token for each hypothesis of each request whose prompt was processed completely.
 4. It spends the remaining token budget of the step on prompts, oldest first. A prompt that exceeds the budget is processed
    in chunks over several steps, so that a long prompt never blocks the requests that decode.
 5. The step that processes the last chunk of a prompt also samples the request's first token.
@@ -32,6 +34,11 @@ class Sequence:
 
     prompt: list[int]
     slot: int = -1
+    """Slot that reads the prompt, or -1 if the request has no slot."""
+    beams: int = 1
+    """Number of slots that the request needs."""
+    slots: list[int] = field(default_factory=list)
+    """All slots of the request. `slot` is the first."""
     read: int = 0
     """Number of tokens of the prompt that were processed, so that they are in the key-value cache."""
     generated: int = 0
@@ -39,7 +46,7 @@ class Sequence:
     last: int = -1
     """The last generated token, which is not in the key-value cache yet."""
     cached: list[int] = field(default_factory=list)
-    """The tokens that are in the key-value cache."""
+    """The tokens that are in the key-value cache. With several slots, only those of the prompt."""
     cancelled: bool = False
     scores_prompt: bool = False
     """Whether the request asks for the log-probabilities of its prompt."""
@@ -48,6 +55,11 @@ class Sequence:
     def decodes(self) -> bool:
         """Whether the prompt was processed completely, so that each step generates one token of the request."""
         return self.generated > 0
+
+    @property
+    def last_tokens(self) -> dict[int, int]:
+        """Slots that decode, each with the last token of its text."""
+        return {self.slot: self.last}
 
     @property
     def length(self) -> int:
@@ -156,7 +168,7 @@ class StepScheduler(Generic[S]):
         return len(self._running)
 
     def add(self, sequence: S) -> None:
-        """Add a request to the end of the queue of waiting requests."""
+        """Add a request to the end of the queue of waiting requests. It must not need more slots than there are."""
         self._waiting.append(sequence)
 
     def schedule(self) -> StepPlan[S]:
@@ -165,12 +177,12 @@ class StepScheduler(Generic[S]):
             self.finish(sequence)
         if any(s.cancelled for s in self._waiting):
             self._waiting = deque(s for s in self._waiting if not s.cancelled)
-        while self._waiting and self._free:
+        while self._waiting and self._waiting[0].beams <= len(self._free):
             sequence = self._waiting.popleft()
             self._assign(sequence)
 
         decode = [s for s in self._running if s.decodes]
-        budget = self._step_tokens - len(decode)
+        budget = self._step_tokens - sum(s.beams for s in decode)
         scored = SCORED_TOKENS
         prefill = []
         for sequence in self._running:
@@ -186,7 +198,8 @@ class StepScheduler(Generic[S]):
     def done(self, step: StepPlan[S], tokens: list[int]) -> None:
         """Record that a step was executed. The sampled tokens are passed in the order of `step.sampled`."""
         for sequence in step.decode:
-            sequence.cached.append(sequence.last)
+            if sequence.beams == 1:
+                sequence.cached.append(sequence.last)
         for part in step.prefill:
             part.sequence.read = part.end
             part.sequence.cached = part.sequence.prompt[: part.end]
@@ -205,15 +218,18 @@ class StepScheduler(Generic[S]):
         slot = min(shared, key=lambda slot: (-shared[slot] if shared[slot] >= REUSED_TOKENS else 0, slot))
         if shared[slot] >= REUSED_TOKENS:
             sequence.read = shared[slot]
-        del self._free[slot]
-        sequence.slot = slot
+        others = sorted(self._free.keys() - {slot})[: sequence.beams - 1]
+        sequence.slot, sequence.slots = slot, [slot, *others]
+        for taken in sequence.slots:
+            del self._free[taken]
         self._running.append(sequence)
 
     def finish(self, sequence: S, *, failed: bool = False) -> None:
-        """Remove a running request and free its slot. If the request failed, the slot's contents are not reused."""
+        """Remove a running request and free its slots. If the request failed, the contents of its slots are not reused."""
         self._running.remove(sequence)
+        self._free |= {slot: [] for slot in sequence.slots}
         self._free[sequence.slot] = [] if failed else sequence.cached
-        sequence.slot = -1
+        sequence.slot, sequence.slots = -1, []
 
     def clear(self) -> list[S]:
         """Remove all running and waiting requests from the scheduler, and return them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -42,6 +44,11 @@ class KVCache:
         self.dtype = dtype
         self.device = device
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the cache, in bytes."""
+        return self._all.nbytes
+
     @staticmethod
     def bytes_per_position(layers: int, heads: int, size: int, dtype: torch.dtype) -> int:
         return 2 * layers * heads * size * dtype.itemsize
@@ -59,6 +66,14 @@ class KVCache:
             key_value: Keys and values, [T, 2 * Hkv, D].
         """
         self._rows[layer].index_copy_(0, rows, key_value)
+
+    def take(self, slots: Sequence[int], positions: slice) -> torch.Tensor:
+        """Return a copy of the keys and values of some slots, for `put`."""
+        return self._all[:, :, positions].index_select(1, torch.tensor(slots, device=self.device))
+
+    def put(self, slots: Sequence[int], positions: slice, key_value: torch.Tensor) -> None:
+        """Overwrite the keys and values of some slots with those that `take` returned for the same positions."""
+        self._all[:, :, positions].index_copy_(1, torch.tensor(slots, device=self.device), key_value)
 
     def clear(self, slot: int) -> None:
         """Set all keys and values of a slot to zero."""

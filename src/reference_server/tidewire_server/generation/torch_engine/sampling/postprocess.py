@@ -128,6 +128,17 @@ def score_prompt(logits: torch.Tensor, request: Scored, start: int) -> list[Valu
     ]
 
 
+def score_tokens(logits: torch.Tensor, chosen: torch.Tensor, scorings: Sequence[Scoring]) -> list[Values]:
+    """Return the columns of tokens that were chosen by other means than `sample`.
+
+    Args:
+        logits: Logits at the positions of the tokens, [B, V], float32.
+        chosen: Ids of the tokens, [B].
+        scorings: The log-probabilities to return for each token.
+    """
+    return values_of(to_host(_score(logits, chosen, scorings)), scorings)
+
+
 def to_host(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """Copy tensors to the host in one piece. Integers and booleans become int32."""
     bits = [

@@ -1,0 +1,333 @@
+"""Beam search: the most probable hypotheses of one request, which decode side by side (`BeamSearch`).
+
+A request with `num_beams=k` occupies k slots of the cache. Each step extends the k live hypotheses by every token of the
+vocabulary, and keeps the k most probable ones. The rules are those of `generate` of transformers with `do_sample=False` and
+`early_stopping=False`, so that the tokens are the same:
+
+1. The candidates of a step are the (1 + number of end tokens) * k most probable continuations, but at least 2k.
+2. A candidate that ends its text leaves the search. It counts only if it is among the first k candidates. Its score is its
+   log-probability divided by length ** `length_penalty`, and the k best ended hypotheses are kept.
+3. The first k candidates that do not end are the live hypotheses of the next step.
+4. The search ends if no hypothesis is live, or if k have ended and the score of the best live one is not above theirs.
+
+The reader sees the best hypothesis of all. If another one becomes the best, the tokens that it does not share are retracted.
+
+    logits [k, V] ── topk ──► candidates ── choose ──► Selection ── commit ──► SearchProgress
+                   device                 host, pure       │
+                                                           └── copies between slots: one index_select per step
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+
+import torch
+
+from tidewire_server.generation.engine import FinishReason
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.sampling.postprocess import (
+    Scoring,
+    Values,
+    score_tokens,
+    to_host,
+)
+
+
+def candidates_per_beam(end_tokens: int) -> int:
+    """Return the number of candidates of a step for each beam, so that enough of them do not end the text."""
+    return max(2, 1 + end_tokens)
+
+
+class GrowingText(Protocol):
+    """Text of a hypothesis."""
+
+    def feed(self, token: int) -> tuple[str, FinishReason | None]:
+        """Add a token, and return the text that it adds, and the reason why the text ends after it, or None."""
+        ...
+
+    def fork(self) -> Self:
+        """Return a copy, so that two texts continue this one."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Token:
+    """A token of one or more hypotheses. Hypotheses that begin with the same tokens share them."""
+
+    before: Token | None
+    """The token before this one. None only for the root, which represents the prompt."""
+    length: int
+    """Number of generated tokens up to this one."""
+    id: int
+    text: str
+    """Text that the token adds."""
+    values: Values
+    """The columns that depend on the logits."""
+
+    def after(self, earlier: Token) -> list[Token]:
+        """Return the tokens after an earlier token of the same hypothesis, up to this one."""
+        return [*self._back_to(earlier)][::-1]
+
+    def _back_to(self, earlier: Token) -> Iterator[Token]:
+        token = self
+        while token is not earlier:
+            yield token
+            if token.before is None:
+                raise ValueError("the hypothesis does not contain the earlier token")
+            token = token.before
+
+
+def last_shared(one: Token, other: Token) -> Token:
+    """Return the last token that two hypotheses share, or the root."""
+    while one is not other:
+        if one.length >= other.length and one.before is not None:
+            one = one.before
+        elif other.before is not None:
+            other = other.before
+    return one
+
+
+class Hypothesis(NamedTuple):
+    """One text of the search."""
+
+    score: float
+    """Sum of the log-probabilities. For an ended hypothesis, it is divided by length ** `length_penalty`."""
+    last: Token
+    text: GrowingText
+    slot: int
+    """Index of the request's slot with the keys and values of all tokens before the last one. It has no meaning for an
+    ended hypothesis."""
+    reason: FinishReason | None = None
+    """Reason why the hypothesis ended, or None while it is live."""
+
+
+class Selection(NamedTuple):
+    """Result of a step, which `BeamSearch.commit` makes the new state."""
+
+    live: list[Hypothesis]
+    """The live hypotheses, in descending order of their scores."""
+    ended: list[Hypothesis]
+    """The hypotheses that ended in this step."""
+    parents: list[int]
+    """Index of the live hypothesis of the last step that each of `live` and `ended` continues."""
+    copies: list[tuple[int, int]]
+    """Pairs of slots: the keys and values of the first are copied to the second. No slot is in both places."""
+
+    @property
+    def new(self) -> list[Hypothesis]:
+        return self.live + self.ended
+
+
+class SearchProgress(NamedTuple):
+    """What changed for the reader after a step."""
+
+    retracted: int
+    """Number of tokens at the end of the shown text that the best hypothesis does not contain."""
+    added: list[Token]
+    """The tokens of the best hypothesis after the retraction."""
+    stable: int
+    """Number of tokens at the beginning that all hypotheses share which can still become the result."""
+    reason: FinishReason | None
+    """Reason why the best hypothesis ended, if the search is over."""
+
+
+class BeamSearch:
+    """State of the beam search of one request.
+
+    Args:
+        beams: Number of live hypotheses, k.
+        end_tokens: Number of tokens that end a text.
+        length_penalty: Exponent of the length by which the log-probability of an ended hypothesis is divided.
+        text: Text of the request. The search changes only copies of it.
+        scoring: Log-probabilities that the request asks for, or None.
+    """
+
+    def __init__(
+        self,
+        beams: int,
+        *,
+        end_tokens: int,
+        length_penalty: float,
+        text: GrowingText,
+        scoring: Scoring | None = None,
+    ) -> None:
+        self.beams = beams
+        self.candidates = candidates_per_beam(end_tokens) * beams
+        self.scoring = scoring
+        self._length_penalty = length_penalty
+        self._shown = Token(None, 0, -1, "", {})
+        self._ended: list[Hypothesis] = []
+        # Before the first step, only the prompt's slot is in use. Its index in the request's slots is 0.
+        self.live = [Hypothesis(0.0, self._shown, text, 0)]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of each live hypothesis."""
+        return self.live[0].last.length if self.live else 0
+
+    def choose(self, scores: Sequence[float], indexes: Sequence[int], size: int) -> Selection:
+        """Select the hypotheses of the next step. The state of the search does not change.
+
+        Args:
+            scores: Sums of the log-probabilities of the candidates, in descending order.
+            indexes: Index of each candidate in the log-probabilities of the live hypotheses, [live * size].
+            size: Number of logits of each position.
+        """
+        live: list[Hypothesis] = []
+        ended: list[Hypothesis] = []
+        live_parents, ended_parents = [], []
+        length = self.length + 1
+        for place, (score, index) in enumerate(zip(scores, indexes, strict=True)):
+            if len(live) == self.beams or score == -math.inf:
+                break
+            row, token = divmod(index, size)
+            parent = self.live[row]
+            text = parent.text.fork()
+            piece, reason = text.feed(token)
+            last = Token(parent.last, length, token, piece, {})
+            if reason is None:
+                live.append(Hypothesis(score, last, text, parent.slot))
+                live_parents.append(row)
+            elif place < self.beams:
+                ended.append(Hypothesis(self._normalized(score, length), last, text, -1, reason))
+                ended_parents.append(row)
+        live, copies = self._with_slots(live)
+        return Selection(live, ended, live_parents + ended_parents, copies)
+
+    def commit(self, selection: Selection) -> SearchProgress:
+        """Replace the state of the search, and return what changed for the reader."""
+        self.live = selection.live
+        ended = sorted([*self._ended, *selection.ended], key=lambda hypothesis: -hypothesis.score)
+        self._ended = ended[: self.beams]
+        best, over = self._best()
+        shared = last_shared(self._shown, best.last)
+        retracted, added = self._shown.length - shared.length, best.last.after(shared)
+        self._shown = stable = best.last
+        if over:
+            self.live = []
+        else:
+            for hypothesis in [*self.live, *self._ended[:1]]:
+                stable = last_shared(stable, hypothesis.last)
+        return SearchProgress(retracted, added, stable.length, best.reason if over else None)
+
+    def _best(self) -> tuple[Hypothesis, bool]:
+        """Return the best hypothesis, and whether the search is over."""
+        if not self.live:
+            return self._ended[0], True
+        score = self._normalized(self.live[0].score, self.length)
+        if len(self._ended) == self.beams and score <= self._ended[-1].score:
+            return self._ended[0], True
+        return (self._ended[0] if self._ended and self._ended[0].score >= score else self.live[0]), False
+
+    def _normalized(self, score: float, length: int) -> float:
+        return score / math.pow(length, self._length_penalty)
+
+    def _with_slots(self, live: list[Hypothesis]) -> tuple[list[Hypothesis], list[tuple[int, int]]]:
+        """Assign a slot to each live hypothesis. The first one that continues a hypothesis keeps its slot."""
+        kept = {hypothesis.slot for hypothesis in live}
+        free = iter([slot for slot in range(self.beams) if slot not in kept])
+        found, copies = [], []
+        for hypothesis in live:
+            if hypothesis.slot in kept:
+                kept.remove(hypothesis.slot)
+                found.append(hypothesis)
+            else:
+                slot = next(free)
+                copies.append((hypothesis.slot, slot))
+                found.append(hypothesis._replace(slot=slot))
+        return found, copies
+
+
+class Searching(Protocol):
+    """The part of a running request that a step of its beam search needs."""
+
+    prompt: list[int]
+    slots: list[int]
+    search: BeamSearch | None
+
+    @property
+    def length(self) -> int: ...
+
+
+class Searched(NamedTuple):
+    """Result of a step of one beam search, in place of a sampled token."""
+
+    progress: SearchProgress | None
+    """What changed for the reader, or None if the logits are invalid (NaN or infinity)."""
+    token: int = -1
+
+
+class SearchStep:
+    """One step of all beam searches that run.
+
+    The constructor computes everything that can fail, and changes nothing. If the memory is exhausted, the step can
+    therefore be repeated with fewer requests. `commit` then changes the cache and the searches.
+
+    Args:
+        requests: The requests, with the logits of their live hypotheses, [live, V], float32.
+        cache: The key-value cache.
+    """
+
+    def __init__(self, requests: Sequence[tuple[Searching, torch.Tensor]], cache: KVCache) -> None:
+        self._cache = cache
+        self._searches = [request.search for request, _ in requests if request.search is not None]
+        self._selections = _select(self._searches, [logits for _, logits in requests])
+        _score(self._searches, self._selections, [logits for _, logits in requests])
+        self._targets: list[int] = []
+        sources: list[int] = []
+        starts, ends = [], []
+        for (request, _), search, selection in zip(requests, self._searches, self._selections, strict=True):
+            if selection is not None and selection.copies:
+                sources.extend(request.slots[source] for source, _ in selection.copies)
+                self._targets.extend(request.slots[target] for _, target in selection.copies)
+                # After the first step, all slots of the request contain its prompt.
+                starts.append(len(request.prompt) if search.length else 0)
+                ends.append(request.length)
+        # One copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
+        self._positions = slice(min(starts, default=0), max(ends, default=0))
+        self._copied = cache.take(sources, self._positions) if sources else None
+
+    def commit(self) -> list[Searched]:
+        """Copy the keys and values between the slots, and advance the searches."""
+        if self._copied is not None:
+            self._cache.put(self._targets, self._positions, self._copied)
+        return [
+            Searched(None if selection is None else search.commit(selection))
+            for search, selection in zip(self._searches, self._selections, strict=True)
+        ]
+
+
+def _select(searches: Sequence[BeamSearch], logits: Sequence[torch.Tensor]) -> list[Selection | None]:
+    """Choose the hypotheses of the next step. The result is None for a search whose logits are invalid."""
+    tensors: list[torch.Tensor] = []
+    for search, rows in zip(searches, logits, strict=True):
+        so_far = torch.tensor([[hypothesis.score] for hypothesis in search.live], device=rows.device)
+        sums = (rows.log_softmax(-1) + so_far).view(-1)
+        tensors += [*sums.topk(min(search.candidates, len(sums))), rows.amax(-1).isfinite().all()]
+    arrays = iter(to_host(tensors))
+    return [
+        search.choose(scores.tolist(), indexes.tolist(), rows.shape[-1]) if valid else None
+        for search, rows, scores, indexes, valid in zip(searches, logits, arrays, arrays, arrays, strict=True)
+    ]
+
+
+def _score(
+    searches: Sequence[BeamSearch], selections: Sequence[Selection | None], logits: Sequence[torch.Tensor]
+) -> None:
+    """Compute the log-probabilities that the requests ask for, for the last tokens of the new hypotheses."""
+    parts: list[torch.Tensor] = []
+    last: list[Token] = []
+    scorings: list[Scoring] = []
+    for search, selection, rows in zip(searches, selections, logits, strict=True):
+        if search.scoring is not None and selection is not None:
+            parts.append(rows[torch.tensor(selection.parents, device=rows.device)])
+            last.extend(hypothesis.last for hypothesis in selection.new)
+            scorings.extend([search.scoring] * len(selection.new))
+    if not parts:
+        return
+    chosen = torch.tensor([token.id for token in last], device=parts[0].device)
+    for token, values in zip(last, score_tokens(torch.cat(parts), chosen, scorings), strict=True):
+        token.values = values

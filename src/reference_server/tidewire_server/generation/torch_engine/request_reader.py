@@ -1,0 +1,125 @@
+"""Reading and validation of requests (`RequestReader`): prompts become token ids, JSON Schemas become grammars.
+
+The methods that tokenize or compile take up to seconds. The engine calls them in worker threads.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
+
+SPARE_TOKENS = 8
+"""Maximum number of tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
+
+
+class RequestReader:
+    """Reads the prompts and schemas of requests for one model. All methods are thread-safe.
+
+    Args:
+        checkpoint: The loaded model with its tokenizer.
+        context: Maximum number of tokens of the prompt and the generated text together.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, context: int) -> None:
+        self._checkpoint = checkpoint
+        self._context = context
+        # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
+        # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
+        self._byte_per_token = checkpoint.tokenizer.backend_tokenizer.normalizer is None
+        # If the tokenizer has tokens that the model does not have, each prompt is tokenized to find them.
+        self._surplus = checkpoint.tokenizer.backend_tokenizer.get_vocab_size() > checkpoint.vocab_size
+
+    def surely_fits(self, request: Generate) -> bool:
+        """Return whether the size of the prompt in bytes already shows that `tokenize` accepts it."""
+        size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
+        return not self._surplus and 0 < size <= self._context - request.max_tokens - SPARE_TOKENS
+
+    def tokenize(self, request: Generate) -> list[int]:
+        """Tokenize the prompt or the messages of a request.
+
+        Raises:
+            InputError: The prompt is empty, the chat template cannot render the messages, or the prompt and `max_tokens`
+                together do not fit into the context.
+        """
+        tokenizer = self._checkpoint.tokenizer
+        member = "prompt" if request.messages is None else "messages"
+        if request.messages is None:
+            text, add_special = request.prompt, True
+        else:
+            turns = [message.model_dump() for message in request.messages]
+            try:
+                text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+            except Exception as error:  # a template may raise any error
+                raise InputError(
+                    f"the model's chat template cannot render these messages: {error}", member=member
+                ) from error
+            add_special = False
+        self._check_size(text, member)
+        # Call the backend tokenizer, which is thread-safe. The tokenizer class of transformers is not thread-safe, because
+        # it stores settings between calls. `encode` would hold the GIL, and thereby block the event loop for seconds.
+        (encoded,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
+        ids: list[int] = encoded.ids
+        context = self._context
+        if not ids:
+            raise InputError(
+                f"{member} is empty, but the model needs at least one token to continue", member=member
+            )
+        if len(ids) >= context:
+            raise InputError(
+                f"{member} has {len(ids)} tokens, but the model's context is limited to {context} tokens, including at "
+                "least one generated token",
+                member=member,
+                code="input_too_long",
+            )
+        if max(ids) >= self._checkpoint.vocab_size:
+            # Only a tokenizer with more tokens than the model produces such ids.
+            raise InputError(
+                f"{member} contains {tokenizer.convert_ids_to_tokens(max(ids))!r}, which is token {max(ids)} of the "
+                f"tokenizer, but the model has only the tokens up to {self._checkpoint.vocab_size - 1}; remove it",
+                member=member,
+            )
+        if len(ids) + request.max_tokens > context:
+            raise InputError(
+                f"max_tokens is {request.max_tokens}, but {member} has {len(ids)} tokens, and the context of {context} "
+                f"tokens has room for only {context - len(ids)} more",
+                member="max_tokens",
+                code="input_too_long",
+            )
+        return ids
+
+    def compile_schema(self, request: Generate) -> Grammar | None:
+        """Compile the JSON Schema of a request, if it has one.
+
+        Raises:
+            InputError: The schema cannot be used.
+        """
+        return None if request.json_schema is None else self._grammars.compile(request.json_schema)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        c = self._checkpoint
+        return Grammars(c.vocabulary, c.vocab_size, c.end_ids, c.tokenizer.backend_tokenizer)
+
+    def _check_size(self, text: str, member: str) -> None:
+        """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.
+
+        Args:
+            text: The prompt, or the messages as the chat template rendered them. A template may omit parts of the messages.
+            member: Input member that contains the text.
+
+        Raises:
+            InputError: The text does not fit into the context.
+        """
+        size = len(text.encode())
+        fewest = size // self._checkpoint.vocabulary.longest
+        if fewest > self._context:
+            raise InputError(
+                f"{member} has {size} bytes, which is at least {fewest} tokens, but the model's context is limited to "
+                f"{self._context} tokens",
+                member=member,
+                code="input_too_long",
+            )

@@ -1,0 +1,154 @@
+"""A request in the engine (`RunningRequest`), and the rows that its sampled tokens become."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidewire_server.generation.engine import (
+    ContinuationError,
+    Delta,
+    EngineError,
+    FinishReason,
+    LoggedTokens,
+)
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.torch_engine.beam_search import Searched
+from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
+from tidewire_server.generation.torch_engine.detokenizer import TextStream
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.step_runner import RunningSequence
+from tidewire_server.generation.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+INVALID_LOGITS = "the model's logits for the next token are invalid (NaN or infinity)"
+
+
+class OutputText:
+    """Text of one generation, and the reason why it ends.
+
+    Args:
+        request: The input.
+        vocabulary: The bytes of each token.
+        end_ids: Ids of the tokens that end a text.
+    """
+
+    def __init__(self, request: Generate, vocabulary: Vocabulary, end_ids: Collection[int]) -> None:
+        self._stream = TextStream(vocabulary, request.stops)
+        self._vocabulary = vocabulary
+        self._end_ids = end_ids
+        self._max_tokens = request.max_tokens
+        self._count = 0
+
+    def feed(self, token: int) -> tuple[str, FinishReason | None]:
+        """Add a token, and return the text that it adds, and the reason why the generation ends after it, or None."""
+        self._count += 1
+        text = self._stream.feed(token)
+        finish: FinishReason | None = None
+        if token in self._end_ids or self._stream.stopped:
+            finish = "stop"
+        elif self._count == self._max_tokens:
+            finish = "length"
+        return text if finish is None else text + self._stream.flush(), finish
+
+    def feed_again(self, logged: LoggedTokens, model: str) -> FinishReason | None:
+        """Add the tokens of an earlier attempt, so that the same text is held back as before.
+
+        Returns:
+            The reason why the generation had already ended, or None if it had not.
+
+        Raises:
+            ContinuationError: This model cannot have generated the tokens.
+        """
+        finish, found = None, ""
+        for token in logged.token_ids:
+            if finish is not None or not 0 <= token < len(self._vocabulary):
+                break
+            text, finish = self.feed(token)
+            found += text
+        else:
+            if found == logged.text:
+                return finish
+        raise ContinuationError(
+            f"the text cannot be continued after the restart of the server, because its {len(logged.token_ids)} logged "
+            f"token ids do not match its logged text; it was probably generated with another model than {model}"
+        )
+
+    def fork(self) -> OutputText:
+        """Return a copy, so that two texts continue this one."""
+        fork = copy(self)
+        fork._stream = self._stream.fork()
+        return fork
+
+    def of_token(self, token: int) -> str:
+        """Return the text of a single token."""
+        return self._vocabulary.text_of(token)
+
+
+@dataclass(eq=False, kw_only=True)
+class RunningRequest(RunningSequence):
+    """A request in the engine, together with its text, and with the queue from which the reader takes the generated
+    tokens.
+    """
+
+    input: Generate
+    columns: list[str]
+    prompt_columns: list[str]
+    text: OutputText
+    continued: int = 0
+    """Number of tokens at the end of `prompt` that an earlier attempt of the request had generated."""
+    loop: asyncio.AbstractEventLoop
+    deltas: DeltaQueue = field(default_factory=DeltaQueue)
+
+    def delta(self, result: Sampled | Searched) -> Delta | EngineError:
+        """Build the rows of a step's result. If that fails, return the error that ends the request."""
+        try:
+            return self._delta(result) if isinstance(result, Sampled) else self._search_delta(result)
+        except Exception as error:
+            logger.exception("the result of a request cannot be built")
+            return EngineError(f"the engine failed after a step of this request ({type(error).__name__})")
+
+    def prompt_delta(self, values: list[Values] | None) -> Delta | EngineError:
+        """Build the rows of a part of the prompt. The values are None if the logits are invalid."""
+        if values is None:
+            return EngineError(INVALID_LOGITS)
+        rows: list[Sequence[Any]] = [[one[name] for name in self.prompt_columns] for one in values]
+        return Delta(prompt_rows=rows, prompt_tokens=len(self.prompt) - self.continued)
+
+    def _delta(self, sampled: Sampled) -> Delta | EngineError:
+        if not sampled.is_number:
+            return EngineError(INVALID_LOGITS)
+        token = sampled.token
+        text, finish = self.text.feed(token)
+        if self.processor is not None and (reason := self.processor.error) is not None:
+            return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
+        row = self._row(token, text, sampled.values)
+        return Delta([row], [], finish, len(self.prompt) - self.continued)
+
+    def _search_delta(self, searched: Searched) -> Delta | EngineError:
+        if (progress := searched.progress) is None:
+            return EngineError(INVALID_LOGITS)
+        rows = [self._row(token.id, token.text, token.values) for token in progress.added]
+        return Delta(rows, [], progress.reason, len(self.prompt), progress.retracted, progress.stable)
+
+    def _row(self, token: int, text: str, values: Values) -> Sequence[Any]:
+        """Build the row of a token.
+
+        Args:
+            token: Id of the token.
+            text: Text that the token adds.
+            values: The columns that depend on the logits.
+        """
+        names = self.columns
+        if len(names) == 1:
+            return (text,)
+        values = {**values, "text": text, "token_ids": token}
+        if self.input.token_text:
+            values["token_text"] = self.text.of_token(token)
+            values["top_text"] = [*map(self.text.of_token, values.get("top_ids", ()))]
+        return [values[name] for name in names]
