@@ -13,6 +13,7 @@ from tidewire.protocol.document import Document, document
 from tidewire.protocol.document.digests import text_check
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.log_writer.differ import ShadowCopy
+from tidewire_server.log_writer.text_check_schedule import note_change, nothing_unchecked, take_below
 
 N = 2000
 MOST = 20 * N * math.log2(N)
@@ -172,6 +173,22 @@ def test_merging_of_truncations_with_a_long_append():
     short, long = ([["a", "/v", "x" * (length // part)]] for part in (200, 1))
     truncations = [[["t", "/v", 1]]] * 200
     assert cost(merging([long, *truncations])) <= 2 * cost(merging([short, *truncations]))
+
+
+def test_schedule_of_the_checks_of_many_texts():
+    def run(n):
+        texts = Document({"v": [{"t": ""}] * n})
+        unchecked = nothing_unchecked()
+
+        def events():
+            for at in range(n):
+                note_change(unchecked, [["a", f"/v/{at}/t", "word"], ["s", f"/v/{at}/ended", True]], texts)
+            for at in range(n):
+                assert take_below(unchecked, f"/v/{at}") == [f"/v/{at}/t"]
+
+        return events
+
+    assert_at_most_n_log_n(run)
 
 
 def test_yields_of_an_array_that_shrinks():
