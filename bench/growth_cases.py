@@ -5,6 +5,7 @@ Each case is a function that prepares an input of size n, and returns the functi
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import tempfile
@@ -253,6 +254,14 @@ _OPS: Final[dict[str, tuple[Callable[[int], Any], Callable[[int], Iterable[list[
         lambda n: {"v": {str(at): at for at in range(n)}},
         lambda n: (["d", f"/v/{at}"] for at in range(n)),
     ),
+    "members of members set": (
+        lambda n: {"v": {str(at): {"t": ""} for at in range(n)}},
+        lambda n: (["s", f"/v/{at}/t", "word"] for at in range(n)),
+    ),
+    "members deleted and set": (
+        lambda n: {"v": {str(at): at for at in range(n)}},
+        lambda n: (op for at in range(n // 2) for op in (["d", f"/v/{at}"], ["s", f"/v/{at}", at])),
+    ),
 }  # fmt: skip
 
 
@@ -288,7 +297,7 @@ def _document_reads() -> dict[str, Case]:
         found = list(diffs)
 
         def run() -> None:
-            document = Document({"v": "", "w": [], "rows": [{"t": ""}] * (n // 100)}, columns)
+            document = Document({"v": "", "w": [], "m": {}, "rows": [{"t": ""}] * (n // 100)}, columns)
             for one in found:
                 document.apply(one)
                 read(document)
@@ -303,12 +312,23 @@ def _document_reads() -> dict[str, Case]:
             diffs.append({"ops": [op], "check": [text_check("/v", text)]})
         return each(n, diffs, lambda _: None, [])
 
+    def members(n: int) -> Call:
+        # The complete value of each state would take time proportional to n for each diff, because each is a new dict.
+        at = itertools.count()
+        return each(
+            n,
+            [[["s", f"/m/{each}", each]] for each in range(n)],
+            lambda document: document.view().value(f"/m/{next(at) % n}"),
+            [],
+        )
+
     return {
         "texts, with a view of each state": lambda n: each(n, ["word "] * n, lambda d: d.view(), ["/v"]),
         "texts, with the change of each": lambda n: each(n, ["word "] * n, lambda d: d.text_changes, ["/v"]),
         "rows of two columns": lambda n: each(
             n, [[["r", "word", 1]]] * n, lambda d: d.text_changes, ["/v", "/w"]
         ),
+        "members, with the changed member of each state": members,
         "checks of a text": checked,
     }
 
@@ -354,6 +374,7 @@ def _follower() -> dict[str, Case]:
             lambda _: {"ops": [["s", TEXT, checked]], "check": [text_check(TEXT, checked)]},
         ),
         "progress": case(lambda at: {"current": at}, kind="progress", same_id=True),
+        "members": case(lambda at: [["s", f"/usage/{at}", at]]),
         "notes": case(lambda at: [["a", "/notes", [{"at": at, "level": "info", "text": "x"}]]]),
     }
 
@@ -468,6 +489,10 @@ def _server_writes() -> dict[str, Case]:
 
         return make
 
+    def text_and_member(stream: Any, at: int) -> None:
+        stream.append("word ", at=f"/v/{at}/t")
+        stream.set(f"/v/{at}/ended", True)
+
     def text_grows(whole: list[str], _: int) -> None:
         whole[0] += "word "
 
@@ -476,6 +501,9 @@ def _server_writes() -> dict[str, Case]:
         "append to an array": case([], ("",), lambda stream, at: stream.append([at])),
         "rows": case({"t": "", "i": []}, ("/t", "/i"), lambda stream, at: stream.row("word ", at)),
         "set each element": case(lambda n: {"v": [0] * n}, (), lambda stream, at: stream.set(f"/v/{at}", 1)),
+        "append to n texts and set members": case(
+            lambda n: {"v": {str(at): {"t": ""} for at in range(n)}}, (), text_and_member
+        ),
         "set members": case({"v": {}}, (), lambda stream, at: stream.set(f"/v/{at}", at)),
         "append and truncate": case(
             "", ("",), lambda stream, at: stream.truncate(1) if at % 2 else stream.append("words")

@@ -21,6 +21,7 @@ that the campaign itself makes fail ends with exactly that error. No function ru
 Environment: `CHAOS_JOBS` is the number of jobs of all campaigns together, and `CHAOS_SEED` repeats a run.
 """
 
+import contextlib
 import os
 import random
 import re
@@ -50,6 +51,7 @@ from tidewire.errors import (
     JobCancelledError,
     JobFailedError,
     TotalTimeoutError,
+    TransportError,
 )
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
@@ -88,7 +90,7 @@ class Scale:
         self.retry = RetryPolicy(max_delay=0.05 if quick else 1.0)
         self.between_kills = (1.0, 2.0) if quick else (2.0, 5.0)
         self.deploy = 0.5 if quick else 30.0
-        self.job = 50 if quick else 200
+        self.job = 120 if quick else 200
         """Time within which each job must end for its reader."""
 
 
@@ -192,6 +194,7 @@ class Campaign:
 
     async def map(self, client, size):
         tags = [self.tag() for _ in range(size)]
+        await make_contact(client)
         self.jobs += -(-size // 7)
         values = client.map("double", ({"tag": tag} for tag in tags), batch_size=7, concurrency=3)
         assert [value async for value in values] == [2 * tag for tag in tags]
@@ -207,6 +210,7 @@ class Campaign:
             else:
                 break
             client = self.draw.choice(self.clients)
+            await make_contact(client)
             job = client.job(checkpoint=type(job.checkpoint()).from_json(job.checkpoint().to_json()))
         await self.compare(job, run, sentence(size))
 
@@ -261,7 +265,8 @@ class Campaign:
         with pytest.raises(JobCancelledError):  # noqa: PT012 - it is the loop that raises
             async for update in job:
                 run.take(update)
-                if len(run.covered) == 5:
+                # A cancel is lost if the server is killed before it has logged the end of the item.
+                if len(run.covered) % 5 == 0:
                     await job.cancel()
         assert run.assert_whole()[0] == 1
         assert ("on and " * (len(run.text) // 7 + 1)).startswith(run.text)
@@ -278,6 +283,17 @@ class Campaign:
         runs = Counter(journal.read_text().splitlines())
         assert len(runs) > 0
         assert max(runs.values()) == 1, "a function ran twice for one item in one process"
+
+
+async def make_contact(client):
+    """Read the discovery document until a response proves that the server is a Tidewire server.
+
+    Before that, a client raises an error after one time-out or three lost connections. Only a submit is repeated longer.
+    """
+    while True:
+        with contextlib.suppress(TransportError):
+            await client.discover()
+            return
 
 
 def generation(seed):
@@ -458,6 +474,9 @@ def authority():
     return trustme.CA()
 
 
+# A campaign takes 5 to 10 seconds. The limit is longer than the sum of all limits in it, so that an overloaded machine never
+# interrupts it in its teardown.
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize(
     ("network", "store"),

@@ -9,10 +9,11 @@ import pytest
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import apply
-from tidewire.protocol.document import Document
+from tidewire.protocol.document import Document, document
 from tidewire.protocol.document.digests import text_check
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.log_writer.differ import ShadowCopy
+from tidewire_server.log_writer.text_check_schedule import note_change, nothing_unchecked, take_below
 
 N = 2000
 MOST = 20 * N * math.log2(N)
@@ -37,11 +38,18 @@ def cost(function):
     return count
 
 
-MOVERS = ("DiffApplier._insert", "DiffApplier._delete", "DiffApplier._grow", "DiffApplier._truncate", "_PathChange.truncate")  # fmt: skip
+MOVERS = (
+    "DiffApplier._copied", "DiffApplier._insert", "DiffApplier._delete", "DiffApplier._grow", "DiffApplier._truncate",
+    "ArrayTree.__init__", "ObjectTree._fill", "_PathChange.truncate",
+)  # fmt: skip
 
 
-def moved(self, container=None, key=None, **_):
-    """Return the length of the list or of the text that a frame has changed."""
+def moved(self, container=None, key=None, **frame):
+    """Return the length of the dict, list or text that a frame has changed or copied."""
+    if "copy" in frame:
+        return len(frame["copy"]) if type(frame["copy"]) in {dict, list} else 0
+    if "entries" in frame or "elements" in frame:
+        return len(self)
     if container is None:
         return len(self.added[-1]) if getattr(self, "added", None) else 0
     text = container[key] if type(container) is dict else None
@@ -81,6 +89,31 @@ def test_a_document_to_which_a_diff_with_many_ops_is_applied(name):
         return lambda: document.apply(ops)
 
     assert_at_most_n_log_n(run)
+
+
+DIFFS = {
+    "members set": lambda n: ({}, [["s", f"/v/{at}", at] for at in range(n)]),
+    "members deleted": lambda n: ({str(at): at for at in range(n)}, [["d", f"/v/{at}"] for at in range(n)]),
+    "members of members set": lambda n: (
+        {str(at): {"t": ""} for at in range(n)},
+        [["s", f"/v/{at * 7 % n}/t", "word"] for at in range(n)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFS)
+def test_many_diffs_with_one_op_each(name, monkeypatch):
+    # Objects of at most this many members are copied.
+    monkeypatch.setattr(document, "MAX_COPIED", 32)
+    start, ops = DIFFS[name](N)
+    followed = Document({"v": start})
+
+    def run():
+        for op in ops:
+            followed.apply([op])
+
+    assert cost(run) <= MOST
+    assert followed.value() == apply({"v": start}, ops)
 
 
 def test_a_long_diff_has_the_result_of_its_ops_one_by_one():
@@ -140,6 +173,22 @@ def test_merging_of_truncations_with_a_long_append():
     short, long = ([["a", "/v", "x" * (length // part)]] for part in (200, 1))
     truncations = [[["t", "/v", 1]]] * 200
     assert cost(merging([long, *truncations])) <= 2 * cost(merging([short, *truncations]))
+
+
+def test_schedule_of_the_checks_of_many_texts():
+    def run(n):
+        texts = Document({"v": [{"t": ""}] * n})
+        unchecked = nothing_unchecked()
+
+        def events():
+            for at in range(n):
+                note_change(unchecked, [["a", f"/v/{at}/t", "word"], ["s", f"/v/{at}/ended", True]], texts)
+            for at in range(n):
+                assert take_below(unchecked, f"/v/{at}") == [f"/v/{at}/t"]
+
+        return events
+
+    assert_at_most_n_log_n(run)
 
 
 def test_yields_of_an_array_that_shrinks():

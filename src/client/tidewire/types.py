@@ -220,7 +220,10 @@ class Update(Generic[T]):
 
     @property
     def value(self) -> Any:
-        """The complete value after this event. Each access returns a new copy, which later events do not change."""
+        """The complete value after this event. Each access returns a new copy, which later events do not change.
+
+        The copy takes time proportional to the size of the value.
+        """
         return self._change.member("value")
 
     def parse(self) -> T:

@@ -66,6 +66,7 @@ from tidewire_server.log_writer.text_check_schedule import (
     is_text,
     note_change,
     note_growth,
+    nothing_unchecked,
     take_below,
 )
 from tidewire_server.settings import Settings
@@ -286,7 +287,7 @@ class LogWriter:
         self._joinable = 0
         """Number of closed events after the last change with the option `joins`, or 0. If it is still the number of closed
         events, the next such change joins the last event."""
-        self._unchecked: dict[str, int] = {}
+        self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
         self.backlog = 0
         """Total size of the closed events that wait for a commit, in bytes."""
@@ -963,7 +964,7 @@ class LogWriter:
             last = self._block(self._loop.time())
             items = self._document.value("/items")
             found = await asyncio.to_thread(digest, items) if large else digest(items)
-            record = make_record(found, self.pending_checks() if self._unchecked else [])
+            record = make_record(found, self.pending_checks() if self._unchecked.changes else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:
                 frames, state = [], StateAt(self._head, self._columns, self._document.view())

@@ -9,8 +9,9 @@ no check is needed anymore.
 counts for one event.
 """
 
+from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
@@ -18,7 +19,20 @@ from tidewire.protocol.document import Document
 CHECK_EVERY: Final = 64
 """Maximum number of logged changes of a text between two checks."""
 
-Unchecked = dict[str, int]
+
+class Unchecked(NamedTuple):
+    """Number of logged changes of each text since its last check, for the texts that have changed since.
+
+    The paths are also in a tree of dicts, so that the texts below a path are found without reading all paths.
+    """
+
+    changes: dict[str, int]
+    tree: dict[str | None, Any]
+    """For each token of a path, the tree of the tokens after it. The key None marks the end of a path."""
+
+
+def nothing_unchecked() -> Unchecked:
+    return Unchecked({}, {})
 
 
 def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
@@ -27,11 +41,8 @@ def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
     """
     due = []
     for path in paths:
-        changes = unchecked.get(path, 0) + 1
-        if changes < CHECK_EVERY:
-            unchecked[path] = changes
-        else:
-            unchecked.pop(path, None)
+        if _count(unchecked, path) >= CHECK_EVERY:
+            _take(unchecked, path)
             due.append(path)
     return due
 
@@ -44,35 +55,66 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
         ops: The ops of the event.
         document: The document after the event.
     """
-    due: dict[str, None] = {}
+    due = nothing_unchecked()
     for op in ops:
         letter, path = op[0], str(op[1])
         if letter == "a" and type(op[2]) is str:
-            unchecked[path] = unchecked.get(path, 0) + 1
-            if unchecked[path] >= CHECK_EVERY:
-                due[path] = None
+            if _count(unchecked, path) >= CHECK_EVERY:
+                _count(due, path)
         elif letter == "t" and is_text(document, path):
-            due[path] = None
-        elif letter in {"s", "d"} and (unchecked or due):
-            _drop(unchecked, path)
-            _drop(due, path)
+            _count(due, path)
+        elif letter in {"s", "d"}:
+            _take(unchecked, path)
+            _take(due, path)
         if letter in {"i", "d"}:
             _shift(unchecked, path, document, 1 if letter == "i" else -1)
-    for path in due:
-        unchecked.pop(path, None)
-    return list(due)
+    found = list(due.changes)
+    for path in found:
+        _take(unchecked, path)
+    return found
 
 
 def take_below(unchecked: Unchecked, place: str) -> list[str]:
     """Return the texts at or below a path that need a check, and remove them from the counts."""
-    return _drop(unchecked, place)
+    return list(_take(unchecked, place))
 
 
-def _drop(paths: dict[str, int] | dict[str, None], place: str) -> list[str]:
-    dropped = [path for path in paths if _within(path, place)]
-    for path in dropped:
-        del paths[path]
-    return dropped
+def _count(unchecked: Unchecked, path: str, changes: int = 1) -> int:
+    """Count more changes of a text, and return how many there are now."""
+    before = unchecked.changes.get(path)
+    if before is not None:
+        changes += before
+    else:
+        node = unchecked.tree
+        for token in path.split("/"):
+            node = node.setdefault(token, {})
+        node[None] = path
+    unchecked.changes[path] = changes
+    return changes
+
+
+def _take(unchecked: Unchecked, place: str) -> dict[str, int]:
+    """Remove the texts at or below a path, and return their counts."""
+    if not unchecked.changes:
+        return {}
+    *parents, last = place.split("/")
+    node, trail = unchecked.tree, []
+    for token in parents:
+        trail.append((node, token))
+        node = node.get(token, {})
+    pending = deque([node.pop(last, {})])
+    for parent, token in reversed(trail):  # Remove the parents that are now empty.
+        if parent.get(token, True):
+            break
+        del parent[token]
+    taken: dict[str, int] = {}
+    while pending:
+        for token, below in pending.popleft().items():
+            if token is None:
+                taken[below] = unchecked.changes.pop(below)
+            else:
+                pending.append(below)
+    return taken
 
 
 def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None:
@@ -80,17 +122,14 @@ def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None
     to other indexes now.
     """
     parent, _, index = path.rpartition("/")
-    if not index.isdigit() or not is_array(document, parent):
+    if not unchecked.changes or not index.isdigit() or not is_array(document, parent):
         return
-    moved: Unchecked = {}
-    for checked_path, changes in unchecked.items():
-        place, *rest = checked_path[len(parent) + 1 :].split("/") if _within(checked_path, parent) else [""]
+    for checked_path, changes in _take(unchecked, parent).items():
+        place, *rest = checked_path[len(parent) + 1 :].split("/")
         if place.isdigit() and int(place) >= int(index):
-            moved["/".join([parent, str(int(place) + by), *rest])] = changes
+            _count(unchecked, "/".join([parent, str(int(place) + by), *rest]), changes)
         else:
-            moved[checked_path] = changes
-    unchecked.clear()
-    unchecked.update(moved)
+            _count(unchecked, checked_path, changes)
 
 
 def is_text(document: Document, path: str) -> bool:
@@ -109,7 +148,3 @@ def is_array(document: Document, path: str) -> bool:
     except LookupError:
         return False
     return True
-
-
-def _within(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/")

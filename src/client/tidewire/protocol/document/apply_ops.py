@@ -23,17 +23,19 @@ from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_cou
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text, nests_deeper_than
+from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import StrictJsonError
 
 Tokens = tuple[str, ...]
 
-_NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
+_NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number"}
 
 TEXTS: Final = frozenset({str, Rope})
 ARRAYS: Final = frozenset({list, RopeArray, ArrayTree})
-"""Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope`,
-`RopeArray` and `ArrayTree` nodes, and so does the value while a `_LongDiffApplier` changes it."""
+OBJECTS: Final = frozenset({dict, ObjectTree})
+"""Types of nodes that represent a text (`TEXTS`), an array (`ARRAYS`) or an object (`OBJECTS`). Only a `Document` contains
+nodes of other types than `str`, `list` and `dict`, and so does the value while a `_LongDiffApplier` changes it."""
 
 MAX_COPYING_OPS: Final = 64
 """Maximum number of ops of a diff that may each copy the text, or move the elements of the array, that they change. In a
@@ -45,6 +47,8 @@ def describe(node: object) -> str:
     """Return the name of a node's JSON type with an article, for error messages."""
     if type(node) in TEXTS:
         return "a text"
+    if type(node) in OBJECTS:
+        return "an object"
     return "an array" if type(node) in ARRAYS else _NAMES.get(type(node), type(node).__name__)
 
 
@@ -53,8 +57,13 @@ def length_of(node: Any) -> int:
     return node.length if isinstance(node, Rope | RopeArray) else len(node)
 
 
+def members_of(node: Any) -> dict[str, Any]:
+    """Return the members of an object. The caller must not modify the dict."""
+    return node if type(node) is dict else node.members()
+
+
 def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, Any]:
-    """Find the dict or list that contains the node at a path, and the key or index of the node in it.
+    """Find the object or array that contains the node at a path, and the name or index of the node in it.
 
     Args:
         top: A list whose only element is the root.
@@ -70,7 +79,7 @@ def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, A
     for token in tokens:
         node = container[key]
         kind = type(node)
-        if kind is dict:
+        if kind is dict or kind is ObjectTree:
             if token not in node:
                 raise DiffError(f"there is no member {token[:40]!r}")
             container, key = node, token
@@ -285,7 +294,7 @@ class DiffApplier:
     def _set(self, tokens: Tokens, value: Any) -> None:
         container, key = self._slot(tokens)
         value = self._admit(value, len(tokens))
-        if type(container) is dict or key < len(container):
+        if type(container) in OBJECTS or key < len(container):
             container[key] = value
         elif key == len(container):
             container.append(value)
@@ -294,7 +303,7 @@ class DiffApplier:
 
     def _insert(self, tokens: Tokens, value: Any) -> None:
         container, key = self._slot(tokens)
-        if not tokens or type(container) is dict:
+        if not tokens or type(container) in OBJECTS:
             raise DiffError("an element can only be inserted into an array")
         if key > len(container):
             raise DiffError(f"index {key} is beyond the end of an array of {len(container)}")
@@ -331,7 +340,7 @@ class DiffApplier:
         for depth, token in enumerate(tokens):
             node = container[key]
             container = node if id(node) in own else self._copied(container, key, node)
-            if type(container) is dict:
+            if type(container) in OBJECTS:
                 key = token
                 if depth < last and token not in container:
                     raise DiffError(f"there is no member {token[:40]!r}")
@@ -350,14 +359,18 @@ class DiffApplier:
         return node if id(node) in self._own else self._copied(container, key, node)
 
     def _copied(self, container: Any, key: Any, node: Any) -> Any:
-        if type(node) is dict:
-            copy: Any = node.copy()
+        if type(node) in OBJECTS:
+            copy = self._copy_object(node)
         elif type(node) in ARRAYS:
             copy = self._copy_array(node)
         else:
             raise DiffError(f"{describe(node)} has no members")
         container[key] = self._own[id(copy)] = copy
         return copy
+
+    def _copy_object(self, node: Any) -> Any:
+        """Return a copy of an object that ops may modify in place."""
+        return node.copy()
 
     def _copy_array(self, node: Any) -> Any:
         """Return a copy of an array that ops may modify in place."""

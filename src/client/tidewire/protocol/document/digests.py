@@ -19,6 +19,7 @@ from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
+from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import is_number_array
 
@@ -130,6 +131,8 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
     kind = type(value)
     if kind is RopeArray or kind is ArrayTree:
         value, kind = value.items_at(LATEST), list
+    elif kind is ObjectTree:
+        value, kind = value.members(), dict
     if _is_canonical_in_python(value, max_depth):
         yield _write(value).encode()
     elif kind is list and max_depth > 0:

@@ -2,9 +2,9 @@
 
 A document is a tree of dicts, lists, strings and other JSON values. The first append to a text or an array replaces this
 node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
-lists on their path (`apply_ops`), so that existing views do not change. An array of more than `MAX_COPIED` elements is
-first converted to an `ArrayTree`, so that an op copies only a logarithmic part of it. A view consists of the root of a tree
-and a version.
+lists on their path (`apply_ops`), so that existing views do not change. An array or object of more than `MAX_COPIED`
+elements or members is first converted to an `ArrayTree` or `ObjectTree`, so that an op copies only a logarithmic part of it.
+A view consists of the root of a tree and a version.
 
 Only `apply` and `grow` change a document. They validate and copy the values that are passed to them. All values that a
 document returns are copies.
@@ -39,6 +39,7 @@ from tidewire.protocol.document.json_values import (
     is_text,
     nests_deeper_than,
 )
+from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.state_size import json_bytes
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, materialize
 from tidewire.protocol.document.view import View
@@ -47,8 +48,8 @@ from tidewire.protocol.strict_json import StrictJsonError
 __all__ = ["Document", "TextChange", "View"]
 
 MAX_COPIED: Final = 1024
-"""Maximum number of elements of an array that is copied when an op changes it. Copying so few elements takes about as long
-as changing an `ArrayTree`."""
+"""Maximum number of elements of an array, and of members of an object, that are copied when an op changes one of them.
+Copying so few takes about as long as changing an `ArrayTree` or `ObjectTree`."""
 
 _APPENDS_ONLY: Final = 8
 """If this part (1/8) of the elements of an `ArrayTree` was appended since its last other change, the next append converts
@@ -387,6 +388,9 @@ class Document(DiffApplier):
         if self._growing or self._rows is not None:
             self._clear_node_caches()
         return container, key
+
+    def _copy_object(self, node: Any) -> Any:
+        return ObjectTree(node) if type(node) is dict and len(node) > MAX_COPIED else node.copy()
 
     def _copy_array(self, node: Any) -> Any:
         if type(node) is ArrayTree:

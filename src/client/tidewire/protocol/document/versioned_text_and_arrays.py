@@ -22,6 +22,7 @@ from zlib import crc32
 
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.json_values import holds_only_numbers, same
+from tidewire.protocol.document.object_tree import ObjectTree
 
 LATEST: Final = 2**62
 """A version number greater than all others. Reading a node in this version returns its current content."""
@@ -249,7 +250,9 @@ def holds(node: Any, value: Any) -> bool:
         node = node.items_at(LATEST)
     if type(node) is list:
         return type(value) is list and len(node) == len(value) and all(map(holds, node, value))
-    if kind is dict:
+    if kind is ObjectTree:
+        node = node.members()
+    if type(node) is dict:
         if type(value) is not dict or len(node) != len(value):
             return False
         return all(name in value and holds(member, value[name]) for name, member in node.items())
@@ -267,4 +270,6 @@ def materialize(node: Any, version: int) -> Any:
         return node.text_at(version)
     if kind is RopeArray or kind is ArrayTree:
         return [materialize(element, version) for element in node.items_at(version)]
+    if kind is ObjectTree:
+        return {name: materialize(member, version) for name, member in node.members().items()}
     return node

@@ -1,12 +1,11 @@
 """Immutable view of a document's state at one point in time (`View`)."""
 
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find, place
+from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, TEXTS, Tokens, find, members_of, place
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
@@ -38,17 +37,18 @@ class View:
         while pending and count <= limit:
             node = pending.pop()
             count += 1
-            if type(node) is dict:
-                members: Iterable[Any] = node.values()
+            if type(node) in OBJECTS:
                 length = len(node)
             elif type(node) in ARRAYS:
-                members = node if type(node) is list else node.items
                 length = len(node) if type(node) is list else node.length_at(self._version)
             else:
                 continue
             if count + len(pending) + length > limit:
                 return True
-            pending.extend(islice(members, length))
+            if type(node) in OBJECTS:
+                pending.extend(members_of(node).values())
+            else:
+                pending.extend(islice(node if type(node) is list else node.items, length))
         return count > limit
 
     def length(self, pointer: str) -> int:
