@@ -42,6 +42,10 @@ in the server's endpoint descriptions, and announces how many jobs it
 starts on each endpoint. The remaining checks need the endpoint
 tidewire.script, which `tidewire serve --script` adds.
 
+If the environment variables TIDEWIRE_URL and TIDEWIRE_TOKEN are set,
+the suite uses them as the URL and as the bearer token of its caller.
+The token is sent only to the origin of TIDEWIRE_URL.
+
 To test a client, write a program that drives it by reading commands
 and writing reports as lines of JSON (docs/how-to/write-a-client.md).
 
@@ -73,7 +77,10 @@ LINE_SECONDS: Final = 10.0
 
 def conformance(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Base URL of the server.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="URL", help="Base URL of the server. By default, TIDEWIRE_URL.", show_default=False
+        ),
     ] = "",
     client: Annotated[
         str,
@@ -308,10 +315,11 @@ def conformance(
         if list_checks:
             _list(console, chosen)
             return
+        url = parse_option_values.server_url(url)
         if not url:
-            _fail("pass the URL of a server, or --client", USAGE)
+            _fail("pass the URL of a server, set TIDEWIRE_URL, or pass --client", USAGE)
         plan = parse_option_values.plan(
-            url, header=header or (), second_header=second_header or (), example=example or (),
+            url, header=parse_option_values.caller(url, header or ()), second_header=second_header or (), example=example or (),
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
         )  # fmt: skip
