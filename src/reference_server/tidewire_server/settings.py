@@ -371,6 +371,11 @@ class Launch(BaseModel):
         "suffice for the cache.",
     )
     max_top_logprobs: int = Field(20, ge=0, le=64, description="Maximum of the input member `top_logprobs`.")
+    on_restart: Literal["rerun", "fail", "continue"] = Field(
+        "rerun",
+        description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "
+        "the start, continue after the logged tokens, or fail with worker_lost.",
+    )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."
     )

@@ -33,6 +33,7 @@ FLAGS: Final = {
         "slots",
         "context",
         "max_top_logprobs",
+        "on_restart",
         "profile",
     ),
     "Jobs": (
