@@ -62,12 +62,12 @@ _MERGED_BYTES: Final = 256 * 1024
 _SMALL_STATE_BYTES: Final = 64 * 1024
 """Initial value of `_snapshot_bytes`. A smaller backlog is sent as merged events and never as a snapshot."""
 
-_CLOCK_CHECK_SECONDS: Final = 5.0
+_CLOCK_CHECK_SECONDS: Final = 4.0
 """Maximum number of seconds after which a stream notices that the wall clock was set past the expiry of its token."""
 
-_GOAWAY_SECONDS: Final = 2.0
-"""Number of seconds in which a reader must accept `goaway` after its token has expired. Otherwise the server aborts the
-connection.
+_GOAWAY_SECONDS: Final = 5.0
+"""Maximum number of seconds in which a reader must accept `goaway` after its token has expired. Otherwise the server aborts
+the connection. Together with the previous constant, it must be less than the 10 seconds of TW-BRW-016.
 """
 
 HEADERS: Final = [
@@ -521,7 +521,7 @@ class EventStream:
         if self._abort_at is None:
             if seconds_left > 0:
                 return now + min(seconds_left, _CLOCK_CHECK_SECONDS)
-            self._abort_at = now + _GOAWAY_SECONDS
+            self._abort_at = now + min(_GOAWAY_SECONDS, self._settings.stall_timeout)
             self.go_away("auth_expired")
         if now < self._abort_at:
             return self._abort_at
