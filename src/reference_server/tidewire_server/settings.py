@@ -249,7 +249,10 @@ class Settings(BaseModel):
         "address. By default, a key is generated once per log file, or at each start if the log is in memory.",
     )
     stream_token_ttl: float = Field(
-        300.0, ge=1, le=3600, description="Time for which a stream token is valid."
+        300.0,
+        ge=1,
+        le=3600,
+        description="Time for which a stream token is valid. When it expires, the stream that was opened with it ends.",
     )
     cors_origins: tuple[str, ...] = Field(
         (),
