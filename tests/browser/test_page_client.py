@@ -106,8 +106,6 @@ def results(tmp_path_factory):
         plain = {"query": "errors=inband", "authorization": None}
         # Start jobs only when the page asks for the cases: the browser takes longer to start than a job to end.
         server.cases = lambda: [
-            {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
-            {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
             {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=1000, slow=True),
              "query": "", "authorization": bearer["authorization"]},
             {"name": "quiet", "base": locked, "job": start(locked, "pause", bearer, seconds=QUIET), "query": "",
@@ -115,6 +113,9 @@ def results(tmp_path_factory):
             {"name": "gone", "base": server_url, "job": UNKNOWN, **plain},
             {"name": "lingers", "base": server_url, "job": UNKNOWN, "lingers": True, **plain},
             {"name": "strangers", "base": other_origin_server, "job": start(other_origin_server, "talk"), "lingers": True, **plain},
+            # These jobs are short, so they start last.
+            {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
+            {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
         ]  # fmt: skip
         stack.enter_context(chromium(origin, tmp_path_factory.mktemp("chromium")))
         found = {}
