@@ -11,7 +11,6 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -31,7 +30,10 @@ PATIENCE = 60
 LATE = 60
 """Minimum length of the text that exists before a page opens the stream, in code points."""
 WORDS = {"running": 300, "ended": 30}
-FRAMES = [f"/{document}/{state}" for document in ("spec", "how-to") for state in WORDS]
+EXPIRING_WORDS = 600
+EXPIRING = "/how-to/expiring"
+"""Frame whose job runs longer than its stream tokens are valid."""
+FRAMES = [*(f"/{document}/{state}" for document in ("spec", "how-to") for state in WORDS), EXPIRING]
 
 
 def first_block(path, language):
@@ -47,12 +49,24 @@ def spec_page(url):
 <script>{first_block("spec/10-browsers.md", "js")}</script>"""
 
 
-def how_to_page(_url):
+def how_to_page():
     return (
-        first_block("docs/how-to/slow-readers.md", "html")
+        """
+<script>
+  const shown = [], sources = [];
+  let source;
+  window.EventSource = class extends EventSource {
+    constructor(url) {
+      super(url);
+      source = this;
+      sources.push(url);
+      this.addEventListener("done", () => report());
+    }
+  };
+</script>"""
+        + first_block("docs/how-to/slow-readers.md", "html")
         + """
 <script>
-  const shown = [];
   new MutationObserver(() => shown.push(document.getElementById("text").textContent))
     .observe(document.getElementById("text"), { childList: true });
 </script>"""
@@ -61,10 +75,12 @@ def how_to_page(_url):
 
 REPORT = """
 <script>
-  source.addEventListener("done", () => setTimeout(() => fetch("/results", {
-    method: "POST", body: JSON.stringify({ frame: location.pathname, shown, state: source.readyState }),
-  })));
+  const report = () => setTimeout(() => fetch("/results", {
+    method: "POST", body: JSON.stringify({ frame: location.pathname, shown, state: source.readyState,
+      sources: typeof sources === "undefined" ? [] : sources }),
+  }));
 </script>"""
+REPORT_DONE = """<script>source.addEventListener("done", report);</script>"""
 
 
 class Site(BaseHTTPRequestHandler):
@@ -72,16 +88,21 @@ class Site(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path, _, query = self.path.partition("?")
+        parameters = httpx.QueryParams(query)
         if path == "/":
             return self.respond("".join(f'<iframe src="{frame}"></iframe>' for frame in FRAMES))
+        if path == "/stream-url":
+            return self.respond(self.server.stream_url(parameters["job"]))
         if path not in FRAMES:
             return self.respond("", 404)
-        if not query:  # Open the frame again, with the URL of its stream.
-            url = self.server.late_stream(path.rpartition("/")[2])
-            return self.respond(f"<script>location.search = '?stream={quote(url, safe='')}'</script>")
-        url = httpx.QueryParams(query)["stream"]
-        page = spec_page(url) if path.startswith("/spec/") else how_to_page(url)
-        return self.respond(page + REPORT)
+        if not query:  # Open the frame again, with its job.
+            job = self.server.late_job(path.rpartition("/")[2])
+            return self.respond(f"<script>location.search = '?job={job}'</script>")
+        if path.startswith("/spec/"):
+            page = spec_page(self.server.stream_url(parameters["job"])) + REPORT + REPORT_DONE
+        else:
+            page = how_to_page() + REPORT
+        return self.respond(page)
 
     def do_POST(self):
         self.server.results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -99,19 +120,19 @@ class Site(BaseHTTPRequestHandler):
         pass
 
 
-def late_stream(server_url, state):
-    """Start a job, wait until a part of its text exists or the job has ended, and return the URL of its stream."""
+def late_job(server_url, words, *, running):
+    """Start a job, and wait until a part of its text exists or the job has ended."""
     with httpx.Client(base_url=server_url) as http:
-        members = {"words": WORDS[state], "slow": state == "running"}
+        members = {"words": words, "slow": running}
         job = http.post("/v1/endpoints/talk/jobs", json={"input": members}).json()["id"]
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             found = http.get(f"/v1/jobs/{job}").json()
             late = len(found["state"]["items"][0]["value"]) >= LATE
-            if late and (state == "running" or found["status"] == "succeeded"):
+            if late and (running or found["status"] == "succeeded"):
                 break
             time.sleep(0.01)
-        return server_url + http.post(f"/v1/jobs/{job}/stream-token").json()["url"]
+        return job
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +143,21 @@ def results(tmp_path_factory):
         site.daemon_threads = True
         origin = f"http://127.0.0.1:{site.server_port}"
         server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
-        site.results = queue.Queue()
-        site.late_stream = lambda state: late_stream(server_url, state)
+        short_lived = stack.enter_context(served(cors_origins=[origin], retry=0.05, stream_token_ttl=2))
+        expiring = set()
+
+        def start(state):
+            if state != "expiring":
+                return late_job(server_url, WORDS[state], running=state == "running")
+            job = late_job(short_lived, EXPIRING_WORDS, running=True)
+            expiring.add(job)
+            return job
+
+        def stream_url(job):
+            base = short_lived if job in expiring else server_url
+            return base + httpx.post(f"{base}/v1/jobs/{job}/stream-token").json()["url"]
+
+        site.results, site.late_job, site.stream_url = queue.Queue(), start, stream_url
         thread = threading.Thread(target=site.serve_forever, daemon=True)
         thread.start()
         stack.callback(thread.join)
@@ -138,7 +172,8 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_page_that_attaches_late_shows_the_whole_text(results, frame):
-    shown, text = results[frame]["shown"], sentence(WORDS[frame.rpartition("/")[2]])
+    words = EXPIRING_WORDS if frame == EXPIRING else WORDS[frame.rpartition("/")[2]]
+    shown, text = results[frame]["shown"], sentence(words)
     assert shown[-1] == text
     assert len(shown[0]) >= LATE, "the page did not attach late"
     assert all(text.startswith(value) for value in shown)
@@ -147,3 +182,8 @@ def test_a_page_that_attaches_late_shows_the_whole_text(results, frame):
 @pytest.mark.parametrize("frame", FRAMES)
 def test_the_page_closes_its_stream_at_done(results, frame):
     assert results[frame]["state"] == 2
+
+
+def test_the_page_requests_another_url_when_its_url_expires(results):
+    urls = results[EXPIRING]["sources"]
+    assert len(set(urls)) == len(urls) > 1

@@ -28,6 +28,8 @@ pytestmark = [
 PATIENCE = 60
 """Seconds for all cases together."""
 CUTS = 5
+QUIET = 8.0
+"""Seconds without a logged event, which is longer than two stream tokens are valid."""
 UNKNOWN = "2yJq8sVbT1mHkP0dXw4RcA"
 TOKEN = "ada-knows-it"
 
@@ -87,7 +89,7 @@ def results(tmp_path_factory):
         server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
         locked = stack.enter_context(
             served(
-                cors_origins=[origin], retry=0.05, tokens=[f"ada:{TOKEN}"], stream_token_ttl=1, merge_window=0
+                cors_origins=[origin], retry=0.05, tokens=[f"ada:{TOKEN}"], stream_token_ttl=2, merge_window=0
             )
         )
         other_origin_server = stack.enter_context(served(retry=0.05))
@@ -104,17 +106,20 @@ def results(tmp_path_factory):
         plain = {"query": "errors=inband", "authorization": None}
         # Start jobs only when the page asks for the cases: the browser takes longer to start than a job to end.
         server.cases = lambda: [
-            {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
-            {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
             {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=1000, slow=True),
              "query": "", "authorization": bearer["authorization"]},
+            {"name": "quiet", "base": locked, "job": start(locked, "pause", bearer, seconds=QUIET), "query": "",
+             "authorization": bearer["authorization"]},
             {"name": "gone", "base": server_url, "job": UNKNOWN, **plain},
             {"name": "lingers", "base": server_url, "job": UNKNOWN, "lingers": True, **plain},
             {"name": "strangers", "base": other_origin_server, "job": start(other_origin_server, "talk"), "lingers": True, **plain},
+            # These jobs are short, so they start last.
+            {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
+            {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
         ]  # fmt: skip
         stack.enter_context(chromium(origin, tmp_path_factory.mktemp("chromium")))
         found = {}
-        while len(found) < 6:
+        while len(found) < 7:
             one = server.results.get(timeout=PATIENCE)
             found[one["name"]] = one
         yield found, proxies
@@ -150,6 +155,14 @@ def test_page_renews_an_expired_stream_token_and_continues_at_its_cursor(results
     assert first == "", "without a state the page must send no cursor"
     assert later
     assert all(cursor.startswith("1-") for cursor in later)
+
+
+def test_page_renews_its_stream_token_several_times_without_an_event_in_between(results):
+    found, _ = results
+    assert (found["quiet"].get("failed"), found["quiet"]["status"]) == (None, "succeeded")
+    assert found["quiet"]["value"] == "before after"
+    assert len(found["quiet"]["cursors"]) > 2
+    assert found["quiet"]["shown"][0].startswith("before ")
 
 
 def test_page_reports_the_code_of_a_fatal_problem_in_the_stream(results):

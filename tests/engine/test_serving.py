@@ -101,6 +101,7 @@ def test_loading_logs_its_progress(caplog: pytest.LogCaptureFixture, folder: Pat
         ("context", "128", "context"),
         ("max-top-logprobs", "3", "max_top"),
         ("max-num-beams", "3", "max_num_beams"),
+        ("on-restart", "continue", "on_restart"),
         ("profile", "traces", "profile"),
     ],
 )
@@ -141,9 +142,10 @@ def test_flags_the_environment_and_the_file_configure_the_engine(
     file.write_text('slots = 9\nmax_top_logprobs = 9\ndtype = "bfloat16"\n')
     monkeypatch.setenv("TIDEWIRE_SLOTS", "5")
     monkeypatch.setenv("TIDEWIRE_MAX_TOP_LOGPROBS", "5")
-    flags = {"model": str(folder), "device": "cpu", "slots": "3", "context": "128"}
+    flags = {"model": str(folder), "device": "cpu", "slots": "3", "context": "128", "on_restart": "continue"}
     endpoint = _default_server(configure(flags, file)).endpoints["generate"]
     capabilities = endpoint.capabilities(1)
     assert endpoint.concurrency_limit == 3  # flag
+    assert endpoint.on_restart == "continue"  # flag
     assert capabilities.logprobs.max_top == 5  # environment
     assert (capabilities.model.dtype, capabilities.model.context) == ("bfloat16", 128)  # file, flag

@@ -10,7 +10,7 @@ import typer.testing
 from pydantic import TypeAdapter, ValidationError
 
 from support.sample_server import sentence, served
-from tidewire import AsyncClient, Client
+from tidewire import AsyncClient, Binary, Client
 from tidewire.commands import cli, codegen
 from tidewire.install_command import install_command
 from tidewire.protocol.resources import Discovery, EndpointDescription
@@ -69,6 +69,28 @@ def test_endpoint_names_that_are_not_identifiers_get_type_names():
     for name in ("MaxTokens2Input", "Endpoint3dInput", "EndpointInput"):
         assert hasattr(module, name)
     assert set(module._INPUTS) == {"max-tokens", "max_tokens", "3d", "…"}
+
+
+def test_base64_is_typed_as_binary():
+    picture = TypeAdapter(Binary).json_schema()
+    content = {
+        "type": "object",
+        "properties": {
+            "content": picture | {"description": "a picture"},
+            "mask": {"anyOf": [picture, {"type": "null"}], "default": None},
+            "encoded": {"type": "string", "contentEncoding": "base64", "maxLength": 8},
+            "text": picture | {"default": "YQ=="},
+        },
+        "required": ["content"],
+    }
+    module = generated(
+        described("binary", content, {"type": "array", "items": picture}), described("copy", picture, picture)
+    )
+    data = adapter(module, "BinaryInput").validate_python({"content": "/w==", "encoded": b"\xfe"})
+    assert (data.content, data.mask, data.encoded, data.text) == (b"\xff", None, b"\xfe", "YQ==")
+    assert module._plain("binary", data) == {"content": "/w==", "encoded": "/g=="}
+    assert adapter(module, "BinaryValue").validate_python(["/w=="]) == [b"\xff"]
+    assert module._plain("copy", b"\xff") == "/w=="
 
 
 def test_an_endpoint_without_schemas_accepts_and_returns_any_json():

@@ -1,17 +1,21 @@
 """Stream tokens: URLs that let an EventSource read the stream of one job for a limited time and nothing else."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import string
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime
 
 import httpx
 import pytest
 
 from support.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
+from support.sample_server import served
 from tidewire import AsyncClient, Client
 from tidewire.errors import JobNotFoundError
 from tidewire_server import Server, Stream
@@ -28,6 +32,11 @@ def make_server(**settings: object) -> Server:
     @server.endpoint
     async def hold(stream: Stream[str]) -> None:
         stream.append("held")
+        await asyncio.Event().wait()
+
+    @server.endpoint
+    async def large(stream: Stream[str]) -> None:
+        stream.append("x" * 3_000_000)
         await asyncio.Event().wait()
 
     @server.endpoint
@@ -130,25 +139,99 @@ def test_problems_of_a_token_url_are_in_band_without_the_errors_parameter(peer, 
     assert data(read(anonymous, url)[1][0])["code"] == "job_expired"
 
 
-def test_an_expired_token_does_not_end_its_open_stream():
-    with (
-        serving(make_server(stream_token_ttl=1.0), authorization="Bearer o-token") as peer,
-        Peer(peer.url) as anonymous,
-    ):
-        job = peer.start("hold")
-        url = url_of(peer, job)
-        with anonymous.http.stream("GET", url) as answer:
-            reading = Reading(answer)
-            reading.until("snapshot")
-            eventually(lambda: read_first(anonymous, url) == "unauthorized")
-            peer.http.post(f"/v1/jobs/{job}/cancel")
-            assert data(reading.until("done"))["status"] == "cancelled"
+@pytest.fixture(scope="module")
+def short_lived():
+    """A server process whose stream tokens expire after one to two seconds."""
+    settings = {"retry": 0.01, "min_snapshot_interval": 0.02, "tokens": [OWNER], "stream_token_ttl": 2}
+    with served(**settings) as url, Peer(url, authorization="Bearer o-token") as peer:
+        yield peer
 
 
-def read_first(anonymous: Peer, url: str) -> str | None:
-    with anonymous.http.stream("GET", url) as answer:
-        event = next(Reading(answer))
-    return data(event).get("code")
+@contextlib.contextmanager
+def opened(peer: Peer, url: str) -> Iterator[Reading]:
+    """Open a stream without other credentials than those in its URL."""
+    with Peer(peer.url) as anonymous, anonymous.http.stream("GET", url) as answer:
+        yield Reading(answer)
+
+
+def test_an_open_stream_ends_when_its_token_expires_and_continues_with_another_token(short_lived):
+    job = short_lived.start("forever")
+    body = short_lived.http.post(f"/v1/jobs/{job}/stream-token").json()
+    url, expires_at = body["url"], datetime.fromisoformat(body["expires_at"]).timestamp()
+    folds = Fold(keep_states=False), Fold(keep_states=False)
+    with opened(short_lived, url) as diffs, opened(short_lived, f"{url}&diffs=0") as snapshots:
+        for fold, reading in zip(folds, (diffs, snapshots), strict=True):
+            events = list(reading)
+            assert time.time() >= expires_at
+            assert (events[-1].type, data(events[-1])["reason"]) == ("goaway", "auth_expired")
+            fold.take(events)
+    with opened(short_lived, f"{url}&after={folds[0].cursor}") as refused:
+        assert [data(event).get("code") for event in refused] == ["unauthorized"]
+    renewed = url_of(short_lived, job)
+    short_lived.http.post(f"/v1/jobs/{job}/cancel")
+    for fold, query in zip(folds, (f"&after={folds[0].cursor}", "&diffs=0"), strict=True):
+        with opened(short_lived, f"{renewed}{query}") as reading:
+            assert fold.take(list(reading)).done["status"] == "cancelled"
+
+
+@pytest.fixture
+def server_with_clock(monkeypatch):
+    """A server, and a function that sets its wall clock. Stream tokens expire after one to two seconds."""
+    offset, now = [0.0], time.time
+
+    def jump(seconds: float) -> None:
+        offset[0] += seconds
+
+    monkeypatch.setattr(time, "time", lambda: now() + offset[0])
+    server = make_server(
+        tokens=(), stream_token_ttl=2, heartbeat=0.05, retry=3.0, min_grace=0.2, stall_timeout=2
+    )
+    with serving(server) as peer:
+        yield peer, jump
+
+
+def test_the_wall_clock_decides_when_an_open_stream_ends(server_with_clock):
+    peer, jump = server_with_clock
+    with opened(peer, url_of(peer, peer.start("hold"))) as reading:
+        reading.until("snapshot")
+        jump(-3600)
+        for _ in range(45):  # longer than the token would have been valid without the jump
+            reading.until("ping")
+        jump(3600)
+        assert data(reading.until("goaway"))["reason"] == "auth_expired"
+
+
+def test_the_pause_after_an_expired_token_does_not_count_as_time_without_a_reader(server_with_clock):
+    peer, jump = server_with_clock
+    job = peer.start("hold", on_disconnect="cancel", grace_ms=0)
+    with opened(peer, url_of(peer, job)) as reading:
+        reading.until("snapshot")
+        jump(3600)
+        assert data(reading.until("goaway"))["retry_ms"] > 2000
+    later = time.monotonic() + 0.5  # longer than `min_grace`
+    eventually(lambda: time.monotonic() > later)
+    assert peer.job(job)["status"] == "running"
+
+
+def test_a_reader_that_is_too_slow_for_goaway_loses_its_connection(server_with_clock):
+    peer, jump = server_with_clock
+    url = url_of(peer, peer.start("large"))
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(10)
+        reader.connect(("127.0.0.1", int(peer.url.rpartition(":")[2])))
+        reader.sendall(f"GET {url} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        assert reader.recv(100)
+        jump(3600)
+        with pytest.raises(ConnectionResetError):
+            read_slowly(reader)
+
+
+def read_slowly(reader: socket.socket) -> None:
+    """Read without a stall, but so slowly that a large snapshot would take minutes."""
+    for _ in range(1000):
+        assert reader.recv(1000)
+        time.sleep(0.03)
 
 
 def test_only_the_owner_of_a_job_gets_a_stream_token(peer):

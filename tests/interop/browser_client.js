@@ -15,10 +15,9 @@ export function follow({ renew, show, done, fail }) { // cursor → URL of the j
   };
   const holds = ([path, n, crc], { old } = at(path)) => Array.from(old).length === n && (crc === undefined || crc32(old) === crc);
   (async function open() {
-    const later = () => void setTimeout(open, 1000 + 1000 * Math.random());
-    const url = await (async () => renew(root ? `${epoch}-${seq}` : ""))().catch(later);
-    if (url === undefined) return;
-    const source = new EventSource(url), again = () => (source.close(), later());
+    const later = () => void setTimeout(open, 1000 + 1000 * Math.random()), again = () => (source.close(), later());
+    const url = await (async () => renew(root ? `${epoch}-${seq}` : ""))().catch(later), source = url && new EventSource(url);
+    if (!source) return;
     for (const type of ["snapshot", "message", "done"]) source.addEventListener(type, ({ data, lastEventId }) => {
       try {
         const [e, s] = lastEventId.split("-").map(Number), content = JSON.parse(data);
@@ -28,10 +27,11 @@ export function follow({ renew, show, done, fail }) { // cursor → URL of the j
         else if (type === "done") Object.assign(root[""], (({ check, digest, expires_at, ...rest }) => rest)(content));
         else (typeof content === "string" ? [["r", content]] : content.ops ?? content).forEach(([op, ...rest]) => ops[op](...rest));
         if (!(content.check ?? []).every((check) => holds(check))) throw new Error(`a check of ${lastEventId} fails`);
-        [epoch, seq, renewed] = [e, s, false];
+        [epoch, seq] = [e, s];
       } catch (error) { root = null; return (resyncs += 1) > 3 ? (source.close(), fail(error)) : again(); }
       return type === "done" ? (source.close(), done(structuredClone(root[""]))) : show(structuredClone(root[""]));
     });
+    for (const type of ["hello", "goaway"]) source.addEventListener(type, ({ data }) => (renewed = false, JSON.parse(data).reason === "auth_expired" && again()));
     source.addEventListener("problem", ({ data }, problem = JSON.parse(data)) => problem.retryable
       || (problem.code === "unauthorized" && (renewed = !renewed) ? again() : (source.close(), fail(problem)))); // a token has expired
     source.onerror = () => source.readyState === EventSource.CLOSED && again();

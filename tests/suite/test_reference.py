@@ -15,6 +15,8 @@ from tidewire_conformance.job_estimate import announce_checks
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.runner import Plan, run
+from tidewire_server import Server
+from tidewire_server.script_endpoint import add_script
 
 CHECKS = registry.checks()
 
@@ -37,6 +39,16 @@ def test_the_reference_server_passes_all_checks():
     assert untested(found) == set()
     assert found.headline.startswith("core+batch+logprobs+browser · ")
     assert found.exit_code == 0
+
+
+@pytest.mark.timeout(60)
+def test_the_reference_server_ends_a_stream_when_its_token_expires():
+    server = Server(stream_token_ttl=2)
+    add_script(server)
+    expiry = [each for each in CHECKS if each.name == "browser.stream_ends_when_its_token_expires"]
+    with server.running() as url:
+        (verdict,) = report(Plan(url), expiry).run.verdicts
+    assert verdict.outcome is Outcome.PASS, verdict
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from proof.servers.judge_server import plan
 from proof.servers.server_process import ALICE, ForkServer
-from tidewire_conformance import cli, registry
+from tidewire_conformance import cli, parse_option_values, registry
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
@@ -50,8 +50,8 @@ def faulty_url(fork_server):
         yield url
 
 
-def conformance(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"})
+def conformance(*arguments, **environment):
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"} | environment)
 
 
 def check_of(body, name="own.check", **members):
@@ -74,6 +74,29 @@ def test_a_correct_server_exits_with_0(url):
     done = conformance(url, *FEW, *HEADER)
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "MUST" in done.stdout.splitlines()[0]
+
+
+def test_url_and_token_are_read_from_the_environment(url, tmp_path):
+    done = conformance(*FEW, "--json", tmp_path / "r.json", TIDEWIRE_URL=url, TIDEWIRE_TOKEN=ALICE)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert ALICE not in done.stdout + (tmp_path / "r.json").read_text()
+    done = conformance(url, *FEW, TIDEWIRE_TOKEN="my secret")
+    assert (done.exit_code, "TIDEWIRE_TOKEN" in done.stderr, "secret" in done.stderr) == (2, True, False)
+    assert "TIDEWIRE_URL" in conformance(*FEW).stderr
+
+
+def test_the_token_of_the_environment_is_only_sent_to_the_server_of_the_environment(monkeypatch):
+    monkeypatch.setenv("TIDEWIRE_TOKEN", "another")
+    monkeypatch.setenv("TIDEWIRE_URL", "http://a:80/path")
+    assert parse_option_values.caller("http://a", []) == ["Authorization: Bearer another"]
+    for url in ("https://a", "http://b", "http://a:81"):
+        assert parse_option_values.caller(url, []) == []
+
+
+def test_a_header_takes_precedence_over_the_token_of_the_environment(monkeypatch):
+    monkeypatch.setenv("TIDEWIRE_TOKEN", "another")
+    assert parse_option_values.caller("http://a", ["authorization: Bearer a"]) == ["authorization: Bearer a"]
+    assert parse_option_values.caller("http://a", ["X: 1"]) == ["X: 1", "Authorization: Bearer another"]
 
 
 def test_a_faulty_server_exits_with_1_and_writes_reports(faulty_url, tmp_path):

@@ -95,6 +95,12 @@ def sample_server(**settings: Any) -> "Server":
             await asyncio.sleep(SLOW)
 
     @server.endpoint(concurrency_limit=None)
+    async def pause(seconds: float, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        stream.append("before ")
+        await asyncio.sleep(seconds)
+        stream.append("after")
+
+    @server.endpoint(concurrency_limit=None)
     async def grow(steps: int = 8) -> AsyncIterator[dict[str, Any]]:
         value: dict[str, Any] = {"text": "", "rows": [], "best": None}
         for at in range(steps):

@@ -82,6 +82,17 @@ class MostRunsOfAnInputInput(BaseModel):
 MostRunsOfAnInputValue = TypeAliasType("MostRunsOfAnInputValue", list[int])
 
 
+class PauseInput(BaseModel):
+    model_config = ConfigDict(
+        extra='forbid',
+        populate_by_name=True,
+    )
+    seconds: float
+
+
+PauseValue = TypeAliasType("PauseValue", str)
+
+
 class PointInput(BaseModel):
     model_config = ConfigDict(
         extra='forbid',
@@ -128,6 +139,7 @@ _INPUTS: Final[dict[str, TypeAdapter[Any]]] = {
     'grow': TypeAdapter(GrowInput),
     'hesitate': TypeAdapter(HesitateInput),
     'most_runs_of_an_input': TypeAdapter(MostRunsOfAnInputInput),
+    'pause': TypeAdapter(PauseInput),
     'point': TypeAdapter(PointInput),
     'starts_so_far': TypeAdapter(StartsSoFarInput),
     'talk': TypeAdapter(TalkInput),
@@ -140,6 +152,7 @@ _VALUES: Final[dict[str, TypeAdapter[Any]]] = {
     'grow': TypeAdapter(GrowValue),
     'hesitate': TypeAdapter(HesitateValue),
     'most_runs_of_an_input': TypeAdapter(MostRunsOfAnInputValue),
+    'pause': TypeAdapter(PauseValue),
     'point': TypeAdapter(PointValue),
     'starts_so_far': TypeAdapter(StartsSoFarValue),
     'talk': TypeAdapter(TalkValue),
@@ -185,6 +198,9 @@ class TypedClient:
     def submit(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> Job[MostRunsOfAnInputValue]: ...
 
     @overload
+    def submit(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> Job[PauseValue]: ...
+
+    @overload
     def submit(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> Job[PointValue]: ...
 
     @overload
@@ -213,6 +229,9 @@ class TypedClient:
 
     @overload
     def run(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> MostRunsOfAnInputValue: ...
+
+    @overload
+    def run(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> PauseValue: ...
 
     @overload
     def run(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> PointValue: ...
@@ -245,6 +264,9 @@ class TypedClient:
     def submit_batch(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[MostRunsOfAnInputValue]: ...
 
     @overload
+    def submit_batch(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[PauseValue]: ...
+
+    @overload
     def submit_batch(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[PointValue]: ...
 
     @overload
@@ -273,6 +295,9 @@ class TypedClient:
 
     @overload
     def map(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[MostRunsOfAnInputValue]: ...
+
+    @overload
+    def map(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[PauseValue]: ...
 
     @overload
     def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[PointValue]: ...
@@ -312,6 +337,9 @@ class TypedAsyncClient:
     async def submit(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> AsyncJob[MostRunsOfAnInputValue]: ...
 
     @overload
+    async def submit(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> AsyncJob[PauseValue]: ...
+
+    @overload
     async def submit(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> AsyncJob[PointValue]: ...
 
     @overload
@@ -340,6 +368,9 @@ class TypedAsyncClient:
 
     @overload
     async def run(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> MostRunsOfAnInputValue: ...
+
+    @overload
+    async def run(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> PauseValue: ...
 
     @overload
     async def run(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> PointValue: ...
@@ -372,6 +403,9 @@ class TypedAsyncClient:
     async def submit_batch(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[MostRunsOfAnInputValue]: ...
 
     @overload
+    async def submit_batch(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[PauseValue]: ...
+
+    @overload
     async def submit_batch(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[PointValue]: ...
 
     @overload
@@ -400,6 +434,9 @@ class TypedAsyncClient:
 
     @overload
     def map(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[MostRunsOfAnInputValue]: ...
+
+    @overload
+    def map(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[PauseValue]: ...
 
     @overload
     def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[PointValue]: ...

@@ -1,6 +1,7 @@
 """Faulty servers with errors in CORS, stream tokens or in-band problems."""
 
 import json
+import math
 import re
 
 from proof.servers.fault_helpers import (
@@ -14,6 +15,7 @@ from proof.servers.fault_helpers import (
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import faulty_server
 from proof.servers.server_process import ORIGIN
+from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 
 
 def refuse_purged_jobs(hooks, holds):
@@ -334,3 +336,17 @@ def invalid_parameter_not_inband(hooks):
     """If a parameter is invalid, the server responds with 400 despite `errors=inband`."""
     wrong = lambda exchange: b"errors=inband&diffs=7" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_parameter")
+
+
+@faulty_server("TW-BRW-016", "browser.stream_ends_when_its_token_expires")
+def stream_outlives_its_token(hooks):
+    """A stream stays open after the stream token with which it was opened has expired."""
+    hooks.settings["stream_token_ttl"] = 2.0
+
+    check = StreamTokens.check
+
+    def forget_expiry(tokens, token, job):
+        check(tokens, token, job)
+        return lambda: math.inf
+
+    StreamTokens.check = forget_expiry  # in this process only

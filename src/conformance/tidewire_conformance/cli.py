@@ -43,6 +43,10 @@ jobs it starts on each endpoint. Checks for which no example is
 suitable need the endpoint tidewire.script, which
 `tidewire serve --script` adds.
 
+If the environment variables TIDEWIRE_URL and TIDEWIRE_TOKEN are set,
+the suite uses them as the URL and as the bearer token of its caller.
+The token is sent only to the origin of TIDEWIRE_URL.
+
 To test a client, write a program that controls the client. The program
 reads commands and writes reports as lines of JSON
 (docs/how-to/write-a-client.md).
@@ -75,7 +79,10 @@ LINE_SECONDS: Final = 10.0
 
 def conformance(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Base URL of the server.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="URL", help="Base URL of the server. By default, TIDEWIRE_URL.", show_default=False
+        ),
     ] = "",
     client: Annotated[
         str,
@@ -310,10 +317,11 @@ def conformance(
         if list_checks:
             _list(console, chosen)
             return
+        url = parse_option_values.server_url(url)
         if not url:
-            _fail("pass the URL of a server, or --client", USAGE)
+            _fail("pass the URL of a server, set TIDEWIRE_URL, or pass --client", USAGE)
         plan = parse_option_values.plan(
-            url, header=header or (), second_header=second_header or (), example=example or (),
+            url, header=parse_option_values.caller(url, header or ()), second_header=second_header or (), example=example or (),
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
         )  # fmt: skip

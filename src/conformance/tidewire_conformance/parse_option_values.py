@@ -1,11 +1,12 @@
 """Parsing and validation of option values, shared by the command line and the pytest plugin."""
 
+import os
 import re
 import tomllib
 from collections.abc import Sequence
 from json import loads
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
@@ -15,6 +16,9 @@ from tidewire_conformance.session import Hooks
 from tidewire_conformance.wire.recording_client import Wire
 
 Fields = tuple[tuple[str, str], ...]
+
+URL_VARIABLE: Final = "TIDEWIRE_URL"
+TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -72,6 +76,41 @@ def plan(
         origin=origin,
     )
     return Plan(url, caller, hooks, tuple(endpoint), examples=examples(example), patience=patience, **more)
+
+
+def server_url(url: str) -> str:
+    """Return the URL of the server: the argument or, without one, the value of `TIDEWIRE_URL`, which may be empty."""
+    return url or os.environ.get(URL_VARIABLE, "").strip()
+
+
+def caller(url: str, header: Sequence[str]) -> list[str]:
+    """Return the header fields of the caller, with the bearer token of `TIDEWIRE_TOKEN` if no other credentials are set.
+
+    If `TIDEWIRE_URL` is also set, the token is used only for the origin of that URL, as by the client.
+
+    Raises:
+        UsageError: The token contains characters that a header must not contain, or `TIDEWIRE_URL` is invalid.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token or any(each.partition(":")[0].strip().lower() == "authorization" for each in header):
+        return [*header]
+    if not all("!" <= character <= "~" for character in token):
+        raise UsageError(f"{TOKEN_VARIABLE} must consist of visible ASCII characters without spaces")
+    if not _is_same_origin(url, server_url("") or url):
+        return [*header]
+    return [*header, f"Authorization: Bearer {token}"]
+
+
+def _is_same_origin(url: str, other: str) -> bool:
+    parts = []
+    for name, each in (("the URL", url), (URL_VARIABLE, other)):
+        try:
+            split = urlsplit(each)
+            port = split.port or {"http": 80, "https": 443}.get(split.scheme)
+        except ValueError as error:
+            raise UsageError(f"{name}: {each!r} is not an http URL: {error}") from None
+        parts.append((split.scheme, split.hostname, port))
+    return parts[0] == parts[1]
 
 
 def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> list[Check]:

@@ -249,7 +249,10 @@ class Settings(BaseModel):
         "address. By default, a key is generated once per log file, or at each start if the log is in memory.",
     )
     stream_token_ttl: float = Field(
-        300.0, ge=1, le=3600, description="Time for which a stream token is valid."
+        300.0,
+        ge=1,
+        le=3600,
+        description="Time for which a stream token is valid. When it expires, the stream that was opened with it ends.",
     )
     cors_origins: tuple[str, ...] = Field(
         (),
@@ -376,6 +379,11 @@ class Launch(BaseModel):
         ge=1,
         le=64,
         description="Maximum of the input member `num_beams`. A beam search needs as many slots. 1 disables beam search.",
+    )
+    on_restart: Literal["rerun", "fail", "continue"] = Field(
+        "rerun",
+        description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "
+        "the start, continue after the logged tokens, or fail with worker_lost.",
     )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."

@@ -9,6 +9,7 @@ editors can complete calls such as `client.submit(…)`. This table shows which 
   object with members               | a pydantic model, such as `TalkInput` or `TalkValue`
   any other schema                  | a type alias with such a name, for example for `list[Point]`
   empty schema `{}`                 | a type alias with such a name for `JsonValue`
+  text in base64                    | `tidewire.Binary`, which is `bytes` in Python
   definition in `$defs`             | a model with the definition's name; a number is added if the name is already used
 
 The server's descriptions are not trusted. Their content occurs in the generated module only in names, literals, comments
@@ -52,7 +53,7 @@ IMPORTS: Final = (
 _POINTER: Final = re.compile(r"#/(?:\$defs|definitions)/([^/]+)(/.*)?")
 _SYNC, _ASYNC = "TypedClient", "TypedAsyncClient"
 _RESERVED: Final = frozenset(
-    {_SYNC, _ASYNC, "BaseModel", "Model"} | {one.rpartition(".")[2] for one in IMPORTS}
+    {_SYNC, _ASYNC, "BaseModel", "Binary", "Model"} | {one.rpartition(".")[2] for one in IMPORTS}
 )
 """Names that models must not have, because `TypedClient` and `TypedAsyncClient` use them."""
 
@@ -192,6 +193,10 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
     """Return a copy of a schema in which all references point into the merged document."""
     if not isinstance(schema, dict):
         return schema
+    if _is_base64(schema):
+        return {"customTypePath": "tidewire.Binary"} | {
+            key: schema[key] for key in ("type", "description") if key in schema
+        }
     moved = {
         key: map_subschemas(key, value, "", lambda each, _: _moved(each, root, known))
         for key, value in schema.items()
@@ -203,6 +208,15 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
         targets = {value: _pointed(target, root, known) for value, target in mapping.items()}
         moved["discriminator"] = schema["discriminator"] | {"mapping": targets}
     return moved
+
+
+def _is_base64(schema: dict[str, Any]) -> bool:
+    """Return whether a schema describes bytes, as the server describes `Binary`.
+
+    A default, or one of several values, is a text in the schema, so such a schema stays a text.
+    """
+    is_base64 = "base64" in (schema.get("format"), schema.get("contentEncoding"))
+    return schema.get("type") == "string" and is_base64 and not {"const", "default", "enum"} & schema.keys()
 
 
 def _pointed(reference: str, root: str, known: dict[str, str]) -> str:

@@ -45,6 +45,7 @@ IMPORTED: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "UUID5",
             }
         ),
+        "tidewire": frozenset({"Binary"}),
         "typing": frozenset({"Annotated", "Any", "Literal", "Optional", "Union"}),
         "typing_extensions": frozenset({"TypeAliasType"}),
         "uuid": frozenset({"UUID"}),

@@ -69,6 +69,7 @@ DROPPED: Final = frozenset({"$comment", "$schema", "title"})
 """Keywords that the generator does not need."""
 FORMATS: Final = frozenset(
     {
+        "base64",
         "binary",
         "byte",
         "date",

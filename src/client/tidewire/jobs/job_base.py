@@ -97,8 +97,9 @@ class JobBase(Generic[R]):
         web page.
 
         The URL contains a stream token. It opens only the event stream of this job, and it expires after a time that
-        the server sets: by default 5 minutes, in the reference server the setting `stream_token_ttl`. A stream that is
-        open when the URL expires stays open. To open the stream again later, request another URL.
+        the server sets: by default 5 minutes, in the reference server the setting `stream_token_ttl`. When the URL
+        expires, the server also ends a stream that was opened with it. To continue, request another URL, and pass the id
+        of the last event in its parameter `after`.
 
         Everyone who has the URL can read the job until the URL expires, so do not log or publish it.
 

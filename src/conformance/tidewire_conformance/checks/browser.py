@@ -1,5 +1,6 @@
 """Checks for section 9.3 and chapter 10: in-band problems, stream tokens and CORS."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
@@ -17,6 +18,10 @@ ALLOWED = {"authorization", "content-type", "idempotency-key", "last-event-id"}
 EXPOSED = {"location", "content-location", "retry-after", "idempotency-replayed"}
 TOKEN_SECONDS = 300
 """Maximum lifetime of a stream token in seconds (TW-BRW-015)."""
+EXPIRY_TOLERANCE = 10
+"""Maximum number of seconds that a stream may stay open after its token has expired (TW-BRW-016)."""
+TESTED_TOKEN_SECONDS = 10
+"""Maximum lifetime of a stream token, in seconds, whose end a check waits for."""
 
 
 @check("TW-ERR-014", "TW-ERR-015", "TW-ERR-017", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
@@ -152,21 +157,16 @@ async def stream_token_opens_its_stream(s: Session) -> None:
 
 
 def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedExchange]) -> None:
-    """Judge the lifetime of a token against the server's clock.
-
-    The check uses the latest of several `Date` headers, because a busy server may update that header late.
-    """
-    try:
-        now = max(
-            parsedate_to_datetime(each.response_header("date"))
-            - timedelta(seconds=each.answered - answer.answered)
-            for each in (answer, *later)
-        )
-        life = (datetime.fromisoformat(answer.json["expires_at"]) - now).total_seconds()
-    except (ValueError, KeyError, TypeError):
+    """Judge the lifetime of a token against the server's clock."""
+    life = _lifetime(answer, later)
+    if life is None:
         return  # `Date` or `expires_at` is missing or invalid. The schema check judges `expires_at`.
     s.expect(
-        "TW-BRW-014", life > 0, f"an expires_at after {now:%H:%M:%S}", answer.json["expires_at"], at=answer
+        "TW-BRW-014",
+        life > 0,
+        f"an expires_at after {answer.response_header('date')}",
+        answer.json["expires_at"],
+        at=answer,
     )
     s.expect(
         "TW-BRW-015",
@@ -175,6 +175,64 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
         f"{life:g} s",
         at=answer,
     )
+
+
+def _lifetime(answer: RecordedExchange, later: Sequence[RecordedExchange] = ()) -> float | None:
+    """Return the lifetime of a token in seconds, or None if the response does not state it.
+
+    The server's clock is the latest of several `Date` headers, because a busy server may update that header late.
+    """
+    try:
+        now = max(
+            parsedate_to_datetime(each.response_header("date"))
+            - timedelta(seconds=each.answered - answer.answered)
+            for each in (answer, *later)
+        )
+        return (datetime.fromisoformat(answer.json["expires_at"]) - now).total_seconds()
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@check("TW-BRW-016", "TW-BRW-018", "TW-BRW-014", needs=TOKENS, slow=True)
+async def stream_ends_when_its_token_expires(s: Session) -> None:
+    """When its stream token expires, an open stream ends with `goaway` and `auth_expired`, and continues with another token.
+
+    The check needs a server whose stream tokens are valid for at most 10 seconds.
+    """
+    control = await s.submit(s.any_sample())
+    life = _lifetime((await _token(s, control))[0])
+    if life is None or life > TESTED_TOKEN_SECONDS:
+        s.skip_no_occasion(
+            f"the check waits for the end of stream tokens that are valid for at most {TESTED_TOKEN_SECONDS} s"
+        )
+    limit = life + EXPIRY_TOLERANCE + 1  # `Date` has whole seconds
+    job = await s.submit(s.long_running_sample(2 * limit * s.wire.patience))
+    _, url = await _token(s, job)
+    bare = {**EVENT_STREAM, "Authorization": None, "Cookie": None}
+    async with s.wire.open("GET", url, header=bare) as stream:
+        ends = await stream.until(lambda now: now.ended, limit)
+    opened = stream.exchange
+    if opened.of_type("done"):
+        s.skip_untested("no example starts a job that runs longer than a stream token is valid")
+    reasons = [block.json.get("reason") for block in opened.of_type("goaway")]
+    s.expect(
+        "TW-BRW-016",
+        ends and reasons == ["auth_expired"],
+        f"goaway with auth_expired at most {EXPIRY_TOLERANCE} s after the token has expired",
+        f"{'the end' if ends else 'an open stream'} {reasons}",
+        at=opened,
+    )
+    refused = await s.wire.request("GET", url, header=bare)
+    codes = [block.json.get("code") for block in refused.of_type("problem")]
+    s.expect("TW-BRW-018", codes == ["unauthorized"], "unauthorized for the expired token", codes, at=refused)
+    _, renewed = await _token(s, job)
+    last = opened.logged[-1].id if opened.logged else ""
+    async with s.wire.open("GET", f"{renewed}&after={last}" if last else renewed, header=bare) as stream:
+        continues = await stream.until(lambda now: now.of_type("hello"))
+    s.expect(
+        "TW-BRW-014", continues, "the stream with another token", stream.exchange.status, at=stream.exchange
+    )
+    await s.wire.request("POST", f"{job.path}/cancel")
 
 
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,8 +9,6 @@ if TYPE_CHECKING:
 
     from tidewire_server.endpoints.endpoint import OnRestart
     from tidewire_server.server import Server
-
-_log = logging.getLogger(__name__)
 
 
 def add_generate(
@@ -58,13 +55,10 @@ def add_generate(
     """
     # These imports are inside the function, because importing this package must require neither torch nor the server.
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
-    from tidewire_server.generation.model_folder import size_of  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415
     from tidewire_server.user_paths import user_path  # noqa: PLC0415
 
     folder = default_model() if model is None else user_path(model)
-    # Log this before the import of torch, which takes seconds.
-    _log.info("loading the model %s (%s)", folder, size_of(folder))
     from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
 
     engine = TorchEngine.load(

@@ -18,14 +18,18 @@ data that the server sends depends on the speed of the reader:
 The server never closes a stream only because the reader is slow [TW-DIF-068]. The server prepares a chunk only when
 there is space in the send buffer, so a slow reader costs no more than a fast reader. A reader that has sent the cursor
 `0-0` gets every event as it was logged [TW-RES-017].
+
+If a stream was opened with a stream token, the server ends it when the token expires [TW-BRW-016]. The timer of the pings
+also watches the token.
 """
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -58,6 +62,14 @@ _MERGED_BYTES: Final = 256 * 1024
 _SMALL_STATE_BYTES: Final = 64 * 1024
 """Initial value of `_snapshot_bytes`. A smaller backlog is sent as merged events and never as a snapshot."""
 
+_CLOCK_CHECK_SECONDS: Final = 4.0
+"""Maximum number of seconds after which a stream notices that the wall clock was set past the expiry of its token."""
+
+_GOAWAY_SECONDS: Final = 5.0
+"""Maximum number of seconds in which a reader must accept `goaway` after its token has expired. Otherwise the server aborts
+the connection. Together with the previous constant, it must be less than the 10 seconds of TW-BRW-016.
+"""
+
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store, no-transform"),
@@ -70,20 +82,23 @@ STREAM: Final = "tidewire.stream"
 
 _log = logging.getLogger(__name__)
 
+_GoawayReason = Literal["restart", "auth_expired"]
+
 
 class EventStream:
     """ASGI application that sends one event stream in response to one request."""
 
     __slots__ = (
+        "_abort_at",
         "_as_logged",
         "_connection",
         "_ephemeral_version",
         "_events_url",
-        "_going_away",
+        "_goaway_reason",
         "_headers",
-        "_heartbeat_timer",
         "_idle_at",
         "_interval",
+        "_kept_away",
         "_log",
         "_loop",
         "_metrics",
@@ -95,6 +110,8 @@ class EventStream:
         "_service",
         "_settings",
         "_snapshot_bytes",
+        "_timer",
+        "_token_seconds_left",
         "_unsent",
         "_wake",
     )
@@ -111,6 +128,7 @@ class EventStream:
         headers: Sequence[tuple[bytes, bytes]] = (),
         snapshot_interval: float | None = None,
         as_logged: bool = False,
+        token_seconds_left: Callable[[], float] | None = None,
     ) -> None:
         """Prepare a stream.
 
@@ -124,6 +142,8 @@ class EventStream:
             headers: Additional response headers, with names in lowercase.
             snapshot_interval: Minimum number of seconds between two snapshots, if the reader wants only snapshots.
             as_logged: Whether to send every event as it was logged, without merging events for a slow reader.
+            token_seconds_left: Function that returns the number of seconds until the stream token of the request
+                expires. None if the request had other credentials.
         """
         self._service = service
         self._metrics = service.metrics
@@ -136,6 +156,7 @@ class EventStream:
         self._headers = [*HEADERS, *headers]
         self._interval = snapshot_interval
         self._as_logged = as_logged
+        self._token_seconds_left = token_seconds_left
         self._snapshot_bytes = _SMALL_STATE_BYTES
         self._wake = asyncio.Event()
         self._idle_at: Cursor | None = None
@@ -143,14 +164,21 @@ class EventStream:
 
         None while the task is running.
         """
-        self._going_away = False
+        self._goaway_reason: _GoawayReason | None = None
+        """Reason why the server is about to end the stream."""
+        self._kept_away = 0.0
+        """Number of seconds for which a `goaway` asks the reader to wait."""
+        self._abort_at: float | None = None
+        """Event loop time at which the connection is aborted, because the token has expired."""
         self._unsent = b""
         """Encoded events, such as `hello`, which are sent together with the events that follow."""
         self._ephemeral_version = 0
         self._loop = asyncio.get_running_loop()
         self._ping_due = False
-        self._heartbeat_timer: asyncio.TimerHandle | None = None
-        """Timer of the next ping. It starts when the stream's task waits for the first time."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Timer of the next ping and of the token's expiry. Without a token, it starts when the stream's task waits for the
+        first time.
+        """
         self._sender: BackpressuredSender
         self._connection: UvicornConnection
 
@@ -174,7 +202,7 @@ class EventStream:
             try:
                 await self._respond(scope, receive, send_head, send)
             finally:
-                detach()
+                detach(self._kept_away)
         finally:
             self._release_slot()
 
@@ -188,6 +216,8 @@ class EventStream:
         self._service.streams.add(self)
         try:
             sender.begin(self._headers)
+            if self._token_seconds_left is not None:
+                self._on_timer()  # now, because the task of a stalled reader never waits for an event
             await self._serve_or_goaway()
         except StalledError:
             self._metrics.stalled.inc()
@@ -196,14 +226,17 @@ class EventStream:
             pass
         finally:
             unwatch()
-            if self._heartbeat_timer is not None:
-                self._heartbeat_timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._service.streams.discard(self)
             sender.close()
 
-    def go_away(self) -> None:
-        """Send `goaway` to the reader because the server is shutting down. The reader will reconnect later."""
-        self._going_away = True
+    def go_away(self, reason: _GoawayReason = "restart") -> None:
+        """Send `goaway` to the reader, because the server is shutting down or the stream token has expired. The reader
+        will reconnect later.
+        """
+        if self._goaway_reason != "auth_expired":
+            self._goaway_reason = reason
         self._wake.set()
 
     # ---- events ----------------------------------------------------------------------------------------------
@@ -262,7 +295,7 @@ class EventStream:
             if not self._wake.is_set():
                 cursor = await self._idle(cursor)
             self._wake.clear()
-            if self._going_away and (self._sender.behind() or not self._log.extent().ended):
+            if self._must_leave():
                 await self._end(self._goaway())
                 return
             if behind := self._sender.behind():
@@ -381,7 +414,7 @@ class EventStream:
         earliest = 0.0
         while True:
             self._wake.clear()
-            if self._going_away:
+            if self._must_leave():
                 await self._end(self._goaway())
                 return
             if self._sender.behind():
@@ -403,7 +436,9 @@ class EventStream:
             if self._unsent:
                 await self._write(b"")
             await self._wait()
-            while self._loop.time() < earliest and not self._going_away and not self._log.extent().ended:
+            while (
+                self._loop.time() < earliest and self._goaway_reason is None and not self._log.extent().ended
+            ):
                 self._wake.clear()
                 timer = self._loop.call_at(earliest, self._wake.set)
                 try:
@@ -423,9 +458,21 @@ class EventStream:
         else:
             self._unsent += head + state.data + tail
 
+    def _must_leave(self) -> bool:
+        """Return whether to end the stream with `goaway`.
+
+        During a shutdown, a reader that keeps up still receives the end of its job.
+        """
+        if self._goaway_reason == "restart":
+            return bool(self._sender.behind()) or not self._log.extent().ended
+        return self._goaway_reason is not None
+
     def _goaway(self) -> bytes:
         wait = self._jittered(self._settings.retry)
-        return ephemeral_frame("goaway", Goaway(reason="restart", retry_ms=wait), retry_ms=wait)
+        self._kept_away = wait / 1000
+        return ephemeral_frame(
+            "goaway", Goaway(reason=self._goaway_reason or "restart", retry_ms=wait), retry_ms=wait
+        )
 
     @staticmethod
     def _jittered(seconds: float) -> int:
@@ -452,8 +499,8 @@ class EventStream:
         unsent, self._unsent = self._unsent, b""
         return unsent + frames
 
-    def _check_heartbeat(self) -> None:
-        """Send a ping if no event was sent for a heartbeat interval.
+    def _on_timer(self) -> None:
+        """Send a ping if no event was sent for a heartbeat interval, and end the stream if its token has expired.
 
         Sending an event does not reset the timer of the stream. Instead, this function compares the time of the last
         event when the timer fires.
@@ -462,7 +509,25 @@ class EventStream:
         if now >= due:
             self._ping_due, due = True, now + self._settings.heartbeat
             self._wake.set()
-        self._heartbeat_timer = self._loop.call_at(due, self._check_heartbeat)
+        if self._token_seconds_left is not None:
+            due = min(due, self._watch_token(now, self._token_seconds_left()))
+        self._timer = self._loop.call_at(due, self._on_timer)
+
+    def _watch_token(self, now: float, seconds_left: float) -> float:
+        """End the stream if its token has expired. Return the event loop time of the next check.
+
+        The token expires at a time of the wall clock, which may be set while the stream is open. The timer uses the
+        monotonic clock, so a check is due every few seconds.
+        """
+        if self._abort_at is None:
+            if seconds_left > 0:
+                return now + min(seconds_left, _CLOCK_CHECK_SECONDS)
+            self._abort_at = now + min(_GOAWAY_SECONDS, self._settings.stall_timeout)
+            self.go_away("auth_expired")
+        if now < self._abort_at:
+            return self._abort_at
+        self._connection.abort()
+        return math.inf
 
     async def _wait(self) -> None:
         """Wait until the task is woken. Send a ping if nothing was sent for a heartbeat interval."""
@@ -470,8 +535,8 @@ class EventStream:
         await self._after_wake()
 
     async def _wait_until_woken(self) -> None:
-        if self._heartbeat_timer is None:
-            self._check_heartbeat()
+        if self._timer is None:
+            self._on_timer()
         await self._wake.wait()
 
     async def _after_wake(self) -> None:

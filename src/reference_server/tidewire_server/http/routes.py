@@ -460,8 +460,9 @@ class TidewireApp:
     async def _open_stream(self, request: Request, sent_cursor: str | None) -> ASGIApp:
         if sent_cursor == str(ENDED_BY_PROBLEM):
             return Response(status_code=204, headers={"cache-control": "no-store"})
+        token_seconds_left = None
         if request_parameters.has_token(request):
-            await self._authenticate_by_token(request)
+            token_seconds_left = await self._authenticate_by_token(request)
         else:
             self._authenticate(request)
         requests_and_responses.require_acceptable(request, "text/event-stream")
@@ -489,6 +490,7 @@ class TidewireApp:
             events_url=events_url,
             snapshot_interval=interval,
             as_logged=cursor == BEGINNING,
+            token_seconds_left=token_seconds_left,
         )
 
     async def _make_stream_token(self, request: Request) -> ASGIApp:
@@ -581,18 +583,19 @@ class TidewireApp:
         client = request.scope.get("client")
         return anonymous_at(client[0] if client else None)
 
-    async def _authenticate_by_token(self, request: Request) -> None:
-        """Authenticate a request by its stream token.
+    async def _authenticate_by_token(self, request: Request) -> Callable[[], float]:
+        """Authenticate a request by its stream token. Return a function that returns the seconds until it expires.
 
         With the token, a client has the same access to the stream as the job's principal. The stream counts towards the
         limit of this principal, or of the reader's address if the job is anonymous.
         """
         job = request.path_params["id"]
-        self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
+        seconds_left = self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
         request.scope[PRINCIPAL] = (
             self._anonymous(request) if found is None or is_anonymous(found.principal) else found.principal
         )
+        return seconds_left
 
 
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:

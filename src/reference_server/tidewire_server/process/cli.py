@@ -46,6 +46,7 @@ _GENERATE_ARGUMENTS = {
     "context": "context",
     "max_top_logprobs": "max_top",
     "max_num_beams": "max_num_beams",
+    "on_restart": "on_restart",
     "profile": "profile",
 }
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
@@ -256,20 +257,26 @@ def _default_server(configuration: "Configuration") -> "Server":
         from tidewire_server.generation.model_folder import missing_folder  # noqa: PLC0415
 
         _fail(f"--model: {missing_folder(model)}", code=2)
-    try:
-        from tidewire_server.generation import add_generate  # noqa: PLC0415
-        from tidewire_server.generation.torch_engine import LoadError  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        _missing(error, "engine")
+    from tidewire_server.generation.model_folder import size_of  # noqa: PLC0415
+    from tidewire_server.model import default_model  # noqa: PLC0415
+    from tidewire_server.process.transient_line import transient_line  # noqa: PLC0415
+
+    folder = model or default_model()
     server = Server(**configuration.settings)
     try:
-        add_generate(
-            server,
-            **{
-                argument: getattr(configuration.launch, name)
-                for name, argument in _GENERATE_ARGUMENTS.items()
-            },
-        )
+        with transient_line(f"loading the model {folder.name} ({size_of(folder)}) …"):
+            from tidewire_server.generation import add_generate  # noqa: PLC0415
+            from tidewire_server.generation.torch_engine import LoadError  # noqa: PLC0415 - this import takes seconds
+
+            add_generate(
+                server,
+                **{
+                    argument: getattr(configuration.launch, name)
+                    for name, argument in _GENERATE_ARGUMENTS.items()
+                },
+            )
+    except ModuleNotFoundError as error:
+        _missing(error, "engine")
     except LoadError as error:
         _fail(str(error))
     return server

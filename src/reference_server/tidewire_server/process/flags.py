@@ -34,6 +34,7 @@ FLAGS: Final = {
         "context",
         "max_top_logprobs",
         "max_num_beams",
+        "on_restart",
         "profile",
     ),
     "Jobs": (

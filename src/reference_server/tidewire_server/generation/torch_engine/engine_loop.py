@@ -146,10 +146,12 @@ class TorchEngine:
             context=context,
             profile=profile,
         )
-        where = f"{engine.caps.device}, {engine.caps.dtype}"
-        logger.info("loaded the model %s in %.1f s (%s)", path, time.perf_counter() - begun, where)
         logger.info(
-            "memory: %s of weights, %s of cache (%d slots of %d tokens)",
+            "loaded the model %s in %.1f s (%s, %s), memory: %s of weights, %s of cache (%d slots of %d tokens)",
+            path,
+            time.perf_counter() - begun,
+            engine.caps.device,
+            engine.caps.dtype,
             bytes_text(checkpoint.weight_bytes),
             bytes_text(engine.cache_bytes),
             slots,

@@ -69,18 +69,23 @@ class StreamReaders:
         self._watched[job] = watched = _WatchedJob(grace, cancel)
         self._start_timer(watched)
 
-    def attach(self, job: str) -> Callable[[], None]:
-        """Register a reader of a job. Return a function that must be called when the reader disconnects."""
+    def attach(self, job: str) -> Callable[[float], None]:
+        """Register a reader of a job.
+
+        Returns:
+            A function that must be called when the reader disconnects, with the number of seconds for which the server
+            itself keeps the reader away. These seconds do not count towards `grace` [TW-JOB-067].
+        """
         watched = self._watched.get(job)
         if watched is None:
             return _ignore_disconnect
         watched.attached += 1
         self._stop_timer(watched)
 
-        def detach() -> None:
+        def detach(kept_away: float) -> None:
             watched.attached -= 1
             if not watched.attached and self._watched.get(job) is watched:
-                self._start_timer(watched)
+                self._start_timer(watched, kept_away)
 
         return detach
 
@@ -98,9 +103,9 @@ class StreamReaders:
         for watched in self._watched.values():
             self._stop_timer(watched)
 
-    def _start_timer(self, watched: _WatchedJob) -> None:
+    def _start_timer(self, watched: _WatchedJob, kept_away: float = 0.0) -> None:
         if not self._paused:
-            watched.timer = self._loop.call_later(watched.grace, watched.cancel)
+            watched.timer = self._loop.call_later(watched.grace + kept_away, watched.cancel)
 
     @staticmethod
     def _stop_timer(watched: _WatchedJob) -> None:
@@ -109,5 +114,5 @@ class StreamReaders:
             watched.timer = None
 
 
-def _ignore_disconnect() -> None:
+def _ignore_disconnect(_kept_away: float) -> None:
     """Do nothing, because the job continues even if it has no readers."""

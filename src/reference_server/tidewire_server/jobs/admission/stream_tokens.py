@@ -24,17 +24,17 @@ _MAC_BYTES: Final = 24
 class StreamTokens:
     """Creates and verifies stream tokens."""
 
-    def __init__(self, secret: bytes, ttl: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: bytes, ttl: float, clock: Callable[[], float] | None = None) -> None:
         """Set the signing key and the lifetime of tokens.
 
         Args:
             secret: Signing key. Anyone who has it can create tokens.
             ttl: Lifetime of a token in seconds.
-            clock: Function that returns the time in seconds since the Unix epoch.
+            clock: Function that returns the time in seconds since the Unix epoch. The default is `time.time`.
         """
         self._key = secret
         self._ttl = ttl
-        self._clock = clock
+        self._clock = clock or time.time
 
     def make(self, job: str) -> tuple[str, float]:
         """Create a token for a job's stream. Return the token and its expiry time. The time is in seconds since the
@@ -44,8 +44,12 @@ class StreamTokens:
         expiry = _EXPIRY.pack(expires_at)
         return _encoded(expiry + self._mac(expiry, job)), expires_at
 
-    def check(self, token: str, job: str) -> None:
+    def check(self, token: str, job: str) -> Callable[[], float]:
         """Verify a token.
+
+        Returns:
+            A function that returns the number of seconds until the token expires. It reads the wall clock each time,
+            because that clock may be set while a stream is open.
 
         Raises:
             ProblemError: The token is malformed, forged, for another job, or expired.
@@ -55,12 +59,14 @@ class StreamTokens:
         # expired.
         if not hmac.compare_digest(mac, self._mac(expiry, job)):
             raise refuse("unauthorized", "the stream token is not valid for this stream", headers=_CHALLENGE)
-        if self._clock() >= _EXPIRY.unpack(expiry)[0]:
+        expires_at: int = _EXPIRY.unpack(expiry)[0]
+        if self._clock() >= expires_at:
             raise refuse(
                 "unauthorized",
                 "the stream token has expired; to get a new one, POST to the job's stream-token URL",
                 headers=_CHALLENGE,
             )
+        return lambda: expires_at - self._clock()
 
     def _mac(self, expiry: bytes, job: str) -> bytes:
         message = _PURPOSE + expiry + job.encode("utf-8", "surrogatepass")
