@@ -46,7 +46,7 @@ def follow(
 def follow_from_now(
     client: Client, job_id: str, screen: display.Screen, as_json: bool, options: Sequence[str] = ()
 ) -> None:
-    """Print the results of a job that arrive from now on, like `follow`.
+    """Like `follow`, but print only the results of the job that arrive from now on.
 
     Text that the job has already produced is not printed, and neither are the items that have already ended.
     """

@@ -98,8 +98,8 @@ class _CodeChecker:
         self._imported: dict[str, str] = {}
         """Imported names, with their full names."""
         self._types: list[tuple[ast.expr, frozenset[str]]] = []
-        """Types, with the members of their class that hide other names. They are checked at the end, because a type may
-        refer to a class below it."""
+        """Types, each with the members of its class that hide other names. The types are checked at the end, because a
+        type may refer to a class that is defined later."""
 
     def statement(self, node: ast.stmt) -> None:
         match node:

@@ -97,8 +97,8 @@ class JobBase(Generic[R]):
         web page.
 
         The URL contains a stream token. It opens only the event stream of this job, and it expires after a time that
-        the server sets: by default 5 minutes, in the reference server the setting `stream_token_ttl`. A stream that is
-        open when the URL expires stays open. To open the stream again later, request another URL.
+        the server sets. In the reference server, this is the setting `stream_token_ttl`, by default 5 minutes. A stream
+        that is open when the URL expires stays open. To open the stream again later, request another URL.
 
         Everyone who has the URL can read the job until the URL expires, so do not log or publish it.
 

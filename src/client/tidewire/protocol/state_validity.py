@@ -1,7 +1,7 @@
 """Check that a job's state is still valid after a diff, and determine whether the diff changed an item's value.
 
-The check is necessary because the package `document` applies diffs to any JSON value. The module `messages` defines which
-members a valid state has.
+The check is necessary because the package `document` applies diffs to any JSON value, and does not know which members a
+valid state has. The module `messages` defines these members.
 """
 
 from typing import Any
