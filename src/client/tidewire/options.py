@@ -33,7 +33,7 @@ _OWN: Final = MappingProxyType(
     }
 )
 """Names of headers that users may not set, because the client itself sets them. The value is the end of the error
-message, which names the argument to use instead, if there is one."""
+message. It names the argument to use instead, and is empty if there is no such argument."""
 
 
 @dataclass(frozen=True, slots=True)

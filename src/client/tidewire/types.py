@@ -1,4 +1,6 @@
-"""Updates that a job yields while it is read, and the validation of values with the type passed as `returns`."""
+"""Updates that a job yields while the client reads the job, and the validation of values with the type passed as
+`returns`.
+"""
 
 import json
 import reprlib

@@ -75,7 +75,8 @@ def check(source: str, imports: Iterable[str]) -> frozenset[str]:
         raise UnexpectedCodeError(
             "the generated module contains control characters, which a schema may have in a pattern"
         )
-    # A comment such as `coding: utf-7` in one of the first two lines would make Python read another text than this one.
+    # A comment such as `coding: utf-7` in one of the first two lines would make Python decode the module to a text that
+    # differs from the checked text.
     if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
         raise UnexpectedCodeError("the generated module names another encoding than UTF-8")
     checker = _CodeChecker(

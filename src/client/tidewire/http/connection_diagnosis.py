@@ -18,9 +18,7 @@ SNIFF_TIMEOUT: Final = 1.0
 The error message uses this greeting to identify the protocol.
 """
 
-UNREACHABLE: Final = (
-    "Check that the server is running, that host and port are right, and the firewall and proxy settings."
-)
+UNREACHABLE: Final = "Check that the server is running and that host and port are right. Check the firewall and proxy settings, too."
 
 
 PROXY_ADVICE: Final = (

@@ -58,8 +58,8 @@ class JobBase(Generic[R]):
     def listener(self) -> Hook[Queue | Progress] | None:
         """Function that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls it on
-        its background thread, where it cannot call the client.
+        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls the
+        function on the client's background thread. On this thread, the function cannot call the client.
         """
         return self._reader.listener
 

@@ -91,7 +91,7 @@ class JobReader(ABC):
         self._merged: dict[int, _MergedChange] = {}
         self._delivered = delivered
         self._has_updates = delivered is not None
-        """Whether there was an update that changed a value. It may still be waiting for delivery."""
+        """Whether there was an update that changed a value. This update may still be waiting for delivery."""
         self._latest = delivered
         """Position of the last received event."""
         self._iterator: weakref.ref[ActiveIterator] | None = None

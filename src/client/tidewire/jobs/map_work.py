@@ -273,8 +273,8 @@ class MapWork(Generic[T]):
 
     def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
         """Create the error of an item whose input was refused."""
-        # The server's message contains the index of the input within its job. Replace it by the index among all inputs
-        # of the `map`.
+        # The server's message contains the index of the input within its job. Replace this index by the one among all
+        # inputs of the `map`.
         why = _OF_INPUT.sub(_within_input, error.what, count=1)
         what = f"input {number} was refused: {why}"
         refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
@@ -354,7 +354,7 @@ class MapWork(Generic[T]):
         )
 
     def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
-        """If the server refused one input of a job, remove it from the job's inputs.
+        """If the server refused one input of a job, remove this input from the job.
 
         Returns False if the error does not name an input.
         """

@@ -416,7 +416,8 @@ class JobStream:
         """Request the job, including its state, with GET.
 
         Args:
-            policy: Counters of the stream, if the stream reads the job. None: the read has its own counters.
+            policy: If the job is read in place of its stream, the retry counters of the stream. None: this request has
+                its own counters.
         """
         job_id = self.follower.job_id
         response = await self._session.request(

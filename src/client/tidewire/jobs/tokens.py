@@ -3,8 +3,8 @@
 Each token is yielded once, as it arrives. But if the item has the member `stable`, a token is held back until text
 after the token is stable or the job has ended.
 
-The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. It is meant
-for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
+The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. This text is
+meant for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
 import base64

@@ -5,7 +5,8 @@ The position advances when the caller receives an item, not when the event arriv
 early, its iterator returns the undelivered updates to the job, and the next iterator starts with them.
 
 The async client iterates item by item. The blocking client fetches whole blocks of items on the thread of its event
-loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes this.
+loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes how the two threads
+share the work.
 """
 
 import sys

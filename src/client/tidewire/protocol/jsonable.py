@@ -213,8 +213,8 @@ Binary = Annotated[
 ]
 """Type of bytes that are sent as base64 text.
 
-In Python the value is always `bytes`. It is encoded when it is converted to JSON, and a text is decoded when it is
-validated. (`pydantic.Base64Bytes` also decodes the bytes that a program passes to a model.)"""
+In Python the value is always `bytes`. The bytes are encoded when they are converted to JSON, and a base64 text is
+decoded when it is validated. (`pydantic.Base64Bytes` also decodes the bytes that a program passes to a model.)"""
 
 
 def is_plain_dataclass(value: Any) -> bool:

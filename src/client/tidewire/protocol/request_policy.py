@@ -11,8 +11,8 @@ returned time. The module `status_table` contains the actions for statuses, `FAU
   REFRESH       | any          | once for each request                           | FATAL
   REDIRECT      | GET          | `MAX_REDIRECTS` times for each request          | FATAL
   REDIRECT      | other        | never                                           | FATAL
-  FIRST_CONTACT | any          | `FIRST_ATTEMPTS` attempts in all, `FIRST_WAIT`  | FATAL
-                |              | apart, doubled each time                        |
+  FIRST_CONTACT | any          | `FIRST_ATTEMPTS` attempts in all; first wait    | FATAL
+                |              | `FIRST_WAIT`, then doubled each time            |
   CUT, WAIT     | any          | until `RetryPolicy.patience` or                 | `retry` returns a `GiveUp`
                 |              | `RetryPolicy.attempts` is reached               |
 
@@ -213,7 +213,8 @@ class RequestPolicy:
             is_get: Whether the request is a GET.
             has_cursor: Whether the request for a stream had a cursor.
             usable: Whether the body of a successful response has the requested content type. If not, the action is CUT.
-            is_refusal: Whether the response is a problem. It then comes from the server, which has refused the request.
+            is_refusal: Whether the body of the response is a problem. Such a response comes from the server, which has
+                refused the request.
         """
         self._at_first_contact = False
         found = action_for(status, kind, has_cursor=has_cursor)

@@ -103,7 +103,7 @@ class Decoder:
     Args:
         max_event_bytes: Maximum size of an unfinished event, in bytes. All lines of the event count, without their line
             ends. A comment counts only until its line ends.
-        last_event_id: The last event ID of the previous connection. It is the id of events without an id.
+        last_event_id: The last event ID of the previous connection. Events without an id have this ID.
 
     Attributes:
         last_event_id: The last event ID, updated at each blank line. Send it as `Last-Event-ID` when you reconnect.

@@ -57,9 +57,9 @@ def check_shape(document: Document, diff: JsonValue) -> None:
 
 
 def _keeps_shape(op: Any) -> bool:
-    """Whether a valid state certainly stays valid after this op. Such a state is not checked again.
+    """Whether a valid state certainly stays valid after this op, so that it need not be checked again.
 
-    True for the most common kinds of ops.
+    This is true for the most common kinds of ops.
     """
     if op[0] == "r":
         return True

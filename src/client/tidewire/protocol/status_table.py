@@ -74,8 +74,8 @@ STATUS_TABLE: Final = MappingProxyType(
         304: Row(None, _USE, None),
         307: Row(_REDIRECT, _REDIRECT, _REDIRECT),
         308: Row(_REDIRECT, _REDIRECT, _REDIRECT),
-        # If the stream was requested without a cursor, `action_for` returns FATAL, because the cursor cannot be the
-        # reason for the error.
+        # If the stream was requested without a cursor, a cursor cannot be the reason for the error. In this case,
+        # `action_for` returns FATAL.
         400: Row(Action.RESYNC, None, None),
         401: Row(_REFRESH, _REFRESH, _REFRESH),
         403: Row(_REFRESH, _REFRESH, _REFRESH),

@@ -202,7 +202,8 @@ def _loads_fast(text: str, max_depth: int) -> Any:
 
 
 def _count_colons(value: Any, max_depth: int) -> int:
-    """Return the number of members in a value plus the number of colons in its strings, without those in member names.
+    """Return the number of members in a value plus the number of colons in its strings. Colons in member names do not
+    count.
 
     Return -1 if the nesting or a number exceeds a limit.
     """

@@ -142,7 +142,8 @@ class FakeServer:
             name: Name of the endpoint.
             batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
             max_top: Maximum value of the input member `top_logprobs`. The endpoint's description reports this maximum.
-            rollback: Whether the endpoint declares the capability `rollback`, which allows it to retract text.
+            rollback: Whether the endpoint declares the capability `rollback`, which allows the endpoint to retract
+                text.
         """
         if name not in self._endpoints:
             capabilities = EndpointCapabilities(

@@ -35,7 +35,7 @@ RETRY_MS = 1
 class Signal(Enum):
     """Connection fault.
 
-    The response body yields it instead of bytes at the position where the connection breaks or stalls.
+    The response body yields this value instead of bytes at the position where the connection breaks or stalls.
     """
 
     CUT = "cut"
