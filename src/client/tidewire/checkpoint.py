@@ -19,9 +19,9 @@ NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 class Checkpoint:
     """Position up to which a job's updates were delivered, together with the job's state at that position.
 
-    Store the checkpoint in the same transaction as the results of processing the updates before it, so that no update
-    is lost or processed twice. If the two are stored separately, a crash between the two writes makes the program
-    process some updates again.
+    Store the checkpoint in the same transaction as your program's results for the updates before the checkpoint. Then
+    no update is lost or processed twice. If the two are stored separately, a crash between the two writes makes the
+    program process some updates again.
 
     Attributes:
         protocol: Version of the protocol.

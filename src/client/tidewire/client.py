@@ -88,20 +88,20 @@ class AsyncClient:
                 function before the first request, and again when the server rejects the credentials with the status 401
                 or 403.
             timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
-                loop over a job. Then the call raises TotalTimeoutError, and the job continues on the server. None: no
-                limit.
+                loop over a job. After this time, the call raises TotalTimeoutError, and the job continues on the
+                server. None: no limit.
             connect_timeout: Seconds that opening a connection may take.
             answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
-                Then the client retries within `retry`. It does not apply to an open stream, where the server's
-                heartbeat does.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
-                QueueTimeoutError, and the job stays in the queue. None: no limit.
+                After this time, the client retries within `retry`. An open stream has another time limit, which
+                depends on the server's heartbeat.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. After this time, the
+                call raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
                 without progress, the waits, and the number of failures in a row. By default, the client gives up
                 after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
-                StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
-                The job continues on the server.
+                StateTooLargeError. The client may detect a larger state late, but at the latest when the state
+                exceeds the limit by a sixteenth. The job continues on the server.
             verify: Whether to verify the server's certificate, or the `ssl.SSLContext` to use.
             proxy: URL of a proxy for all requests, such as `http://proxy.example:3128`. This argument takes precedence
                 over the environment variables.
@@ -165,26 +165,26 @@ class AsyncClient:
 
         Args:
             timeout: Seconds that one call may take in total: a request including its retries, a `result()`, a whole
-                loop over a job. Then the call raises TotalTimeoutError, and the job continues on the server. None: no
-                limit.
+                loop over a job. After this time, the call raises TotalTimeoutError, and the job continues on the
+                server. None: no limit.
             connect_timeout: Seconds that opening a connection may take.
             answer_timeout: Seconds that one attempt of a request may wait for the response, or for its next byte.
-                Then the client retries within `retry`. It does not apply to an open stream, where the server's
-                heartbeat does.
-            queue_timeout: Seconds that one call waits while the job is in the server's queue. Then the call raises
-                QueueTimeoutError, and the job stays in the queue. None: no limit.
+                After this time, the client retries within `retry`. An open stream has another time limit, which
+                depends on the server's heartbeat.
+            queue_timeout: Seconds that one call waits while the job is in the server's queue. After this time, the
+                call raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
                 to its end (`"continue"`) or cancel it (`"cancel"`).
             grace: Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers
                 treat values below 60 as 60. None: 60.
-            deadline: Seconds that a job may take, counted from its submission. Then the server ends an unfinished job
-                as failed. None: no deadline.
+            deadline: Seconds that a job may take, counted from its submission. After this time, the server ends an
+                unfinished job as failed. None: no deadline.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time
                 without progress, the waits, and the number of failures in a row. By default, the client gives up
                 after 300 seconds without progress; `RetryPolicy` documents all limits and their defaults.
             max_state_bytes: Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises
-                StateTooLargeError. The client may notice the excess late, but at most a sixteenth above the limit.
-                The job continues on the server.
+                StateTooLargeError. The client may detect a larger state late, but at the latest when the state
+                exceeds the limit by a sixteenth. The job continues on the server.
             headers: Extra headers for every request, such as credentials. The client sends them to the server's
                 origin only. Headers passed to `with_options` are added to the headers of the client, and replace
                 headers of the same name.

@@ -275,7 +275,9 @@ class ClientClosedError(TidewireError, RuntimeError):
 
 
 class EventLoopError(TidewireError, RuntimeError):
-    """An `AsyncClient` was used on a different event loop than before, or a blocking client was used in one of its callbacks."""
+    """An `AsyncClient` was used on a different event loop than before, or a callback of a blocking client used that
+    client.
+    """
 
     default_advice = "Create one AsyncClient per event loop. A tidewire.Client can be used from any thread."
 

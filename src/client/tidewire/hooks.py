@@ -1,9 +1,9 @@
 """Hooks for metrics and traces, as in `Client(url, hooks=Hooks(on_request=…))`.
 
 A hook is a function or coroutine function that the client calls with one event as the argument. The client waits for the
-hook to return, so a hook should be fast. The blocking client calls hooks in its background thread. The client logs and
-otherwise ignores the exceptions of a hook, so that a faulty hook does not break a stream. The client also logs each event,
-even if there is no hook for it.
+hook to return, so a hook should be fast. The blocking client calls hooks in its background thread. The client logs the
+exceptions of a hook and otherwise ignores them, so that a faulty hook does not break a stream. The client also logs
+each event, even if there is no hook for it.
 """
 
 import inspect
@@ -62,8 +62,9 @@ class ReconnectEvent(NamedTuple):
         why: Human-readable reason.
         wait: Number of seconds until the client reconnects.
         last_event_id: Id of the event after which the stream will resume, or None if the client will request a snapshot.
-        failures: Number of failures in a row without progress, which `RetryPolicy.attempts` limits.
-        remaining: Number of seconds after the wait until the client gives up, if there is no progress.
+        failures: Number of failures in a row without progress. `RetryPolicy.attempts` limits this number.
+        remaining: Number of seconds, counted from the end of the wait, after which the client gives up if there is no
+            progress.
     """
 
     job_id: str | None

@@ -33,7 +33,7 @@ _OWN: Final = MappingProxyType(
     }
 )
 """Names of headers that users may not set, because the client itself sets them. The value is the end of the error
-message, which names the argument to use instead, if there is one."""
+message. It names the argument to use instead, and is empty if there is no such argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class Options:
 
     timeout: float | None = None
     """Seconds that one call may take in total: a request including its retries, a `result()`, a whole loop over a job.
-    Then the call raises TotalTimeoutError, and the job continues on the server. None: no limit."""
+    After this time, the call raises TotalTimeoutError, and the job continues on the server. None: no limit."""
     connect_timeout: float = CONNECT_TIMEOUT
     """Seconds that opening a connection may take."""
     answer_timeout: float = ANSWER_TIMEOUT
-    """Seconds that one attempt of a request may wait for the response, or for its next byte. Then the client
-    retries within `retry`. It does not apply to an open stream, where the server's heartbeat does."""
+    """Seconds that one attempt of a request may wait for the response, or for its next byte. After this time, the
+    client retries within `retry`. An open stream has another time limit, which depends on the server's heartbeat."""
     queue_timeout: float | None = None
-    """Seconds that one call waits while the job is in the server's queue. Then the call raises QueueTimeoutError,
-    and the job stays in the queue. None: no limit."""
+    """Seconds that one call waits while the job is in the server's queue. After this time, the call raises
+    QueueTimeoutError, and the job stays in the queue. None: no limit."""
     on_disconnect: OnDisconnect = "continue"
     """What the server does with a job whose stream has had no reader for `grace` seconds: run it to its end
     (`"continue"`) or cancel it (`"cancel"`)."""
@@ -60,15 +60,16 @@ class Options:
     """Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers treat values
     below 60 as 60. None: 60."""
     deadline: float | None = None
-    """Seconds that a job may take, counted from its submission. Then the server ends an unfinished job as failed.
-    None: no deadline."""
+    """Seconds that a job may take, counted from its submission. After this time, the server ends an unfinished job as
+    failed. None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """Limits for the retries of failed requests and the reconnects of lost streams. They limit the time without
     progress, the waits, and the number of failures in a row. By default, the client gives up after 300 seconds without
     progress; `RetryPolicy` documents all limits and their defaults."""
     max_state_bytes: int = MAX_STATE_BYTES
     """Maximum size of a job's state as JSON, in bytes. Reading a job with a larger state raises StateTooLargeError. The
-    client may notice the excess late, but at most a sixteenth above the limit. The job continues on the server."""
+    client may detect a larger state late, but at the latest when the state exceeds the limit by a sixteenth. The job
+    continues on the server."""
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Extra headers for every request, such as credentials. The client sends them to the server's origin only. Headers
     passed to `with_options` are added to the headers of the client, and replace headers of the same name."""

@@ -102,8 +102,8 @@ def _plain(value: Any) -> Any:
 
 
 def _with_typed_dataclasses(value: Any, depth_left: int) -> Any:
-    """Replace the dataclasses in a value by JSON. Otherwise pydantic would ignore the annotations of their fields, such
-    as `Binary`, because it does not know the types of the values in a dict or a list.
+    """Replace the dataclasses in a value by JSON. pydantic does not know the types of the values in a dict or a list,
+    and would therefore ignore the annotations of a dataclass's fields, such as `Binary`.
     """
     if type(value) in _SAFE or not depth_left:
         return value

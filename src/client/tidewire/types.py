@@ -1,4 +1,6 @@
-"""Updates that a job yields while it is read, and the validation of values with the type passed as `returns`."""
+"""Updates that a job yields while the client reads the job, and the validation of values with the type passed as
+`returns`.
+"""
 
 import json
 import reprlib
@@ -36,7 +38,8 @@ class Unset(Enum):
 
 
 UNSET: Final[Literal[Unset.UNSET]] = Unset.UNSET
-"""Sentinel for an argument that was not passed. None has another meaning, because it is a JSON value."""
+"""Sentinel for an argument that was not passed. None cannot serve as the sentinel, because None is a valid JSON
+value."""
 
 
 class TextDelta(NamedTuple):
@@ -121,12 +124,12 @@ class ItemChange(Generic[T]):
     Attributes:
         position: The event, and the job's state after the event.
         shape: Validator with which `Update.parse` validates the value.
-        first_seq: Seq of the first event that this change covers.
+        first_seq: Sequence number of the first event that this change covers.
         deleted: Number of code points that were removed from the end of the text.
         text: Text that was then appended.
         index: Index of the item in the job.
         visible: Whether the item's value or status changed. A loop over a job yields only such changes.
-        settles: Whether the reader has received all changes up to `position` when it has received this change.
+        settles: Whether a reader that has received this change has also received all other changes up to `position`.
     """
 
     __slots__ = ("deleted", "first_seq", "index", "position", "settles", "shape", "text", "visible")
@@ -179,7 +182,8 @@ class Update(Generic[T]):
 
     @property
     def text(self) -> str:
-        """Text that was appended to the growing text in the value, after `deleted` code points were removed from its end.
+        """Text that was appended to the growing text in the value. Before that, `deleted` code points were removed from
+        the end of the growing text.
 
         If the value contains several growing texts, this property refers to the first of them.
         """
@@ -192,7 +196,7 @@ class Update(Generic[T]):
 
     @property
     def first_seq(self) -> int:
-        """Seq of the first event that this update covers.
+        """Sequence number of the first event that this update covers.
 
         This event directly follows the last event of the previous update.
         """
@@ -200,12 +204,12 @@ class Update(Generic[T]):
 
     @property
     def seq(self) -> int:
-        """Seq of the last event that this update covers."""
+        """Sequence number of the last event that this update covers."""
         return self._change.position.cursor.seq
 
     @property
     def cursor(self) -> Cursor:
-        """Id of the last event that this update covers, as epoch and seq."""
+        """Id of the last event that this update covers, as a pair of epoch and sequence number."""
         return self._change.position.cursor
 
     @property

@@ -1,4 +1,6 @@
-"""Public entry point `python -m tidewire.under_test` of the adapter that lets the conformance suite drive this client."""
+"""Public entry point `python -m tidewire.under_test`. It starts the adapter with which the conformance suite tests this
+client.
+"""
 
 from tidewire.commands.conformance_adapter import main
 

@@ -66,8 +66,8 @@ class BlockingJobBase(Generic[J]):
     def listener(self) -> Hook[Queue | Progress] | None:
         """Function that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls it on
-        its background thread, where it cannot call the client.
+        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls the
+        function on the client's background thread. On this thread, the function cannot call the client.
         """
         return self._inner[1].listener
 
@@ -105,9 +105,9 @@ class BlockingJobBase(Generic[J]):
         web page.
 
         The URL contains a stream token. It opens only the event stream of this job, and it expires after a time that
-        the server sets: by default 5 minutes, in the reference server the setting `stream_token_ttl`. When the URL
-        expires, the server also ends a stream that was opened with it. To continue, request another URL, and pass the id
-        of the last event in its parameter `after`.
+        the server sets. In the reference server, this is the setting `stream_token_ttl`, by default 5 minutes. When the
+        URL expires, the server also ends a stream that was opened with it. To continue, request another URL, and pass the
+        id of the last event in its parameter `after`.
 
         Everyone who has the URL can read the job until the URL expires, so do not log or publish it.
 
@@ -161,10 +161,10 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         """Iterate over the job's text in pieces, as they arrive, so that each piece can be printed or appended to a
         file.
 
-        If the job's value contains several texts that the server streams, this is the first of them. Text is held back
-        only if the server announces which part of the text is stable, for example in a beam search. Then the stable part
-        is yielded, and the remainder at the job's end. A checkpoint contains the position up to which the text was
-        yielded.
+        If the job's value contains several texts that the server streams, only the first of them is used. Text is held
+        back only if the server announces which part of the text is stable, for example in a beam search. In that case,
+        text is yielded as soon as it is stable, and the remainder at the job's end. A checkpoint contains the position
+        up to which the text was yielded.
 
         Raises:
             VoidTextError: Raised during iteration if text that was already yielded is retracted, by a rollback or
@@ -185,8 +185,8 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         """Iterate over the changes of the job's text as they arrive. A change is a number of code points that are
         deleted at the end of the text, and text that is then appended.
 
-        If the job's value contains several texts that the server streams, this is the first of them. Unlike `iter_text`,
-        this iterator holds no text back.
+        If the job's value contains several texts that the server streams, only the first of them is used. Unlike
+        `iter_text`, this iterator holds no text back.
         """
         thread, job = self._inner
         return thread.pump(job.iter_text_deltas())
@@ -196,10 +196,10 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         yielded once.
 
         The job must have been submitted with an option that requests tokens, for example `logprobs=True`. A token is
-        yielded as it arrives. If the server announces which part of the text is stable, a token is yielded when text
-        after the token is stable. The client takes the text of a token from the member `token_text` of the job's value. If there is no
-        such member, it takes the text from the endpoint's vocabulary, which it requests once and caches. A checkpoint
-        contains the position up to which tokens were yielded.
+        yielded as it arrives. But if the server announces which part of the text is stable, a token is held back until
+        text after the token is stable. The client takes the text of a token from the member `token_text` of the job's
+        value. If there is no such member, the client takes the text from the endpoint's vocabulary, which it requests
+        once and caches. A checkpoint contains the position up to which tokens were yielded.
 
         Raises:
             VoidTextError: Raised during iteration if tokens that were already yielded are retracted.

@@ -293,8 +293,8 @@ class _Running:
 def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]]) -> None:
     """Run the event loop until the client is closed. The thread runs this function.
 
-    `anyio.from_thread.start_blocking_portal` is not used, because a forked process that exits would wait for the thread
-    of that function, which does not exist in the forked process.
+    `anyio.from_thread.start_blocking_portal` is not used. With it, a forked process would wait at exit for a thread
+    that does not exist in the forked process.
     """
     alive = threading.Lock()
     running: _Running | None = None

@@ -21,8 +21,8 @@ from tidewire.errors import ClientClosedError
 from tidewire.jobs.update_iterator import UpdateBatch, UpdateIterator
 
 AHEAD: Final = 512
-"""Maximum number of fetched items that the caller has not consumed. When there are as many, fetching pauses, which is
-the backpressure on the server."""
+"""Maximum number of fetched items that the caller has not consumed. When this number is reached, fetching pauses, which
+exerts backpressure on the server."""
 AHEAD_BYTES: Final = 2**20
 """Maximum number of bytes that were read from the stream and that the caller has not consumed. The last fetch may
 exceed this limit."""
@@ -31,9 +31,7 @@ X = TypeVar("X")
 
 
 class ReadAhead(Generic[X]):
-    """Passes blocks of items from the event loop's thread, which reads a job's async iterator, to the caller's
-    thread.
-    """
+    """Reads a job's async iterator on the event loop's thread, and passes blocks of items to the caller's thread."""
 
     def __init__(self, iterator: UpdateIterator[X]) -> None:
         self._iterator = iterator
@@ -119,8 +117,8 @@ class ReadAhead(Generic[X]):
                 while not self._abandoned and self._add_block(await self._iterator.fetch()):
                     if self._is_behind():
                         self._space = anyio.Event()
-                        # Check again after the event was created. The caller's thread may have consumed blocks just
-                        # before, when there was no event to set.
+                        # Check again after the event was created. Before that, there was no event to set, and the
+                        # caller's thread may have consumed blocks.
                         if self._is_behind():
                             await self._space.wait()
                         self._space = None

@@ -177,8 +177,8 @@ class Screen:
             console=self.err,
             disable=not self.err.is_terminal,
             transient=True,
-            # The bar of rich sends everything that is written to `sys.stdout` to the bar's own terminal. A file or a pipe
-            # at standard output would receive nothing.
+            # With `redirect_stdout`, rich sends everything that is written to `sys.stdout` to the bar's own terminal.
+            # If standard output is a file or a pipe, it would receive nothing.
             redirect_stdout=self._stdout_is_terminal,
         ) as bar:
             task = bar.add_task("", total=total, failed=0)

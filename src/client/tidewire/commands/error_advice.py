@@ -15,7 +15,7 @@ from tidewire.errors import (
 from tidewire.http.url_and_token import URL_VARIABLE
 
 _PYTHON = ("client.", "Client(", "with_options", "idempotency_key", "=…")
-"""Substrings of advice that refers to the Python API, which does not help users of the command line."""
+"""Substrings that occur only in advice about the Python API. Such advice does not help users of the command line."""
 
 
 def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str | None = None) -> None:
@@ -51,9 +51,9 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
                 f"The job may still run. To attach to it, run: {command_line(url, 'attach', error.job_id)}"
             )
         case TransportError() | TotalTimeoutError() | RequestError() if "may or may not" in advice:
-            again = f" Repeat the command with --idempotency-key {key}, or" if key else " To"
+            again = f"Repeat the command with --idempotency-key {key}, or look" if key else "Look"
             advice = (
-                f"The job may or may not have started.{again} look for it with: {command_line(url, 'jobs')}"
+                f"The job may or may not have started. {again} for the job with: {command_line(url, 'jobs')}"
             )
         case _:
             advice = ""

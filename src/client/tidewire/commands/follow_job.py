@@ -31,8 +31,8 @@ def follow(
 ) -> None:
     """Print the results of a job until it ends, and then its notes and its usage.
 
-    The argument `options` contains the options of the running command, such as `--uds PATH`, that other commands for the
-    same job also need. They become part of the commands that are suggested to the user.
+    The argument `options` contains options of the running command, such as `--uds PATH`, that other commands for the
+    same job also need. The commands that are suggested to the user repeat these options.
     """
     with _watching(client, job, screen, options):
         if (job.item_count or len((job.read().state or {})["items"])) > 1:
@@ -46,7 +46,7 @@ def follow(
 def follow_from_now(
     client: Client, job_id: str, screen: display.Screen, as_json: bool, options: Sequence[str] = ()
 ) -> None:
-    """Print the results of a job that arrive from now on, like `follow`.
+    """Like `follow`, but print only the results of the job that arrive from now on.
 
     Text that the job has already produced is not printed, and neither are the items that have already ended.
     """
@@ -75,7 +75,11 @@ def follow_from_now(
 def _watching(
     client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str]
 ) -> Iterator[None]:
-    """Show the progress of a job during a `with` block. Adapt the messages of interrupts and errors to the command."""
+    """Show the progress of a job during a `with` block.
+
+    If the block is interrupted or times out, suggest the command that attaches to the job. If the job or an item did
+    not succeed, show the notes and the usage of the job.
+    """
     job.listener = screen.show_progress
     try:
         if screen.err.is_terminal:

@@ -76,7 +76,8 @@ def check(source: str, imports: Iterable[str]) -> frozenset[str]:
         raise UnexpectedCodeError(
             "the generated module contains control characters, which a schema may have in a pattern"
         )
-    # A comment such as `coding: utf-7` in one of the first two lines would make Python read another text than this one.
+    # A comment such as `coding: utf-7` in one of the first two lines would make Python decode the module to a text that
+    # differs from the checked text.
     if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
         raise UnexpectedCodeError("the generated module names another encoding than UTF-8")
     checker = _CodeChecker(
@@ -99,8 +100,8 @@ class _CodeChecker:
         self._imported: dict[str, str] = {}
         """Imported names, with their full names."""
         self._types: list[tuple[ast.expr, frozenset[str]]] = []
-        """Types, with the members of their class that hide other names. They are checked at the end, because a type may
-        refer to a class below it."""
+        """Types, each with the members of its class that hide other names. The types are checked at the end, because a
+        type may refer to a class that is defined later."""
 
     def statement(self, node: ast.stmt) -> None:
         match node:

@@ -1,8 +1,8 @@
 """Checks the JSON Schemas of a server before the code generator reads them.
 
-datamodel-code-generator has more keywords, such as `x-python-type` and `customTypePath`, whose values it writes into
-the generated module as code. It also resolves `$dynamicRef` to files and to other hosts. Only the keywords in the tables
-of this module reach the generator. A schema with any other keyword is rejected.
+datamodel-code-generator reads more keywords than JSON Schema has, such as `x-python-type` and `customTypePath`, and
+writes their values into the generated module as code. It also resolves `$dynamicRef` to files and to other hosts. Only
+the keywords in the tables of this module reach the generator. A schema with any other keyword is rejected.
 """
 
 import re
@@ -180,7 +180,7 @@ class _SchemaChecker:
         return map_subschemas(keyword, value, f"{pointer}/{keyword}", self.copy)
 
     def _discriminator(self, value: Any, pointer: str) -> dict[str, Any]:
-        """Check the keyword of OpenAPI that pydantic writes next to `oneOf`."""
+        """Check the value of `discriminator`, a keyword of OpenAPI that pydantic writes next to `oneOf`."""
         mapping = value.get("mapping", {}) if isinstance(value, dict) else None
         if not isinstance(mapping, dict) or not isinstance(value.get("propertyName"), str):
             raise self._error(pointer, "has a malformed value of the keyword 'discriminator'")

@@ -1,6 +1,7 @@
 """`visible` and `visible_json`, which escape the control characters of texts that did not come from this program.
 
-Everything that a command shows on a terminal passes through one of the two. Text that a command writes to a pipe does not.
+Everything that a command shows on a terminal passes through one of these two functions. Text that a command writes to a
+pipe does not.
 """
 
 import json

@@ -2,9 +2,9 @@
 extensions. This module does no I/O.
 
 Servers send each small event as one chunk, and a complete HTTP parser spends more time on the chunk than the client
-spends on the event. This decoder accepts only chunks without extensions, whose size has up to `SIZE_DIGITS` digits. It
-stops at any other bytes, such as an extension, the last chunk with its trailers or an error. A complete parser then
-continues with the undecoded bytes.
+spends on the event. This decoder accepts only chunks without extensions whose size is written with at most
+`SIZE_DIGITS` digits. It stops at any other bytes, such as an extension, the last chunk with its trailers, or an error.
+A complete parser then continues with the undecoded bytes.
 """
 
 import re
@@ -35,7 +35,7 @@ class ChunkedDecoder:
 
     @property
     def between(self) -> bool:
-        """Whether the bytes that were decoded so far end between two chunks."""
+        """Whether the bytes that were decoded so far end at the boundary between two chunks."""
         return not self._missing and not self._partial_header and not self.broken
 
     def feed(self, data: bytes) -> bytes:
@@ -73,7 +73,7 @@ class ChunkedDecoder:
         missing = self._missing
         if missing > 2:
             parts.append(data[: missing - 2])
-        # After the data of a chunk follows CRLF. `line` contains what has arrived of it.
+        # The data of a chunk is followed by CRLF. `line` contains the part of this CRLF that has arrived.
         line = data[max(missing - 2, 0) : missing]
         self.broken = not b"\r\n"[max(2 - missing, 0) :].startswith(line)
         self._missing = max(missing - len(data), 0)

@@ -13,14 +13,12 @@ from tidewire.errors import NotATidewireServerError, TidewireError, TransportErr
 from tidewire.protocol.request_policy import RequestFault
 
 SNIFF_TIMEOUT: Final = 1.0
-"""Seconds to wait for the greeting that some servers of other protocols send first.
+"""Seconds to wait for the greeting that servers of some other protocols send first.
 
-It identifies the protocol in the error message.
+The error message uses this greeting to identify the protocol.
 """
 
-UNREACHABLE: Final = (
-    "Check that the server is running, that host and port are right, and the firewall and proxy settings."
-)
+UNREACHABLE: Final = "Check that the server is running and that host and port are right. Check the firewall and proxy settings, too."
 
 
 PROXY_ADVICE: Final = (
@@ -39,7 +37,7 @@ def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
 
 async def sniff(host: str, port: int, uds: str | None = None) -> bytes:
     """Send a GET request without TLS and return the first bytes that the server sends, in any protocol. Returns empty
-    bytes if the server sends nothing. With `uds`, the server listens on this Unix domain socket.
+    bytes if the server sends nothing. If `uds` is passed, it is the Unix domain socket of the server.
 
     This function does not use an HTTP parser, because a parser waits for the end of the headers and does not return
     bytes that it cannot parse.
@@ -86,7 +84,7 @@ def unreachable(
         url: URL of the request.
         error: Exception that httpx raised.
         where: Context for the error message.
-        proxy: URL of the proxy to which the connection leads, without credentials; None if there is no proxy.
+        proxy: URL of the proxy that the connection uses, without credentials; None if there is no proxy.
         by_proxy: Whether the client has reached the proxy, and the proxy did not connect to the server.
     """
     text = str(error)

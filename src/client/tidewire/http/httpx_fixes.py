@@ -26,7 +26,7 @@ from tidewire.http.response import CLOSE_TIMEOUT
 MAX_INFORMATIONAL: Final = 100
 """Maximum number of informational responses, such as `100 Continue`, that may precede the response to a request."""
 TOO_MANY_INFORMATIONAL: Final = f"more than {MAX_INFORMATIONAL} informational responses (status 1xx)"
-"""Message of the httpx.RemoteProtocolError for a request with more informational responses."""
+"""Message of the httpx.RemoteProtocolError that is raised if a server sends more informational responses."""
 _BOUNDED: Final = "tidewire.bounded"
 """Extension of the requests to which `bound_informational` applies."""
 
@@ -73,8 +73,8 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
 
 
 class _NoCookies(httpx.Cookies):
-    """Cookie jar that stores no cookies. Clients that `with_options` returns share one pool, so that a cookie would let
-    callers with different credentials share one session of a gateway.
+    """Cookie jar that stores no cookies. The clients that `with_options` returns share one pool. A stored cookie would
+    let callers with different credentials share one session of a gateway.
     """
 
     def extract_cookies(self, response: httpx.Response) -> None:
@@ -123,8 +123,8 @@ def bound_informational() -> None:
     """Make httpcore count the informational responses to this client's requests. Requests of other clients in the process
     are not affected.
 
-    httpcore creates the objects that read responses deep inside its connection pools, so the method is replaced in their
-    class.
+    The objects that read responses are created deep inside httpcore's connection pools, so this function replaces a
+    method of their class.
     """
     import httpcore  # noqa: PLC0415 - it imports every installed event loop library
 

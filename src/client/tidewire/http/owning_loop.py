@@ -1,8 +1,7 @@
-"""`OwningLoop`, the event loop to which a client and its jobs belong. It is the event loop on which they are first
-used.
+"""`OwningLoop`, the event loop to which a client and its jobs belong: the one on which they are first used.
 
 Connections and locks work on one event loop only. The check in this module raises EventLoopError at once if they are
-used on another event loop. Otherwise the result would be a deadlock or an obscure error inside a connection.
+used on another event loop. Without the check, the result would be a deadlock or an obscure error inside a connection.
 """
 
 import asyncio
@@ -60,8 +59,8 @@ class OwningLoop:
                 self._loop.run_sync_soon(_start_on_trio, work)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for scheduled coroutines, because asyncio would cancel them when its event loop ends. On trio this
-        method has nothing to do, because trio itself waits for them.
+        """Wait for scheduled coroutines, because asyncio would cancel them when its event loop ends. On trio, this
+        method has nothing to do, because trio itself waits for the coroutines.
 
         Args:
             seconds: Maximum time to wait.

@@ -16,7 +16,7 @@ REFUSAL_BYTES: Final = 64 * 2**10
 """Maximum number of bytes that the client reads from a response that is not the requested stream."""
 UNREAD_STREAMS: Final = 8
 """Maximum number of open event streams that the server sent in response to submitted jobs, and that were not read yet.
-If there are as many, requests to submit a job ask for JSON."""
+When this number is reached, requests to submit a job ask for JSON instead of an event stream."""
 
 
 class Response(NamedTuple):
@@ -159,7 +159,7 @@ class Connection:
         The server sees the end of the connection at once. The event loop releases the other resources later, if it is
         still running.
         """
-        # Do not shut the socket down in a forked process. The processes share the socket, so this would end the
+        # Do not shut the socket down in a forked process. The processes share the socket, so a shutdown would end the
         # connection of the parent process.
         if not self._owner.loop.forked:
             shutdown_socket(self._raw)

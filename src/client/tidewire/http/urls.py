@@ -28,8 +28,8 @@ def same_origin(first: str, second: str) -> bool:
         ValueError: One of the URLs is not valid.
     """
     roots = _ROOT.match(first), _ROOT.match(second)
-    # Most links have literally the same origin as the URL of the response. Do not parse these URLs, because parsing
-    # would take most of the time for handling a link.
+    # Most links have literally the same origin as the URL of the response. Do not parse such a link, because parsing
+    # would take most of the time for handling it.
     if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
         return True
     return origin(first) == origin(second)
@@ -60,8 +60,8 @@ def path_segment(name: str, what: str) -> str:
         what: Kind of the name, for the error message.
 
     Raises:
-        ValueError: The name is empty, `.` or `..`. Percent-encoding cannot keep the last two from leading to another path,
-            because URL parsers resolve `%2e%2e` like `..`.
+        ValueError: The name is empty, `.` or `..`. Percent-encoding does not help for `.` and `..`, because URL parsers
+            resolve `%2e%2e` like `..` and the URL would lead to another path.
     """
     if name in {"", ".", ".."}:
         raise ValueError(f"{what} must not be {name!r}")

@@ -94,8 +94,8 @@ class BatchJobReader(JobReader, Generic[T]):
             )
 
     def _changed(self, position: Position) -> list[int]:
-        """Return the indices of the items that an event without a diff has changed, by comparing its state with the
-        previous state.
+        """Return the indices of the items that an event without a diff has changed. The state after the event is
+        compared with the previous state.
         """
         now = position.view
         count = now.length("/items")

@@ -3,10 +3,11 @@
 If an item has the member `stable`, it says how many code points at the beginning of the text the server will not
 retract. The remaining text is held back until it is stable or the job has ended. If an item does not have this
 member, its text is yielded as it arrives. In both cases the server can retract text that was already yielded: by a
-rollback, or because the job restarts. An iterator cannot withdraw text, so it raises VoidTextError.
+rollback, or because the job restarts. An iterator cannot take back text that it has yielded, so it raises
+VoidTextError.
 
-The text of an update is released as a whole. The yielded text therefore always equals the job's text after some event,
-and a checkpoint can contain the id of this event. When more than `MAX_HELD` updates are held back, adjacent updates are
+Only whole updates are released. The yielded text therefore always equals the job's text after some event, and a
+checkpoint can contain the id of that event. When more than `MAX_HELD` updates are held back, adjacent updates are
 merged to limit the memory.
 """
 
@@ -32,16 +33,16 @@ class _Held(NamedTuple):
 
 
 class FinalTextReader:
-    """Projection for `iter_text`. Converts a job's updates to pieces of text, and holds back the part of the text that
-    is not stable, if the item has the member `stable`.
+    """Projection for `iter_text`. Converts a job's updates to pieces of text. If the item has the member `stable`, text
+    that is not stable yet is held back.
 
     Args:
         delivered: Length of the text that was already delivered to the caller, in code points.
         column: Function that returns the JSON Pointer of the job's text, or None while the job has no text.
         job_id: Id of the job, for error messages.
         latest: Function that returns the last known position of the job, or None.
-        for_tokens: Whether the iterator over tokens uses this object. It holds back an update until text after this
-            update is stable, because a rollback may still retract the tokens that arrived with the last stable code
+        for_tokens: Whether the iterator over tokens uses this object. If so, an update is held back until text after
+            the update is stable, because a rollback may still retract the tokens that arrived with the last stable code
             point. A job without text is then not an error.
 
     Attributes:
@@ -103,7 +104,7 @@ class FinalTextReader:
         return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
     def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
-        """Merge an update that deletes text with the updates that are held back and contain this text.
+        """Merge an update that deletes text with the held-back updates that contain the deleted text.
 
         Args:
             update: The update.
@@ -121,8 +122,8 @@ class FinalTextReader:
         return whole
 
     def _compact(self) -> None:
-        """Merge adjacent updates that are held back. Few updates remain, and each piece of text is copied only a few
-        times in total.
+        """Merge adjacent updates that are held back, so that few updates remain. Each piece of text is copied only a
+        few times in total.
         """
         size_limit = (self._length - self._delivered) // (MAX_HELD // 4) + 1
         gathered: deque[_Held] = deque()
@@ -182,7 +183,9 @@ class FinalTextReader:
 
 
 def _texts(position: Position, *, or_null: bool = False) -> Iterable[bool]:
-    """For each column in the item's value, return whether it is a text, or also whether it is null or missing."""
+    """For each column in the item's value, return whether the column is a text. With `or_null`, a column that is null
+    or missing also counts as a text.
+    """
     for column in position.columns:
         if column == _VALUE or column.startswith(f"{_VALUE}/"):
             node = position.view.node(parse(column))

@@ -14,14 +14,14 @@ _UNCHANGED: Final = TextChange("", 0, "")
 
 
 class TextColumns:
-    """Locations of the items' texts in a job's state. They are updated while the event stream is read."""
+    """Locations of the items' texts in a job's state. The locations are updated while the event stream is read."""
 
     def __init__(self, delivered: Position | None) -> None:
         """Find the texts in the initial state. There is an initial state if reading continues from a checkpoint."""
         self._job_columns: tuple[str, ...] = ()
         """Columns of the job from which `_by_item` was computed."""
         self._by_item: dict[int, list[str]] = {}
-        """Item index → JSON Pointers of its columns. It avoids a search through the columns of all items."""
+        """Item index → JSON Pointers of its columns. This dict avoids a search through the columns of all items."""
         self._columns: dict[int, str] = {}
         """Item index → JSON Pointer of its text column."""
         self._changes: Sequence[TextChange] = ()

@@ -49,10 +49,10 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         """Iterate over the job's text in pieces, as they arrive, so that each piece can be printed or appended to a
         file.
 
-        If the job's value contains several texts that the server streams, this is the first of them. Text is held back
-        only if the server announces which part of the text is stable, for example in a beam search. Then the stable part
-        is yielded, and the remainder at the job's end. A checkpoint contains the position up to which the text was
-        yielded.
+        If the job's value contains several texts that the server streams, only the first of them is used. Text is held
+        back only if the server announces which part of the text is stable, for example in a beam search. In that case,
+        text is yielded as soon as it is stable, and the remainder at the job's end. A checkpoint contains the position
+        up to which the text was yielded.
 
         Raises:
             VoidTextError: Raised during iteration if text that was already yielded is retracted, by a rollback or
@@ -72,8 +72,8 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         """Iterate over the changes of the job's text as they arrive. A change is a number of code points that are
         deleted at the end of the text, and text that is then appended.
 
-        If the job's value contains several texts that the server streams, this is the first of them. Unlike `iter_text`,
-        this iterator holds no text back.
+        If the job's value contains several texts that the server streams, only the first of them is used. Unlike
+        `iter_text`, this iterator holds no text back.
         """
         return self._reader.iter_text_deltas()
 
@@ -82,10 +82,10 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         yielded once.
 
         The job must have been submitted with an option that requests tokens, for example `logprobs=True`. A token is
-        yielded as it arrives. If the server announces which part of the text is stable, a token is yielded when text
-        after the token is stable. The client takes the text of a token from the member `token_text` of the job's value. If there is no
-        such member, it takes the text from the endpoint's vocabulary, which it requests once and caches. A checkpoint
-        contains the position up to which tokens were yielded.
+        yielded as it arrives. But if the server announces which part of the text is stable, a token is held back until
+        text after the token is stable. The client takes the text of a token from the member `token_text` of the job's
+        value. If there is no such member, the client takes the text from the endpoint's vocabulary, which it requests
+        once and caches. A checkpoint contains the position up to which tokens were yielded.
 
         Raises:
             VoidTextError: Raised during iteration if tokens that were already yielded are retracted.

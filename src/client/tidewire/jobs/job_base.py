@@ -58,8 +58,8 @@ class JobBase(Generic[R]):
     def listener(self) -> Hook[Queue | Progress] | None:
         """Function that receives queue positions and progress reports while a call or a loop waits for the job.
 
-        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls it on
-        its background thread, where it cannot call the client.
+        It may be a coroutine function. Its exceptions are logged and otherwise ignored. The blocking client calls the
+        function on the client's background thread. On this thread, the function cannot call the client.
         """
         return self._reader.listener
 
@@ -97,9 +97,9 @@ class JobBase(Generic[R]):
         web page.
 
         The URL contains a stream token. It opens only the event stream of this job, and it expires after a time that
-        the server sets: by default 5 minutes, in the reference server the setting `stream_token_ttl`. When the URL
-        expires, the server also ends a stream that was opened with it. To continue, request another URL, and pass the id
-        of the last event in its parameter `after`.
+        the server sets. In the reference server, this is the setting `stream_token_ttl`, by default 5 minutes. When the
+        URL expires, the server also ends a stream that was opened with it. To continue, request another URL, and pass the
+        id of the last event in its parameter `after`.
 
         Everyone who has the URL can read the job until the URL expires, so do not log or publish it.
 

@@ -1,9 +1,10 @@
 """`JobReader`, which reads the event stream of one job and keeps the position up to which updates were delivered.
 
 Every job object has a reader, which is a `SingleJobReader` for a job with one input and a `BatchJobReader` for a job
-with many inputs. No background task reads the stream. It is read by a loop over the job or by a call such as
-`result()`, while they wait. If both wait, they take turns. Changes that arrive during a call of `result()` are kept for
-the next loop. They are merged into one change for each item, so that memory does not grow with the number of changes.
+with many inputs. No background task reads the stream. A loop over the job, or a call such as `result()`, reads the
+stream while it waits. If a loop and a call wait at the same time, they take turns. Changes that arrive during a call of
+`result()` are kept for the next loop. They are merged into one change for each item, so that memory does not grow with
+the number of changes.
 """
 
 import logging
@@ -90,7 +91,7 @@ class JobReader(ABC):
         self._merged: dict[int, _MergedChange] = {}
         self._delivered = delivered
         self._has_updates = delivered is not None
-        """Whether there was an update that changed a value. It may still be waiting for delivery."""
+        """Whether there was an update that changed a value. This update may still be waiting for delivery."""
         self._latest = delivered
         """Position of the last received event."""
         self._iterator: weakref.ref[ActiveIterator] | None = None
@@ -224,7 +225,7 @@ class JobReader(ABC):
         """Wait for updates and return all available updates, oldest first. An empty list means that the job has ended.
 
         Args:
-            queue_until: Time by which the job must have left the server's queue, on the event loop's clock.
+            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
             silent: Whether to include updates in which no value changed.
 
         Raises:
@@ -279,7 +280,7 @@ class JobReader(ABC):
         """Wait for the next events of the stream, and apply all events that are available without waiting again.
 
         Args:
-            queue_until: Time by which the job must have left the server's queue, on the event loop's clock.
+            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
             silent: Whether to keep updates in which no value changed.
             merge: Whether to merge the updates into one update for each item, because no iterator is consuming them.
         """
@@ -292,8 +293,8 @@ class JobReader(ABC):
         for outcome in block:
             if isinstance(outcome, Applied):
                 self._receive(outcome, silent=silent, merge=merge)
-        # Call the listener only after all updates of the block were stored. If the listener is cancelled, no update is
-        # lost.
+        # Call the listener only after all updates of the block were stored, so that no update is lost if the listener
+        # is cancelled.
         for outcome in block:
             if isinstance(outcome, Notice):
                 await self._notify(outcome.message)
@@ -327,7 +328,8 @@ class JobReader(ABC):
         for first_seq, base, update in merged:
             update.first_seq = min(first_seq, update.cursor.seq)
             update.deleted, update.text = self._texts.between(update.index, base, update.position)
-            # Only the last of these updates may advance the checkpoint, because it has the latest position.
+            # Only the last of these updates may advance the checkpoint, because the position of an earlier one can be
+            # after changes that are delivered later.
             update.settles = update is merged[-1].latest
         return [each.latest for each in merged]
 
@@ -418,8 +420,8 @@ class JobReader(ABC):
 
 
 class _MergedChange(NamedTuple):
-    """Several changes of one item that were merged into one change. It leads from the item's value at the position
-    `base` to the value after the latest change.
+    """Several changes of one item that were merged into one change. The merged change leads from the item's value at
+    the position `base` to the value after the latest change.
     """
 
     first_seq: int

@@ -25,10 +25,10 @@ class Logprobs:
     of candidates for a token, and s is the number of token ids in the request's `logprob_token_ids`. Arrays that were
     not requested when the job was submitted are None.
 
-    Log-probabilities are natural logarithms as float64. The server sends null for probability 0. Such an element is
-    minus infinity here, so that its `exp` is 0 and it is less than all other elements. NaN occurs only for the first
-    token of the prompt, whose log-probability is undefined. A row with fewer than k candidates is filled up with the id
-    -1 and the log-probability minus infinity.
+    Log-probabilities are natural logarithms as float64. For probability 0, the server sends null, and the array
+    contains minus infinity: its `exp` is 0, and it is less than all other elements. NaN occurs only for the first token
+    of the prompt, whose log-probability is undefined. A row with fewer than k candidates is filled up with the id -1
+    and the log-probability minus infinity.
 
     Attributes:
         token_ids: int64 (n,). Empty if only log-probabilities of the prompt were requested.
@@ -42,7 +42,8 @@ class Logprobs:
         prompt_logprobs: float64 (m,). The first element is NaN.
         prompt_top_ids: int64 (m, k). The first row has no candidates.
         prompt_top_logprobs: float64 (m, k).
-        mode: Distribution that the log-probabilities describe: `raw` or `processed`. None if there are none.
+        mode: Distribution that the log-probabilities describe: `raw` or `processed`. None if there are no
+            log-probabilities.
 
     Example:
         job = await client.submit("generate", prompt="def fib(", max_tokens=64, logprobs=True)

@@ -14,7 +14,8 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
     """Async iterator over the values of a `map`. With `async with`, the running jobs are cancelled when the block is
     left.
 
-    Without `async with`, leaving the loop early does not cancel the running jobs until the client is closed.
+    Without `async with`, the running jobs continue when the loop is left early. They are cancelled when the client is
+    closed.
 
     Example:
         async with client.map("generate", inputs) as values:

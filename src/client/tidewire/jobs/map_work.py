@@ -2,12 +2,12 @@
 
 Jobs run on the server even if no client reads them, so the client needs no background tasks while the caller processes
 a value. Up to `concurrency` jobs run at the same time, and the client reads the first of them. This table shows the
-situations and the action of the client in each of them:
+client's action in each situation:
 
   situation                                   | action
   --------------------------------------------+----------------------------------------------------------------------
-  fewer than `concurrency` jobs are running   | consume inputs until a job is full (`batch_size`, the server's
-                                              |   `max_inputs` or its `max_body_bytes`) and submit it
+  fewer than `concurrency` jobs are running   | consume inputs until a job is full, and submit the job (the limit is
+                                              |   `batch_size`, or the server's `max_inputs` or `max_body_bytes`)
   `concurrency` jobs are running              | read the first job and yield its values in order
   `_poll_interval` seconds have passed        | check the other jobs, and read those that have ended before the server
                                               |   deletes them
@@ -15,8 +15,8 @@ situations and the action of the client in each of them:
   the loop is left early                      | `aclose` of the map or of the client cancels the running jobs, unless
                                               |   the user passed an `idempotency_key`; another `map` with this key can
                                               |   reuse the jobs
-  a connection breaks                         | send the request again with its idempotency key, which is derived from
-                                              |   the body, so that no input runs twice
+  a connection breaks                         | send the request again with its idempotency key, so that no input runs
+                                              |   twice; this key is derived from the body
 """
 
 import re
@@ -45,8 +45,8 @@ BATCH_SIZE: Final = 256
 
 At most `concurrency` × `batch_size` inputs are consumed ahead of the yielded values."""
 POLL_INTERVAL: Final = 60.0
-"""Interval between two checks of the running jobs that the client is not reading, in seconds. If a quarter of the
-server's `state_ttl_s`, the time for which the server keeps ended jobs, is shorter, the interval is that quarter."""
+"""Interval in seconds between two checks of the running jobs that the client is not reading. The server keeps ended
+jobs for `state_ttl_s` seconds. If a quarter of this time is shorter, the interval is that quarter."""
 MIN_POLL_INTERVAL: Final = 0.25
 """Minimum interval between two checks of the running jobs that the client is not reading, in seconds."""
 
@@ -56,8 +56,8 @@ CANCEL_TIMEOUT: Final = 2.0
 _BODY_OVERHEAD: Final = 1024
 """Number of bytes in a request body that are reserved for everything except the inputs."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)\b(/[^\s:]*)?(: )?")
-"""JSON Pointer to an input in the request, such as `/inputs/3/prompt`, in a server's problem: the member `pointer`, or
-the start of the message.
+"""Pattern of a JSON Pointer to an input in the request, such as `/inputs/3/prompt`. In an error response of the server,
+this is the member `pointer` or the start of the message.
 """
 
 T = TypeVar("T")
@@ -189,8 +189,8 @@ class MapWork(Generic[T]):
         """The inputs of the next job to submit."""
         self._full = False
         self._next: tuple[int, bytes] | None = None
-        """Number and JSON of an input that did not fit into the next job. It becomes the first input of the job after
-        that."""
+        """Number and JSON of an input that did not fit into the next job. That input becomes the first one of the job
+        after the next."""
         self._under_way: deque[_Part] = deque()
         self._values: deque[Any] = deque()
 
@@ -273,8 +273,8 @@ class MapWork(Generic[T]):
 
     def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
         """Create the error of an item whose input was refused."""
-        # The server's message contains the index of the input within its job. Replace it by the index among all inputs
-        # of the `map`.
+        # The server's message contains the index of the input within its job. Replace this index by the one among all
+        # inputs of the `map`.
         why = _OF_INPUT.sub(_within_input, error.what, count=1)
         what = f"input {number} was refused: {why}"
         refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
@@ -354,7 +354,7 @@ class MapWork(Generic[T]):
         )
 
     def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
-        """If the server refused one input of a job, remove it from the job's inputs.
+        """If the server refused one input of a job, remove this input from the job.
 
         Returns False if the error does not name an input.
         """

@@ -49,14 +49,13 @@ from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 
 LEAST_EVENT_BYTES: Final = 2**20
-"""Smallest value of the limit for the size of an event, in bytes. The limit is `max_state_bytes` if that is larger.
-[TW-FRM-078]"""
+"""Smallest size limit for an event, in bytes. If `max_state_bytes` is larger, that value is the limit. [TW-FRM-078]"""
 
 SILENT_CONNECTIONS: Final = 2
-"""Number of connections in a row that end in silence without a logged event, after which the client reads the job instead
+"""After this many connections in a row that ended in silence without a logged event, the client reads the job instead
 of its stream. [TW-CLI-059]"""
 READS_PER_STREAM: Final = 8
-"""Number of reads of the job after which the client requests the stream again."""
+"""After this many reads of the job, the client requests the stream again."""
 
 log: Final = logging.getLogger("tidewire")
 
@@ -161,8 +160,8 @@ class JobStream:
         return outcomes
 
     async def adopt_response(self, connection: Connection) -> None:
-        """Continue with the event stream that the server sent in response to a request to submit the job. If this
-        stream is not usable, the next read opens another stream.
+        """Continue with the event stream that the server sent in response to the request that submitted the job. If
+        this stream is not usable, the next read opens another stream.
         """
         self._session.contacted = True
         if not _is_stream(connection):
@@ -197,7 +196,8 @@ class JobStream:
             return self.follower.oversized(why)
         connection = self._connection
         if connection is None:
-            # With on_disconnect="cancel", the server cancels a job whose stream has no reader, and reads do not count.
+            # With on_disconnect="cancel", the server cancels a job whose stream has no reader. Reading the job with GET
+            # does not count as reading its stream.
             reads = READS_PER_STREAM if self._options.on_disconnect == "continue" else 1
             if self._silent_connections >= SILENT_CONNECTIONS and self._reads < reads:
                 return await self._poll()
@@ -207,8 +207,8 @@ class JobStream:
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
         greeted = follower.greeted
-        # The silence timeout counts the time spent in reads, and includes cancelled reads. Otherwise a caller that
-        # polls with short timeouts would never notice a dead connection.
+        # The silence timeout counts the time spent in reads, including cancelled reads. Otherwise a caller that polls
+        # with short timeouts would never notice a dead connection.
         allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._session.timing.hello_timeout
         limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
         started = anyio.current_time()
@@ -287,7 +287,9 @@ class JobStream:
     # ---- polling -----------------------------------------------------------------------------------------------
 
     async def _poll(self) -> Outcome:
-        """Read the job in place of its stream, which delivers nothing. A proxy may hold the stream back."""
+        """Read the job instead of its stream, because the stream delivers nothing. A proxy may be holding the stream
+        back.
+        """
         if self._reads == 0 and self._silent_connections == SILENT_CONNECTIONS:
             log.warning(
                 "%s: the stream delivers nothing, possibly because a proxy buffers it; reading the job repeatedly instead",
@@ -374,8 +376,8 @@ class JobStream:
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
         fault = fault_of(error)
         if fault is RequestFault.TIMEOUT and not self._session.contacted:
-            # A silent server usually speaks another protocol. But if it responds to other requests, a proxy holds the
-            # stream back.
+            # A silent server usually speaks another protocol. But if the server responds to other requests, a proxy is
+            # probably holding the stream back.
             timeout = min(self._options.answer_timeout, self._session.timing.hello_timeout)
             with contextlib.suppress(TidewireError):
                 await self._session.discover(self._options.changed(answer_timeout=timeout))
@@ -414,7 +416,8 @@ class JobStream:
         """Request the job, including its state, with GET.
 
         Args:
-            policy: Counters of the stream, if the stream reads the job. None: the read has its own counters.
+            policy: If the job is read in place of its stream, the retry counters of the stream. None: this request has
+                its own counters.
         """
         job_id = self.follower.job_id
         response = await self._session.request(

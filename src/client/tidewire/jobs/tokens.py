@@ -1,10 +1,10 @@
 """Tokens of a generation with their log-probabilities, which are read from the lists of tokens in a job's value.
 
-Each token is yielded once, as it arrives. If the item has the member `stable`, a token is yielded when text after the
-token is stable or the job has ended.
+Each token is yielded once, as it arrives. But if the item has the member `stable`, a token is held back until text
+after the token is stable or the job has ended.
 
-The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. It is meant
-for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
+The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. This text is
+meant for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
 import base64
@@ -66,8 +66,8 @@ class Token(NamedTuple):
 
 
 class Vocabulary(BaseModel):
-    """Vocabulary of an endpoint, which contains the bytes of every token id. The server sends it in response to `GET
-    /v1/endpoints/{name}/vocabulary`.
+    """Vocabulary of an endpoint, which contains the bytes of every token id. The server sends the vocabulary in
+    response to `GET /v1/endpoints/{name}/vocabulary`.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
@@ -75,7 +75,8 @@ class Vocabulary(BaseModel):
     hash: str
     tokens: tuple[bytes, ...]
     special: frozenset[int] = Field(default_factory=frozenset)
-    """Ids of special tokens, which do not contribute to the text. Their bytes are names for display."""
+    """Ids of special tokens, which do not contribute to the text. The bytes of a special token are a name for
+    display."""
 
     @field_validator("tokens", mode="before")
     @classmethod
@@ -103,7 +104,7 @@ class TokenRows:
         text: Projection of the job's text, which decides which updates are final.
         delivered: Number of tokens that were already delivered to the caller.
         vocabulary: Coroutine function that returns the endpoint's vocabulary. It returns None if the endpoint has no
-            vocabulary or the job does not need it.
+            vocabulary, or if the job does not need one.
         where: Context for error messages.
     """
 

@@ -5,7 +5,8 @@ The position advances when the caller receives an item, not when the event arriv
 early, its iterator returns the undelivered updates to the job, and the next iterator starts with them.
 
 The async client iterates item by item. The blocking client fetches whole blocks of items on the thread of its event
-loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes this.
+loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes how the two threads
+share the work.
 """
 
 import sys
@@ -32,8 +33,8 @@ class Projection(Protocol[X_co]):
     """Whether this projection also needs the updates in which no value changed."""
 
     def settled(self, update: Change | None) -> Sequence[Change]:
-        """Return the updates that are completely delivered once the caller has received all items that `project` or
-        `finish` just returned.
+        """Return the updates that count as delivered as soon as the caller has received all items that the last call of
+        `project` or `finish` returned.
 
         Args:
             update: The update that was just passed to `project`; None after `finish`.
@@ -121,9 +122,10 @@ class UpdateBatch(Generic[X]):
 
         Args:
             items: The items to yield.
-            covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item, and
-                element n those that are delivered with the n-th item. None if each item delivers exactly one change.
-            changes: The change that each item delivers, if `covered` is None.
+            covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item.
+                Element n contains the changes that are delivered with the n-th item. None if each item delivers exactly
+                one change.
+            changes: If `covered` is None, the change that each item delivers.
         """
         self.items: Sequence[X] = items
         self.at: int = 0
@@ -350,7 +352,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self.requeue([*undelivered, *self._projection.undelivered(), *self._after_fault])
         self._after_fault = []
         self.block = UpdateBatch(())
-        # Set `closed` last, because another iterator may start after that, even on another thread.
+        # Set `closed` last. As soon as `closed` is set, another iterator may start, even on another thread.
         self.closed = True
 
     def requeue(self, updates: Sequence[Change]) -> None:
@@ -373,9 +375,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
 
 def _cover(items: Sequence[Any], covered: list[Sequence[Change]], settled: Sequence[Change]) -> None:
-    """Record which updates are completely delivered: once the caller has received the last of `items`, these are the
-    updates in `settled`.
-    """
+    """Record that the updates in `settled` are completely delivered once the caller has received all `items`."""
     covered += [()] * (len(items) + 1 - len(covered))
     if settled:
         covered[-1] = (*covered[-1], *settled)

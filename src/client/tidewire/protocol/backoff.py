@@ -34,11 +34,13 @@ class RetryPolicy:
     """
 
     patience: float = 300.0
-    """Number of seconds without progress after which the client gives up. It counts from the last progress or, before
-    any progress, from the call. Waits count, also those that a server asks for. The time during which a stream is live
-    does not count. If a server asks for a wait that is longer than the rest, the client gives up at once."""
+    """Number of seconds without progress after which the client gives up. The time counts from the last progress or,
+    before any progress, from the start of the call. It includes all waits, even those that a server asks for, but not
+    the time during which a stream is live. If a server asks for a wait that is longer than the remaining time, the
+    client gives up at once."""
     min_delay: float = 0.001
-    """Shortest first wait, in seconds. A server may specify the first wait of its stream; without that it is 1 second."""
+    """Shortest first wait, in seconds. A server may specify the first wait of its stream. Without such a value, 1
+    second is used."""
     max_delay: float = 30.0
     """Longest wait, in seconds, before the random factor is applied. A server may ask for a longer wait."""
     attempts: int | None = None

@@ -21,7 +21,7 @@ Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True
 DEFERRED: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
 """Whether pydantic builds a model's validator on first use. Building all of them at import takes a twentieth of the CPU
 time up to the first response (`bench/start.py`). Before pydantic 2.14, two threads could build the same model at once,
-and one of them could then validate as the base class."""
+and one of the threads could then validate with the validator of the base class."""
 
 
 class WireModel(BaseModel):

@@ -22,12 +22,13 @@ class Continuity(Enum):
 # Decision table. `mine` is the reader's cursor, or None if the reader has no state. The base of an event is the seq of the
 # state to which it applies: its member `on` if it has one, otherwise its seq - 1.
 #
-#   event                          | mine is None | id <= mine        | id > mine
-#   -------------------------------+--------------+-------------------+--------------------------------------------
-#   snapshot, reason is "rewound"  | NEXT         | NEXT (it may go back) | NEXT
-#   snapshot, any other reason     | NEXT         | REPEAT            | NEXT
-#   diff, done                     | BROKEN       | REPEAT            | NEXT if epoch is mine and its base is my seq,
-#                                  |              |                   | else BROKEN
+#   event                          | mine is None | id <= mine               | id > mine
+#   -------------------------------+--------------+--------------------------+-----------------------------------------
+#   snapshot, reason is "rewound"  | NEXT         | NEXT, cursor may go back | NEXT
+#   snapshot, any other reason     | NEXT         | REPEAT                   | NEXT
+#   diff, done                     | BROKEN       | REPEAT                   | NEXT if the event has the epoch of `mine`,
+#                                  |              |                          |   and its base is the seq of `mine`;
+#                                  |              |                          |   otherwise BROKEN
 
 
 def continuity_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Continuity:

@@ -12,9 +12,9 @@ diff or `done`. This table shows the outcome of each event:
   a logged event at or before the cursor                    | Ignored and counted; but a snapshot with reason `rewound`
                                                             |   is Applied and moves the cursor back
   a logged event that does not continue from the cursor,    | Reconnect(RESYNC): the event is discarded, and the next
-    that is malformed, unknown, or received before `hello`; |   request has no cursor. If this happens more than
-    an unknown op; a failed check or digest; an event that  |   `MAX_RESYNCS` times, without `RESYNC_HEALED` applied
-    changes a stable prefix                                 |   events in a row in between, the outcome is Fatal
+    that is malformed, unknown, or received before `hello`; |   request has no cursor. After more than `MAX_RESYNCS`
+    an unknown op; a failed check or digest; an event that  |   such events, the outcome is Fatal. The count starts
+    changes a stable prefix                               |   again when `RESYNC_HEALED` events in a row were Applied
   an event that would make the state larger than            | Fatal; the event is not applied
     `max_state_bytes`                                       |
   `done`                                                    | Applied with `done`: the caller closes the connection and
@@ -148,7 +148,7 @@ class Follower:
     repeats: int = 0
     """Number of events that were ignored because they had already been applied."""
     resyncs: int = 0
-    """Number of resyncs since a series of `RESYNC_HEALED` events was last applied without a resync."""
+    """Number of resyncs. When `RESYNC_HEALED` events in a row were applied without a resync, it is reset to 0."""
     max_state_bytes: int = MAX_STATE_BYTES
     """Maximum size of the state as JSON, in bytes. The module `document.state_size` describes how it is measured."""
     _room: int = 0
@@ -175,7 +175,7 @@ class Follower:
         return self.document.view()
 
     def connected(self) -> None:
-        """Report that a new connection was opened. This resets the state that belongs to a connection."""
+        """Report that a new connection was opened, and reset the state that belongs to a connection."""
         self._connection = _Connection(last_id="" if self.cursor is None else str(self.cursor))
 
     @property
@@ -243,8 +243,8 @@ class Follower:
     def read_job(self, job: JobResource) -> Outcome:
         """Report the job resource that the caller has read with GET.
 
-        The caller reads it when the server responds with 204 to the request for the stream, which means that the log
-        has no events after the cursor.
+        The caller reads the job when the server responds with 204 to the request for the stream. This status means that
+        the log has no events after the cursor.
         """
         if job.done is None:
             self.cursor = None
@@ -252,7 +252,7 @@ class Follower:
         return self.adopt(job)
 
     def poll(self, job: JobResource) -> Outcome:
-        """Report a job that the caller has requested with GET in place of its stream, which delivers nothing.
+        """Report a job that the caller has read with GET, because the job's stream delivers nothing.
 
         A state that is not newer than the state of this follower is ignored.
         """
@@ -266,8 +266,8 @@ class Follower:
         )
 
     def adopt(self, job: JobResource) -> Outcome:
-        """Replace the state of this follower by the state of a job that the caller has requested with GET, in the same
-        way as for a snapshot.
+        """Replace the state of this follower by the state of a job that the caller has read with GET. Treat the job
+        like a snapshot.
 
         If the job has ended, the stream ends.
         """
@@ -288,7 +288,7 @@ class Follower:
     def _logged_id(self, event: Event) -> Cursor:
         if not self._connection.hello:
             raise _Broken(f"received {event.type} {event.id} before hello, so its job is unknown")
-        # The id may be that of a block without data. [TW-CLI-060]
+        # The event's id may come from an earlier block without data. [TW-CLI-060]
         if not event.has_id:
             raise _Broken(f"{event.type} has no id field in its own block")
         try:

@@ -26,8 +26,13 @@ _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object"
 def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
     """Parse the value of a KEY=VALUE argument.
 
-    If the schema allows only strings, the value is the text itself. Otherwise, the text is parsed as JSON. The value is
-    the text itself if it is not valid JSON, or if the schema allows strings and does not allow the type of the JSON value.
+    The value is the text itself in these cases:
+
+    - The schema allows only strings.
+    - The text is not valid JSON.
+    - The text is valid JSON, but the schema allows strings and does not allow the type of the JSON value.
+
+    Otherwise, the value is the JSON value.
 
     Args:
         text: Text after the equals sign.
@@ -109,7 +114,9 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
 
 
 def _to_json(value: JsonValue) -> str:
-    """Serialize a value as JSON. If it contains unprintable characters, use JSON escapes for all non-ASCII characters."""
+    """Serialize a value as JSON. If the value contains unprintable characters, use JSON escapes for all non-ASCII
+    characters.
+    """
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)
 

@@ -67,11 +67,15 @@ _Rows: Final = list | tuple | set | frozenset | deque
 
 
 def _restore_losses(kept: Any, made: Any, pointer: str) -> Any:
-    """Return `made` after restoring the numbers and names that its conversion to JSON has changed.
+    """Restore the numbers and names that the conversion to JSON has changed.
 
-    They are taken from `kept`.
+    Args:
+        kept: pydantic's output in Python mode, which has the original numbers and names.
+        made: pydantic's output in JSON mode.
+        pointer: JSON Pointer of the value, for error messages.
 
-    Here, `made` is the output of JSON mode, and `kept` is the output of Python mode.
+    Returns:
+        `made` with the original numbers and names.
     """
     kind = type(made)
     if made is not None and kind is not list and kind is not dict:
@@ -209,8 +213,8 @@ Binary = Annotated[
 ]
 """Type of bytes that are sent as base64 text.
 
-In Python the value is always `bytes`. It is encoded when it is converted to JSON, and a text is decoded when it is
-validated. (`pydantic.Base64Bytes` also decodes the bytes that a program passes to a model.)"""
+In Python the value is always `bytes`. The bytes are encoded when they are converted to JSON, and a base64 text is
+decoded when it is validated. (`pydantic.Base64Bytes` also decodes the bytes that a program passes to a model.)"""
 
 
 def is_plain_dataclass(value: Any) -> bool:
@@ -220,7 +224,7 @@ def is_plain_dataclass(value: Any) -> bool:
 
 def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
     """Return the adapter for the type of a dataclass, which serializes fields such as `Binary` by their annotation. If
-    pydantic cannot create it, return the adapter for any value.
+    pydantic cannot create this adapter, return the adapter for any value.
     """
     kind: Any = type(value)
     return _rows_of_dataclass(kind)

@@ -1,23 +1,23 @@
 """Policy for retries and redirects: the action after each response or fault, and the wait before each retry.
 
-Every call and every event stream has one `RequestPolicy`. It owns the counters of the call, and applies the limits of the
-user's `RetryPolicy` to streams, reads, submits and cancels alike. The class does no I/O and never sleeps. The caller
-passes a clock, reports each status, fault and interruption, performs the returned action, and sleeps for the returned
-time. The module `status_table` contains the actions for statuses, `FAULT_TABLE` the actions for faults, and `RETRY_TABLE`
-the consequences of interruptions. The policy limits how often an action is repeated, as this table shows:
+Every call and every event stream has one `RequestPolicy`. It owns the counters of the call or stream, and applies the
+limits of the user's `RetryPolicy` to streams, reads, submits and cancels alike. The class does no I/O and never sleeps.
+The caller passes a clock, reports each status, fault and interruption, performs the returned action, and sleeps for the
+returned time. The module `status_table` contains the actions for statuses, `FAULT_TABLE` the actions for faults, and
+`RETRY_TABLE` the consequences of interruptions. The policy limits how often an action is repeated, as this table shows:
 
   action        | request      | repeated                                        | then
   --------------+--------------+-------------------------------------------------+--------------------------------------
   REFRESH       | any          | once for each request                           | FATAL
   REDIRECT      | GET          | `MAX_REDIRECTS` times for each request          | FATAL
   REDIRECT      | other        | never                                           | FATAL
-  FIRST_CONTACT | any          | `FIRST_ATTEMPTS` attempts in all, `FIRST_WAIT`  | FATAL
-                |              | apart, doubled each time                        |
+  FIRST_CONTACT | any          | `FIRST_ATTEMPTS` attempts in all; first wait    | FATAL
+                |              | `FIRST_WAIT`, then doubled each time            |
   CUT, WAIT     | any          | until `RetryPolicy.patience` or                 | `retry` returns a `GiveUp`
                 |              | `RetryPolicy.attempts` is reached               |
 
-First contact lasts until a response proves that the server is a Tidewire server. Its limits no longer apply to a call
-that has received a temporary error, such as the 502 of a gateway.
+First contact lasts until a response proves that the server is a Tidewire server. The limits for first contact no longer
+apply to a call that has received a temporary error, such as the 502 of a gateway.
 """
 
 import random
@@ -38,7 +38,8 @@ FIRST_WAIT: Final = 0.25
 """Time between the first and the second attempt at first contact, in seconds. It doubles before each further
 attempt."""
 DEFAULT_DELAY: Final = 1.0
-"""First wait, in seconds, unless the stream has a `retry:` field. The user's bounds apply to it."""
+"""First wait, in seconds, unless the stream has a `retry:` field. The bounds in the user's `RetryPolicy` apply to this
+wait."""
 MIN_REQUESTED_WAIT: Final = 0.1
 """Shortest wait, in seconds, if a server asks for a wait. If the server asks for less, the client waits this long."""
 
@@ -59,8 +60,12 @@ class RequestFault(Enum):
 
 
 class FaultRow(NamedTuple):
-    """The actions for one kind of fault: at first contact, at first contact if a submit may have been received or a
-    gateway has responded, and after first contact.
+    """The actions for one kind of fault.
+
+    Attributes:
+        first_contact: Action at first contact, except in the case of `in_doubt`.
+        in_doubt: Action at first contact, if the server may have received a submit or a gateway has responded.
+        later: Action after first contact.
     """
 
     first_contact: Action
@@ -101,7 +106,7 @@ class RetryRow(NamedTuple):
     """What one kind of interruption counts as, and the wait that follows it."""
 
     is_failure: bool
-    """Whether it counts as a failure. The wait after a failure is at least that of the backoff."""
+    """Whether the interruption counts as a failure. The wait after a failure is at least as long as the backoff."""
     is_requested: bool
     """Whether the wait is at least the time that the server asked for, multiplied by a random factor of at least 1."""
 
@@ -168,7 +173,9 @@ class RequestPolicy:
     # ---- counters ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start a new request: its time counts toward the patience, and it may refresh and redirect again."""
+        """Start a new request. Its time counts toward the patience, and it may again refresh the credentials and follow
+        redirects.
+        """
         self._refreshed = False
         self.redirects = 0
         self._began = self._clock()
@@ -206,7 +213,8 @@ class RequestPolicy:
             is_get: Whether the request is a GET.
             has_cursor: Whether the request for a stream had a cursor.
             usable: Whether the body of a successful response has the requested content type. If not, the action is CUT.
-            is_refusal: Whether the response is a problem. It then comes from the server, which has refused the request.
+            is_refusal: Whether the body of the response is a problem. Such a response comes from the server, which has
+                refused the request.
         """
         self._at_first_contact = False
         found = action_for(status, kind, has_cursor=has_cursor)
@@ -289,7 +297,8 @@ class RequestPolicy:
         """Count a successful read of a job whose stream delivers nothing, and return the time to wait before the next
         read, in seconds.
 
-        The server answers, so neither the failures before this read nor the wait after it use up the patience.
+        The server has answered. Therefore, the failures before this read and the wait after it do not count toward the
+        patience.
 
         Args:
             changed: Whether the read returned a new state.

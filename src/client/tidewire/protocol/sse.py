@@ -69,7 +69,7 @@ class EventWithoutId(Event):
 
     @property
     def has_id(self) -> bool:
-        """Whether the event's own block has an `id` field, which is not the case."""
+        """Whether the event's own block has an `id` field. Always false for this class."""
         return False
 
 
@@ -103,7 +103,7 @@ class Decoder:
     Args:
         max_event_bytes: Maximum size of an unfinished event, in bytes. All lines of the event count, without their line
             ends. A comment counts only until its line ends.
-        last_event_id: The last event ID of the previous connection. It is the id of events without an id.
+        last_event_id: The last event ID of the previous connection. Events without an id have this ID.
 
     Attributes:
         last_event_id: The last event ID, updated at each blank line. Send it as `Last-Event-ID` when you reconnect.
@@ -219,8 +219,8 @@ class Decoder:
         """Decode complete events.
 
         If all events have the usual shape, they are decoded with one regular expression. Otherwise they are decoded line by
-        line. If `first_alone` is true, the event before the block has already been decoded separately, and no other
-        event is separated from the block.
+        line. If the first event has a `retry` field, this event is decoded separately, and the rest of the block in a
+        second call with `first_alone`. The second call does not separate a further event.
         """
         if len(block) > self._limit:
             self._take_lines(block, events)
@@ -363,9 +363,9 @@ def encode(
         retry_ms: The new reconnection time in milliseconds.
 
     Raises:
-        ValueError: A decoder would not read the same values back. This is the case if the data contains CR, if the id
-            contains NUL, CR or LF, if the type is empty or contains CR or LF, if `retry_ms` is not between 0 and
-            `MAX_RETRY_MS`, or if a value contains a lone surrogate (`UnicodeEncodeError`).
+        ValueError: A decoder would not read the same values back, for one of these reasons: the data contains CR; the
+            id contains NUL, CR or LF; the type is empty or contains CR or LF; `retry_ms` is not between 0 and
+            `MAX_RETRY_MS`; a value contains a lone surrogate (`UnicodeEncodeError`).
     """
     frame = ""
     if retry_ms is not None:

@@ -1,7 +1,7 @@
 """Check that a job's state is still valid after a diff, and determine whether the diff changed an item's value.
 
-The check is necessary because the package `document` applies diffs to any JSON value. The module `messages` defines which
-members a valid state has.
+The check is necessary because the package `document` applies diffs to any JSON value, and does not know which members a
+valid state has. The module `messages` defines these members.
 """
 
 from typing import Any
@@ -57,9 +57,9 @@ def check_shape(document: Document, diff: JsonValue) -> None:
 
 
 def _keeps_shape(op: Any) -> bool:
-    """Whether a valid state certainly stays valid after this op. Such a state is not checked again.
+    """Whether a valid state certainly stays valid after this op, so that it need not be checked again.
 
-    True for the most common kinds of ops.
+    This is true for the most common kinds of ops.
     """
     if op[0] == "r":
         return True

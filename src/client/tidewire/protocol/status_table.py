@@ -24,7 +24,7 @@ class Action(Enum):
     """The server rejected the cursor. Drop the cursor, wait as after a lost connection, and request the stream
     without a cursor."""
     REFRESH = "refresh"
-    """Refresh the credentials and retry. This is done once for each request; the next time the action is FATAL."""
+    """Refresh the credentials and retry, once for each request. The next time, the action is FATAL."""
     WAIT = "wait"
     """The server is overloaded. Wait for the time in Retry-After and retry; such a wait does not count as a failure.
     Without that header, wait and retry as after a failure."""
@@ -33,7 +33,8 @@ class Action(Enum):
     CUT = "cut"
     """The failure may be temporary, as for a lost connection. Wait and retry within the retry policy."""
     FIRST_CONTACT = "first_contact"
-    """No server may be there at all. Retry quickly, three attempts in all, and then the action is FATAL."""
+    """Perhaps there is no server at this address. Retry quickly, with three attempts in all. Then the action is
+    FATAL."""
     FATAL = "fatal"
     """Raise the error that the response describes."""
 
@@ -73,8 +74,8 @@ STATUS_TABLE: Final = MappingProxyType(
         304: Row(None, _USE, None),
         307: Row(_REDIRECT, _REDIRECT, _REDIRECT),
         308: Row(_REDIRECT, _REDIRECT, _REDIRECT),
-        # If the stream was requested without a cursor, `action_for` returns FATAL, because the cursor cannot be the
-        # reason for the error.
+        # If the stream was requested without a cursor, a cursor cannot be the reason for the error. In this case,
+        # `action_for` returns FATAL.
         400: Row(Action.RESYNC, None, None),
         401: Row(_REFRESH, _REFRESH, _REFRESH),
         403: Row(_REFRESH, _REFRESH, _REFRESH),
@@ -113,8 +114,8 @@ def is_event_stream(content_type: str | None) -> bool:
 def retry_after(value: str | None) -> float | None:
     """Parse the number of seconds in a Retry-After header. Returns None if the header is absent, a date or invalid.
 
-    The number is not limited here. If the retry policy does not allow such a long wait, the caller raises an error (TW-
-    CLI-046).
+    The number is not limited here. If the retry policy does not allow such a long wait, the caller raises an error
+    (TW-CLI-046).
     """
     if value is None or not (value.isascii() and value.isdigit()):
         return None

@@ -131,7 +131,7 @@ def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
 def is_number_array(value: list[Any]) -> bool:
     """Whether a list has at least one element, and all elements are numbers that I-JSON allows.
 
-    For floats, the function takes a twentieth of the time in which `json.loads` parses them (`bench/arrays.py`).
+    For floats, the function takes a twentieth of the time that `json.loads` takes to parse them (`bench/arrays.py`).
     """
     if not value or type(value[0]) not in _NUMBERS:
         return False
@@ -141,7 +141,7 @@ def is_number_array(value: list[Any]) -> bool:
         integers = [number for number in value if type(number) is int]
         if min(integers) < -MAX_INTEGER or max(integers) > MAX_INTEGER:
             return False
-    # A sum of finite numbers can be infinite. Only then, look at each number.
+    # The sum of finite numbers can be infinite. Therefore, look at each number if the sum is not finite.
     return math.isfinite(sum(value)) or all(map(math.isfinite, value))
 
 
@@ -194,15 +194,16 @@ def _loads_fast(text: str, max_depth: int) -> Any:
         if is_simple and "NaN" not in text and "Infinity" not in text:
             raise StrictJsonError(f"not JSON: {error}") from None
         return _UNDECIDED
-    # The text has one colon for each member, and the colons in strings. If a name occurs twice, the text has more colons than
-    # the value.
+    # A text has one colon for each member, plus the colons in its strings. If a member name occurs twice, the parsed
+    # value has only one of the two members, so the text has more colons than the value accounts for.
     if is_simple or _count_colons(value, max_depth) == text.count(":"):
         return value
     return _UNDECIDED
 
 
 def _count_colons(value: Any, max_depth: int) -> int:
-    """Return the number of members in a value plus the number of colons in its strings, without those in member names.
+    """Return the number of members in a value plus the number of colons in its strings. Colons in member names do not
+    count.
 
     Return -1 if the nesting or a number exceeds a limit.
     """

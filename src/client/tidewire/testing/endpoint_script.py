@@ -1,4 +1,6 @@
-"""The script with which a fake endpoint answers one input (`Answer`). It is a list of steps that the fake job executes."""
+"""`Answer`, the script with which a fake endpoint answers one input. A script is a list of steps that the fake job
+executes.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""An endpoint of a fake server (`FakeEndpoint`), which answers inputs with the scripts that a test defines."""
+"""`FakeEndpoint`, an endpoint of a fake server, which answers inputs with the scripts that a test defines."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -76,8 +76,8 @@ class FakeServer:
     """A Tidewire server inside the test process, whose endpoints return scripted answers.
 
     Inside the `with` block of the server, every client that is created with the server's `url` is connected to the server.
-    The server is deterministic and never waits, and its clients do not wait before they retry or reconnect. A job advances only while a client reads its events, and each scripted fault
-    occurs only once.
+    The server is deterministic and never waits, and its clients do not wait before they retry or reconnect. A job
+    advances only while a client reads its events. Each scripted fault occurs only once.
 
     Attributes:
         url: Base URL for clients.
@@ -142,7 +142,8 @@ class FakeServer:
             name: Name of the endpoint.
             batch: Maximum number of inputs per job, or None if the endpoint does not support batches.
             max_top: Maximum value of the input member `top_logprobs`. The endpoint's description reports this maximum.
-            rollback: Whether the endpoint declares the capability `rollback`, which allows it to retract text.
+            rollback: Whether the endpoint declares the capability `rollback`, which allows the endpoint to retract
+                text.
         """
         if name not in self._endpoints:
             capabilities = EndpointCapabilities(

@@ -35,7 +35,7 @@ RETRY_MS = 1
 class Signal(Enum):
     """Connection fault.
 
-    The response body yields it instead of bytes at the position where the connection breaks or stalls.
+    The response body yields this value instead of bytes at the position where the connection breaks or stalls.
     """
 
     CUT = "cut"
@@ -125,7 +125,8 @@ class FakeJob:
         if not state:
             return body
         whole: Any = latest.view.value()
-        # In the log, `done` sets the status of an ended job, not a diff, so set the status in the state here.
+        # In the log, the status of an ended job is set by `done` and not by a diff. Therefore set the status in the
+        # state here.
         return body | {"state": whole | {"status": self.status}}
 
     def cancel(self, items: Sequence[int] | None) -> None:
@@ -169,9 +170,9 @@ class FakeJob:
             yield entry.frame
 
     def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
-        """Return the index of the first entry to send after a cursor, and a snapshot to send before this entry.
+        """Return the index of the first entry to send after a cursor, and an encoded snapshot to send before it.
 
-        The snapshot is encoded. If the client can continue from its cursor, the snapshot is empty.
+        If the client can continue from its cursor, no snapshot is needed, and the bytes are empty.
         """
         if cursor == BEGINNING:
             return 0, b""
