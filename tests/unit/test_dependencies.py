@@ -47,7 +47,7 @@ def third_party(path):
 
 
 def test_base_install_has_exactly_what_importing_tidewire_needs():
-    base = {"anyio", "h11", "httpcore", "httpx", "httpx-sse", "pydantic", "rfc8785"}
+    base = {"anyio", "h11", "httpcore", "httpx", "httpx-sse", "msgspec", "pydantic", "rfc8785"}
     assert names(PROJECT["dependencies"]) == base
     imported = {
         module for path in Path(tidewire.__file__).parent.rglob("*.py") for module in third_party(path)

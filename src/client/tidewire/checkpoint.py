@@ -5,12 +5,12 @@ even in another process or on another machine.
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from tidewire.errors import CheckpointError
+from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import PROTOCOL, MessageError, check_state, describe
+from tidewire.protocol.messages import PROTOCOL, check_state, describe
 
 NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 
@@ -67,6 +67,8 @@ class Checkpoint:
         Raises:
             CheckpointError: The text is not a valid checkpoint.
         """
+        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - most programs load no checkpoint
+
         try:
             return TypeAdapter(cls).validate_python(_members(text, {each.name for each in fields(cls)}))
         except ValueError as error:

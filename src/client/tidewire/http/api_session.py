@@ -15,7 +15,6 @@ from http import HTTPStatus
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import anyio
-from pydantic import BaseModel
 
 from tidewire.errors import (
     NotATidewireServerError,
@@ -37,6 +36,7 @@ from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToke
 from tidewire.http.urls import is_under, path_segment, resolve, same_origin
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
+from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.request_policy import (
@@ -56,7 +56,7 @@ RETRYING: Final = "%s %s: %s; retrying in %.2f s"
 """Log message before the wait for the next attempt of a request: method, URL, reason and seconds. The command line shows
 it."""
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=WireModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,8 +423,8 @@ class ApiSession:
             ProtocolError: The body is not valid, and the client is not at first contact.
         """
         try:
-            body: M = messages.read(model, response.body, what=what)
-        except messages.MessageError as error:
+            body = messages.read(model, response.body, what=what)
+        except MessageError as error:
             where = response.where(job_id=job_id)
             if self.contacted:
                 raise ProtocolError(f"the response is not valid: {error}", where=where) from None

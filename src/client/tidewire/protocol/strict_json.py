@@ -18,10 +18,17 @@ import math
 import re
 from collections.abc import Iterable
 from operator import countOf
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pydantic_core
-from pydantic import JsonValue
+
+if TYPE_CHECKING:
+    import pydantic
+
+    JsonValue: TypeAlias = pydantic.JsonValue
+else:
+    # Do not import pydantic here, because a client would pay for it before its first response.
+    JsonValue = Any
 
 MAX_DEPTH = 64
 """Maximum nesting of arrays and objects in one request body, response body or event."""

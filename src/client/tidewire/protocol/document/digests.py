@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 from zlib import crc32
 
-from pydantic import JsonValue
 from pydantic_core import to_json
 
 from tidewire.protocol import strict_json
@@ -20,7 +19,7 @@ from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
-from tidewire.protocol.strict_json import is_number_array
+from tidewire.protocol.strict_json import JsonValue, is_number_array
 
 DIGEST_LENGTH = 16
 """Number of hex digits of a digest in a `done` event."""
