@@ -5,8 +5,6 @@ import reprlib
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, Union
 
-from pydantic_core import to_json
-
 from tidewire.errors import NOWHERE, InvalidValueError, Where
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
@@ -85,7 +83,9 @@ class ResultType(Generic[T]):
         """
         if self._adapter is None:
             return value  # type: ignore[return-value]
-        from pydantic import ValidationError  # noqa: PLC0415 - see `_adapter_of`
+        # These are imported here for the reason that `_adapter_of` names.
+        from pydantic import ValidationError  # noqa: PLC0415
+        from pydantic_core import to_json  # noqa: PLC0415
 
         # To save memory, delete the value after it was serialized, and serialize a text without an additional copy.
         written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else to_json(value)

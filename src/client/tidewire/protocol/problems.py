@@ -4,7 +4,6 @@ All errors of the protocol are problem details objects. They occur in the bodies
 events, as the `error` of an item, and as the `error` of a `done` event.
 """
 
-import difflib
 from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple
@@ -126,5 +125,7 @@ def no_such_endpoint(name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'NAME'? ` with the most similar known name and a trailing space, or an empty string."""
+    import difflib  # noqa: PLC0415 - seldom needed
+
     near = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {near[0]!r}? " if near else ""

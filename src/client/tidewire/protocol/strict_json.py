@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from operator import countOf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pydantic_core
+import msgspec
 
 if TYPE_CHECKING:
     import pydantic
@@ -196,10 +196,10 @@ def _loads_fast(text: str, max_depth: int) -> Any:
         "{" not in text and _UNUSUAL_NUMBER.search(text) is None and text.count("[") <= max_depth
     )
     try:
-        value = pydantic_core.from_json(text, allow_inf_nan=False)
-    except ValueError as error:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
         if is_simple and "NaN" not in text and "Infinity" not in text:
-            raise StrictJsonError(f"not JSON: {error}") from None
+            raise StrictJsonError(f"not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
         return _UNDECIDED
     # The text has one colon for each member, and the colons in strings. If a name occurs twice, the text has more colons than
     # the value.

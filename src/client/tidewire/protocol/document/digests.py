@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 from zlib import crc32
 
-from pydantic_core import to_json
+from msgspec.json import encode
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.array_tree import ArrayTree
@@ -121,7 +121,7 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
       value                                                     | serialized by
       ----------------------------------------------------------+-------------------------------------------------------
       a value for which `_is_canonical_in_python` is true       | Python's module `json`, in one call
-      an array of numbers                                       | pydantic, in one call (`_number_array`)
+      an array of numbers                                       | msgspec, in one call (`_number_array`)
       any other array or object                                 | this table, for each member or run of elements
       a text of more than `PART` code points                    | Python's module `json`, slice by slice
       a number                                                  | the library `rfc8785`
@@ -213,10 +213,10 @@ def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
 def _number_array(numbers: list[Any]) -> bytes:
     """Serialize an array of numbers as canonical JSON.
 
-    pydantic writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
+    msgspec writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    text = to_json(numbers)
+    text = encode(numbers)
     try:
         may_end_in_zero = any(map(float.is_integer, numbers))
     except TypeError:  # integers among the numbers
@@ -251,8 +251,8 @@ def _with_exponents_of_ecmascript(text: bytes) -> bytes:
     return b"".join([*parts, text[at:]])
 
 
-_WRITES_EXPONENTS: Final = to_json(9.5e-7) == b"9.5e-7"
-"""Whether pydantic writes numbers below 10^-6 with an exponent, as ECMAScript does. This is so in all known versions."""
+_WRITES_EXPONENTS: Final = encode(9.5e-7) == b"9.5e-7"
+"""Whether msgspec writes numbers below 10^-6 with an exponent, as ECMAScript does. This is so in all known versions."""
 
 
 def _parse_check(check: object) -> list[Any]:
