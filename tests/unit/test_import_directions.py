@@ -92,6 +92,8 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
         "tidewire.http.httpx_fixes",
+        "tidewire.http.send_request",
+        "tidewire.http.single_write",
         "tidewire.testing.fake_transport",
     }
     http = ["httpx", "httpx_sse", "httpcore", "h11"]
@@ -199,7 +201,16 @@ with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
         assert client.discover().server == "s"
     server.shutdown()
 """
-    absent = {"pydantic", "pydantic_settings", "typer", "jsonschema", "numpy", "rfc8785", "difflib", "httpx_sse"}
+    absent = {
+        "pydantic",
+        "pydantic_settings",
+        "typer",
+        "jsonschema",
+        "numpy",
+        "rfc8785",
+        "difflib",
+        "httpx_sse",
+    }
     assert loaded_after(program).isdisjoint(absent | {"tidewire.testing", "tidewire.commands"})
 
 

@@ -35,11 +35,11 @@ class OnePiece(httpx.AsyncByteStream):
     """
 
     def __init__(self, body: bytes) -> None:
-        self._whole = body
+        self.whole = body
         self._left: bytes | None = body or None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return OnePiece(self._whole)
+        return OnePiece(self.whole)
 
     async def __anext__(self) -> bytes:
         if self._left is None:

@@ -11,11 +11,12 @@ interface. `as_httpx` makes the exceptions of both ways equal.
 
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
 from tidewire.http.httpx_fixes import BOUNDED, OnePiece, Pool, TlsCleanup
+from tidewire.http.single_write import MAX_BODY, SINGLE_WRITE, install_single_write
 
 Timeouts = dict[str, float | None]
 """Time limits in seconds, as httpx and httpcore name them: `connect`, `read`, `write` and `pool`. None: no limit."""
@@ -69,6 +70,7 @@ class _Target(NamedTuple):
 def _target(url: str) -> _Target:
     import httpcore  # noqa: PLC0415 - it imports every installed event loop library
 
+    install_single_write()
     parsed = httpx.URL(url)
     core_url = httpcore.URL(
         scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
@@ -111,8 +113,11 @@ async def send(
     extensions: dict[str, Any] = {"timeout": timeouts, BOUNDED: True}
     if pool.cleans_up_tls:
         extensions["trace"] = TlsCleanup()
+    stream = OnePiece(body or b"")
+    if body is None or len(body) <= MAX_BODY:
+        extensions[SINGLE_WRITE] = stream
     core_request = httpcore.Request(
-        method, target.core_url, headers=lines, content=OnePiece(body or b""), extensions=extensions
+        method, target.core_url, headers=lines, content=stream, extensions=extensions
     )
     return OpenResponse(target.url, await core.handle_async_request(core_request), timeouts, is_core=True)
 
@@ -127,11 +132,14 @@ def as_httpx(error: Exception) -> Exception:
     return made
 
 
-_ENCODINGS: Final = ("ascii", "utf-8")
-
-
 def _lower_case(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    headers: dict[str, str] = {}
+    try:
+        headers = {name.decode("ascii").lower(): value.decode("ascii") for name, value in lines}
+        if len(headers) == len(lines):
+            return headers
+    except UnicodeDecodeError:
+        pass
+    headers = {}
     for line in lines:
         name, value = map(_text, line)
         name = name.lower()
@@ -140,9 +148,7 @@ def _lower_case(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _text(value: bytes) -> str:
-    for encoding in _ENCODINGS:
-        try:
-            return value.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    return value.decode("latin-1")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
