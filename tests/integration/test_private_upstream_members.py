@@ -16,13 +16,14 @@ import httpcore
 import httpx
 import pytest
 import uvicorn
+from httpcore._backends.anyio import AnyIOStream
 from uvicorn.protocols.http import h11_impl
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from support.reference_server import QUICK
-from tidewire import AsyncClient, RetryPolicy, TidewireError
+from tidewire import AsyncClient
 from tidewire.http import fast_body_reader, httpx_fixes, single_write
 from tidewire.http.fast_body_reader import FastBody
 from tidewire_server import Server, Stream
@@ -334,22 +335,21 @@ def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url
     )
 
 
-def test_a_submit_arrives_in_one_part(server_url):
-    """The headers and the body of a small request are one write, also with an idempotency key and credentials."""
-    parts = []
+def test_a_submit_is_one_write(server_url, monkeypatch):
+    written, write = [], AnyIOStream.write
+
+    async def recorded(stream, data, timeout=None):
+        written.append(data)
+        await write(stream, data, timeout)
+
+    monkeypatch.setattr(AnyIOStream, "write", recorded)
 
     async def run():
-        async def record(reader, writer):
-            parts.append(await reader.read(2**16))
-            writer.close()
+        async with AsyncClient(server_url, token="secret") as client:
+            return await client.run("say", words=3)
 
-        server = await asyncio.start_server(record, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server, AsyncClient(url, token="secret", retry=RetryPolicy(attempts=1)) as client:
-            with pytest.raises(TidewireError):
-                await client.submit("say", words=3)
-
-    asyncio.run(run())
-    head, _, body = parts[0].partition(b"\r\n\r\n")
+    assert asyncio.run(run()) == "word " * 3
+    [request] = written
+    head, _, body = request.partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/endpoints/say/jobs HTTP/1.1\r\n")
     assert body == b'{"input":{"words":3}}'

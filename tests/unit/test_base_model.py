@@ -149,3 +149,38 @@ def test_null_in_an_unknown_member_of_a_problem_is_kept():
     assert read(
         Problem, '{"code":"a:b","title":"t","status":500,"hint":null}', what="problem"
     ).model_extra == {"hint": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "members", "message"),
+    [
+        (Queue, {"position": 0}, "/position: expected `int` >= 1; received 0"),
+        (Queue, {"position": "3"}, '/position: expected `int`; received "3"'),
+        (Queue, {}, "/position: this member is required"),
+        (Queue, [], "the whole value: expected `object`; received []"),
+        (
+            SubmitBody,
+            {"on_disconnect": "x"},
+            "/on_disconnect: expected 'continue' or 'cancel'; received \"x\"",
+        ),
+        (
+            State,
+            {"status": "running", "items": [{"status": "queued"}, {"status": "lost"}]},
+            "/items/1/status: expected 'queued', 'running', 'succeeded', 'failed' or 'cancelled'; received \"lost\"",
+        ),
+        (JobResource, JOB | {"done": {"status": "failed"}}, "/done/digest: this member is required"),
+    ],
+)
+def test_error_names_the_member_the_rule_and_the_received_value(model, members, message):
+    with pytest.raises(MessageError) as caught:
+        model.model_validate(members)
+    assert str(caught.value) == message
+
+
+def test_model_dump_writes_the_members_as_they_were_read():
+    members = JOB | {"done": {"status": "failed", "digest": "0" * 16, "error": PROBLEM | {"limit": 4}}}
+    written = JobResource.model_validate(members).model_dump(exclude_none=True)
+    assert members["done"]["error"].items() <= written["done"]["error"].items()
+    assert written["links"] == JOB["links"]
+    assert "state" in JobResource.model_validate(JOB).model_dump()
+    assert "state" not in JobResource.model_validate(JOB).model_dump(exclude={"state"})

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Collection
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -57,7 +57,7 @@ class WireModel(msgspec.Struct, frozen=True):
         try:
             return msgspec.convert(_prepared(cls, members), cls)
         except msgspec.ValidationError as error:
-            raise _message_error(error, members) from None
+            raise _message_error(error, cls, members) from None
 
     def model_dump(
         self,
@@ -165,17 +165,20 @@ def _prepared(model: type[WireModel], members: Any) -> Any:
 
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
-_GOT: Final = re.compile(r", got `\w+`$|^(?=Invalid enum value) .*$")
+_GOT: Final = re.compile(r", got `\w+`$")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
-def _message_error(error: msgspec.ValidationError, members: Any) -> MessageError:
+def _message_error(error: msgspec.ValidationError, model: type[WireModel], members: Any) -> MessageError:
     """Convert an error of msgspec to an error with the JSON Pointer to the invalid member and its value."""
     found = _PLACE.fullmatch(str(error))
     what, path = (str(error), "") if found is None else (found["what"], found["path"] or "")
+    annotation: Any = model
     place, value, is_known = "", members, True
     for name, index in _STEP.findall(path):
         place = f"{place}/{name or index}"
+        if name:
+            annotation = _annotation_of(annotation, name)
         try:
             value = value[name or int(index)]
         except (LookupError, TypeError, ValueError):
@@ -183,12 +186,30 @@ def _message_error(error: msgspec.ValidationError, members: Any) -> MessageError
     if missing := _MISSING.fullmatch(what):
         place, reason = f"{place}/{missing[1]}", "this member is required"
     elif what.startswith("Invalid enum value"):
-        reason = f"unknown value{f' {shown(value)}' if is_known else ''}"
+        words = [repr(word) for word in _words_in(annotation)]
+        allowed = " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+        reason = f"expected {allowed}; received {shown(value)}"
     else:
         reason = f"expected {what.removeprefix('Expected ')}"
         if is_known:
             reason = f"{_GOT.sub('', reason)}; received {shown(value)}"
     return MessageError(f"{place or 'the whole value'}: {reason}", pointer=place, reason=reason)
+
+
+def _annotation_of(annotation: Any, name: str) -> Any:
+    """Return the type of a member of the model in a type."""
+    for model in _models_in(annotation):
+        for field in msgspec.structs.fields(model):
+            if field.encode_name == name:
+                return field.type
+    return Any
+
+
+def _words_in(annotation: Any) -> list[str]:
+    """Return the words that the Literal in a type allows."""
+    if get_origin(annotation) is Literal:
+        return [*get_args(annotation)]
+    return [word for each in get_args(annotation) for word in _words_in(each)]
 
 
 _MAX_SHOWN: Final = 60
