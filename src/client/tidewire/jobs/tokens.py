@@ -10,7 +10,7 @@ for display. The joined texts of all tokens can differ from the job's text, whic
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -82,6 +82,11 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if not 0 <= token_id < len(self.tokens):
             raise ProtocolError(f"token id {token_id} is not in the vocabulary of {len(self.tokens)} tokens")
         return self.tokens[token_id].decode("utf-8", "replace")
+
+
+# Created here and not on first use, because two threads that use a struct first at the same time would crash the
+# interpreter.
+_VOCABULARY: Final = msgspec.json.Decoder(Vocabulary)
 
 
 class TokenRows:
@@ -225,7 +230,7 @@ def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
         ProtocolError: The body is not a valid vocabulary.
     """
     try:
-        return msgspec.json.decode(body, type=Vocabulary)
+        return _VOCABULARY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the response is not a valid vocabulary: {error}", where=where) from None
 

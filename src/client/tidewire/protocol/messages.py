@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_a
 from msgspec import Meta, field
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import Count, MessageError, Number, Positive, WireModel, shown
+from tidewire.protocol.base_model import Count, MessageError, Number, Positive, WireModel, build_models, shown
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
@@ -141,6 +141,8 @@ class Goaway(WireModel, frozen=True, kw_only=True):
     reason: str
     retry_ms: Count
 
+
+build_models(globals())
 
 EPHEMERAL: Final[dict[str, type[WireModel]]] = {
     "hello": Hello,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, field
 
-from tidewire.protocol.base_model import Count, WireModel
+from tidewire.protocol.base_model import Count, WireModel, build_models
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -33,6 +33,9 @@ class Problem(WireModel, frozen=True, kw_only=True):
     retry_after_ms: Count | None = None
     model_extra: dict[str, Any] = field(default_factory=dict)
     """Members that this model does not define, such as `limit`."""
+
+
+build_models(globals())
 
 
 class Kind(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from tidewire.protocol.base_model import Count, Positive, WireModel
+from tidewire.protocol.base_model import Count, Positive, WireModel, build_models
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
 from tidewire.protocol.strict_json import JsonValue
 
@@ -196,3 +196,6 @@ class StreamToken(WireModel, frozen=True, kw_only=True):
     url: str
     """URI reference of the job's stream, including the token. The token replaces all other credentials."""
     expires_at: str
+
+
+build_models(globals())
