@@ -633,7 +633,7 @@ async def test_a_serialized_checkpoint_raises_and_names_from_json(serialized):
             '{"job":"j1","cursor":"0-0","state":{"status":"running","items":[{"status":"running"}]}}',
             "is not an event id",
         ),
-        ('{"job":"j1","cursor":"1-1","state":{}}', "Field required"),
+        ('{"job":"j1","cursor":"1-1","state":{}}', "state: /status: this member is required"),
         ('{"job":"j1","protocol":"tidewire/2"}', "tidewire/1"),
         ('{"job":"j1","cusror":"1-1"}', "cusror"),
     ],

@@ -312,7 +312,7 @@ async def test_a_response_that_is_not_a_job_raises_a_protocol_error():
     with ScriptedServer(by_turn([answer(201, {"id": "j1"})])) as server:
         async with AsyncClient(server.url) as client:
             await client.discover()
-            with pytest.raises(ProtocolError, match="submitted job: /endpoint: Field required"):
+            with pytest.raises(ProtocolError, match="submitted job: /endpoint: this member is required"):
                 await client.submit("count")
 
 

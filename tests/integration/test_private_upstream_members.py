@@ -16,6 +16,7 @@ import httpcore
 import httpx
 import pytest
 import uvicorn
+from httpcore._backends.anyio import AnyIOStream
 from uvicorn.protocols.http import h11_impl
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -23,7 +24,7 @@ from uvicorn.server import ServerState
 
 from support.reference_server import QUICK
 from tidewire import AsyncClient
-from tidewire.http import fast_body_reader, httpx_fixes
+from tidewire.http import fast_body_reader, httpx_fixes, single_write
 from tidewire.http.fast_body_reader import FastBody
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn import uvicorn_internals, uvicorn_protocol
@@ -77,8 +78,6 @@ CONFIG = {"get_loop_factory": inspect.ismethod}
 UVICORN = {"protocol": PROTOCOL, "cycle": CYCLE, "flow": FLOW, "server": SERVER, "config": CONFIG}
 
 LAYERS = [
-    ("httpx response", "_stream", httpx.AsyncByteStream),
-    ("httpx transport", "_httpcore_stream", object),
     ("httpcore pool", "_stream", object),
     ("httpcore connection", "_connection", httpcore.AsyncHTTP11Connection),
     ("httpcore HTTP/1.1", "_h11_state", h11.Connection),
@@ -194,7 +193,7 @@ def server_url():
 async def layers_of_a_response(url):
     """The object at each layer and the network stream of a response whose body is unread."""
     found = []
-    async with httpx.AsyncClient() as client, client.stream("GET", f"{url}/healthz") as response:
+    async with httpcore.AsyncConnectionPool() as pool, pool.stream("GET", f"{url}/healthz") as response:
         layer = response.stream
         for _, name, _ in LAYERS:
             layer = getattr(layer, name, MISSING)
@@ -203,20 +202,20 @@ async def layers_of_a_response(url):
 
 
 @pytest.fixture(scope="module")
-def httpx_layers(server_url):
+def layers(server_url):
     return asyncio.run(layers_of_a_response(server_url))
 
 
 @pytest.mark.parametrize("at", range(len(LAYERS)), ids=[f"{owner}.{name}" for owner, name, _ in LAYERS])
-def test_a_layer_under_an_httpx_response_exists_with_its_kind(httpx_layers, at):
+def test_a_layer_under_a_response_exists_with_its_kind(layers, at):
     owner, name, kind = LAYERS[at]
-    found = httpx_layers[0][at]
+    found = layers[0][at]
     assert found is not MISSING, f"httpx {httpx.__version__}, httpcore {httpcore.__version__}: {owner}.{name}"
     assert isinstance(found, kind)
 
 
-def test_the_network_stream_of_an_httpx_response_is_from_httpcore(httpx_layers):
-    assert isinstance(httpx_layers[1], httpcore.AsyncNetworkStream)
+def test_the_network_stream_of_a_response_is_from_httpcore(layers):
+    assert isinstance(layers[1], httpcore.AsyncNetworkStream)
 
 
 def test_the_table_lists_all_layers_in_use():
@@ -270,10 +269,30 @@ def test_the_method_next_event_of_h11_can_be_replaced_in_one_object():
     assert inspect.ismethod(http.next_event)
 
 
-def test_httpx_has_the_stream_method_that_is_replaced():
-    assert inspect.isfunction(httpx.AsyncClient.stream)
-    stream_parameters = inspect.signature(httpx.AsyncClient.stream).parameters
-    assert list(stream_parameters)[:3] == list(inspect.signature(httpx_fixes.Pool.stream).parameters)[:3]
+def test_an_httpx_client_has_a_transport_with_a_pool_of_httpcore():
+    url = httpx.URL("http://127.0.0.1:1/")
+    for proxy in (None, "http://127.0.0.1:2"):
+        pool = httpx_fixes.Pool(proxy=proxy, cleans_up_tls=False)
+        assert isinstance(httpx.AsyncClient._transport_for_url(pool, url), httpx.AsyncHTTPTransport)
+        assert isinstance(pool.core_pool(url), httpcore.AsyncConnectionPool)
+
+
+@pytest.mark.parametrize("name", ["_send_request_headers", "_send_request_body"])
+def test_httpcore_sends_requests_in_the_methods_that_are_replaced(name):
+    send = getattr(httpcore.AsyncHTTP11Connection, name)
+    if send.__module__ == single_write.__name__:
+        [send] = [
+            cell.cell_contents for cell in send.__closure__ if inspect.iscoroutinefunction(cell.cell_contents)
+        ]
+    assert list(inspect.signature(send).parameters) == ["self", "request"]
+
+
+def test_a_connection_of_httpcore_has_the_stream_to_which_requests_are_written():
+    connection = httpcore.AsyncHTTP11Connection(
+        httpcore.Origin(b"http", b"x", 80), httpcore.AsyncMockStream([])
+    )
+    assert isinstance(connection._network_stream, httpcore.AsyncNetworkStream)
+    assert isinstance(connection._h11_state, h11.Connection)
 
 
 # ---- the fast paths ------------------------------------------------------------------------------------------------
@@ -312,5 +331,25 @@ def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url
     monkeypatch.setattr(FastBody, "_decode_chunks", counted)
     assert follow(server_url, 200) == "word " * 200
     assert b"event:done" in b"".join(decoded), (
-        "no chunk was read directly: httpx's layers are no longer recognized"
+        "no chunk was read directly: the layers of httpcore are no longer recognized"
     )
+
+
+def test_a_submit_is_one_write(server_url, monkeypatch):
+    written, write = [], AnyIOStream.write
+
+    async def recorded(stream, data, timeout=None):
+        written.append(data)
+        await write(stream, data, timeout)
+
+    monkeypatch.setattr(AnyIOStream, "write", recorded)
+
+    async def run():
+        async with AsyncClient(server_url, token="secret") as client:
+            return await client.run("say", words=3)
+
+    assert asyncio.run(run()) == "word " * 3
+    [request] = written
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/endpoints/say/jobs HTTP/1.1\r\n")
+    assert body == b'{"input":{"words":3}}'

@@ -1,8 +1,8 @@
 """Strict validation of message members: no type coercion, and null equals an absent optional member."""
 
 import pytest
-from pydantic import ValidationError
 
+from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.messages import (
     BatchPlace,
     Done,
@@ -64,7 +64,7 @@ INTEGERS = [
     (Discovery, DISCOVERY, "min_interval_ms", 0),
     (SubmitBody, {"input": 1}, "grace_ms", 0),
     (SubmitBody, {"input": 1}, "deadline_ms", 1),
-    *((Limits, {}, name, 0 if name.endswith("_ttl_s") else 1) for name in Limits.model_fields),
+    *((Limits, {}, name, 0 if name.endswith("_ttl_s") else 1) for name in Limits.__struct_fields__),
 ]
 
 
@@ -72,7 +72,7 @@ INTEGERS = [
 def test_integer_member_refuses_other_types_and_values_below_its_minimum(model, members, name, least):
     assert getattr(model.model_validate(members | {name: least}), name) == least
     for wrong in (least - 1, str(least), float(least), True, False, [], {}):
-        with pytest.raises(ValidationError, match=name):
+        with pytest.raises(MessageError, match=name):
             model.model_validate(members | {name: wrong})
 
 
@@ -89,22 +89,22 @@ def test_integer_member_refuses_other_types_and_values_below_its_minimum(model, 
 )
 def test_boolean_member_refuses_strings_and_numbers(model, members, name):
     for wrong in ("true", "yes", 1, 0):
-        with pytest.raises(ValidationError, match=name):
+        with pytest.raises(MessageError, match=name):
             model.model_validate(members | {name: wrong})
 
 
 @pytest.mark.parametrize("wrong", ["1.5", True, float("nan"), float("inf")])
 def test_number_member_refuses_strings_booleans_and_non_finite_values(wrong):
-    with pytest.raises(ValidationError, match="current"):
+    with pytest.raises(MessageError, match="current"):
         Progress.model_validate({"current": wrong})
     assert Progress.model_validate({"current": 3, "total": 4.5}).current == 3
 
 
 @pytest.mark.parametrize("wrong", [-1, "3", True, 3.0, None])
 def test_integers_in_nested_values_are_validated_strictly(wrong):
-    with pytest.raises(ValidationError):
+    with pytest.raises(MessageError):
         Item.model_validate({"status": "running", "stable": {"/text": wrong}})
-    with pytest.raises(ValidationError):
+    with pytest.raises(MessageError):
         Cancel.model_validate({"items": [0, wrong]})
 
 
@@ -141,7 +141,7 @@ def test_null_in_an_optional_member_equals_its_absence(model, members):
 
 
 def test_null_in_a_required_member_is_refused():
-    with pytest.raises(ValidationError, match="position"):
+    with pytest.raises(MessageError, match="position"):
         Queue.model_validate({"position": None})
 
 
@@ -149,3 +149,38 @@ def test_null_in_an_unknown_member_of_a_problem_is_kept():
     assert read(
         Problem, '{"code":"a:b","title":"t","status":500,"hint":null}', what="problem"
     ).model_extra == {"hint": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "members", "message"),
+    [
+        (Queue, {"position": 0}, "/position: expected `int` >= 1; received 0"),
+        (Queue, {"position": "3"}, '/position: expected `int`; received "3"'),
+        (Queue, {}, "/position: this member is required"),
+        (Queue, [], "the whole value: expected `object`; received []"),
+        (
+            SubmitBody,
+            {"on_disconnect": "x"},
+            "/on_disconnect: expected 'continue' or 'cancel'; received \"x\"",
+        ),
+        (
+            State,
+            {"status": "running", "items": [{"status": "queued"}, {"status": "lost"}]},
+            "/items/1/status: expected 'queued', 'running', 'succeeded', 'failed' or 'cancelled'; received \"lost\"",
+        ),
+        (JobResource, JOB | {"done": {"status": "failed"}}, "/done/digest: this member is required"),
+    ],
+)
+def test_error_names_the_member_the_rule_and_the_received_value(model, members, message):
+    with pytest.raises(MessageError) as caught:
+        model.model_validate(members)
+    assert str(caught.value) == message
+
+
+def test_model_dump_writes_the_members_as_they_were_read():
+    members = JOB | {"done": {"status": "failed", "digest": "0" * 16, "error": PROBLEM | {"limit": 4}}}
+    written = JobResource.model_validate(members).model_dump(exclude_none=True)
+    assert members["done"]["error"].items() <= written["done"]["error"].items()
+    assert written["links"] == JOB["links"]
+    assert "state" in JobResource.model_validate(JOB).model_dump()
+    assert "state" not in JobResource.model_validate(JOB).model_dump(exclude={"state"})

@@ -47,13 +47,13 @@ def third_party(path):
 
 
 def test_base_install_has_exactly_what_importing_tidewire_needs():
-    base = {"anyio", "h11", "httpcore", "httpx", "httpx-sse", "pydantic", "rfc8785"}
+    base = {"anyio", "h11", "httpcore", "httpx", "msgspec", "pydantic", "rfc8785"}
     assert names(PROJECT["dependencies"]) == base
     imported = {
         module for path in Path(tidewire.__file__).parent.rglob("*.py") for module in third_party(path)
     }
     of_extras = {"typer", "rich", "numpy", "datamodel_code_generator", "pytest"}
-    installed_with = {"pydantic_core": "pydantic", "httpx_sse": "httpx-sse", "typing_extensions": "pydantic"}
+    installed_with = {"pydantic_core": "pydantic", "typing_extensions": "pydantic"}
     assert {installed_with.get(module, module) for module in imported - of_extras} == base
 
 

@@ -35,7 +35,7 @@ ORDER = {
         {"testing"},
         {"http"},
         {"install_command"},
-        {"submit_members", "options", "types", "errors", "hooks", "checkpoint"},
+        {"submit_members", "input_conversion", "options", "types", "errors", "hooks", "checkpoint"},
         {"protocol"},
     ],
     "tidewire_server": [

@@ -61,8 +61,8 @@ SHELL = [
 ]
 
 
-def test_protocol_imports_only_the_standard_library_and_pydantic():
-    allowed = sys.stdlib_module_names | {"pydantic", "pydantic_core"}
+def test_protocol_imports_only_the_standard_library_msgspec_and_pydantic():
+    allowed = sys.stdlib_module_names | {"msgspec", "pydantic", "pydantic_core"}
     outside = {
         (name, wanted)
         for name, path in modules("tidewire")
@@ -92,6 +92,8 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
         "tidewire.http.httpx_fixes",
+        "tidewire.http.send_request",
+        "tidewire.http.single_write",
         "tidewire.testing.fake_transport",
     }
     http = ["httpx", "httpx_sse", "httpcore", "h11"]
@@ -171,6 +173,45 @@ def loaded_after(code):
 )
 def test_fresh_interpreter_loads_only_the_needed_modules(code, absent):
     assert loaded_after(code).isdisjoint(absent)
+
+
+def test_first_request_imports_nothing_that_it_does_not_need():
+    """A program pays for these packages with CPU time before its first response (`bench/start.py`)."""
+    program = """
+import http.server, json, threading
+from tidewire import Client
+
+body = {"server": "s", "durability": "process", "capabilities": [], "limits": {}, "heartbeat_ms": 1, "endpoints": []}
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with Client(f"http://127.0.0.1:{server.server_port}") as client:
+        assert client.discover().server == "s"
+    server.shutdown()
+"""
+    absent = {
+        "pydantic",
+        "pydantic_settings",
+        "typer",
+        "jsonschema",
+        "numpy",
+        "rfc8785",
+        "difflib",
+        "httpx_sse",
+    }
+    assert loaded_after(program).isdisjoint(absent | {"tidewire.testing", "tidewire.commands"})
 
 
 def test_every_public_name_exists_and_is_listed_by_dir():

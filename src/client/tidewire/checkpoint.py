@@ -5,12 +5,10 @@ even in another process or on another machine.
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
-
 from tidewire.errors import CheckpointError
+from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import PROTOCOL, MessageError, check_state, describe
+from tidewire.protocol.messages import PROTOCOL, check_state, describe
 
 NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 
@@ -57,6 +55,8 @@ class Checkpoint:
 
     def to_json(self) -> str:
         """Serialize the checkpoint as compact JSON text."""
+        from pydantic_core import to_json  # noqa: PLC0415 - most programs save no checkpoint
+
         members = {each.name: getattr(self, each.name) for each in fields(self)}
         return to_json({name: value for name, value in members.items() if value is not None}).decode()
 
@@ -67,6 +67,8 @@ class Checkpoint:
         Raises:
             CheckpointError: The text is not a valid checkpoint.
         """
+        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - most programs load no checkpoint
+
         try:
             return TypeAdapter(cls).validate_python(_members(text, {each.name for each in fields(cls)}))
         except ValueError as error:
@@ -75,6 +77,8 @@ class Checkpoint:
 
 
 def _members(text: str | bytes, names: set[str]) -> Any:
+    from pydantic_core import from_json  # noqa: PLC0415
+
     try:
         members = from_json(text)
     except ValueError as error:

@@ -5,26 +5,21 @@
 import json
 import reprlib
 from enum import Enum
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
-
-from pydantic import (
-    JsonValue,
-    PydanticUndefinedAnnotation,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic_core import to_json
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, Union
 
 from tidewire.errors import NOWHERE, InvalidValueError, Where
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, describe
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.strict_json import JsonValue
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 
-Returns = type[T] | TypeAdapter[T]
+Returns = Union[type[T], "TypeAdapter[T]"]
 """Type of the argument `returns`. It is a class, or a pydantic TypeAdapter for other types such as unions."""
 
 
@@ -72,17 +67,7 @@ class ResultType(Generic[T]):
     """
 
     def __init__(self, returns: Any = None) -> None:
-        self._adapter: TypeAdapter[T] | None
-        if returns is None or isinstance(returns, TypeAdapter):
-            self._adapter = returns
-        else:
-            if isinstance(returns, str):
-                raise TypeError(f"returns must be a type, not the name of a type: {returns!r}")
-            try:
-                self._adapter = TypeAdapter(returns)
-            except (PydanticUserError, PydanticUndefinedAnnotation) as error:
-                what = f"returns must be a type that pydantic can validate, or a TypeAdapter, not {returns!r}"
-                raise TypeError(f"{what}: {str(error).partition(chr(10))[0]}") from error
+        self._adapter: TypeAdapter[T] | None = None if returns is None else _adapter_of(returns)
         # Use `__name__` only for plain classes, because `list[int].__name__` is "list".
         self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 
@@ -101,6 +86,10 @@ class ResultType(Generic[T]):
         """
         if self._adapter is None:
             return value  # type: ignore[return-value]
+        # These are imported here for the reason that `_adapter_of` names.
+        from pydantic import ValidationError  # noqa: PLC0415
+        from pydantic_core import to_json  # noqa: PLC0415
+
         # To save memory, delete the value after it was serialized, and serialize a text without an additional copy.
         written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else to_json(value)
         del value
@@ -114,6 +103,21 @@ class ResultType(Generic[T]):
             else:
                 advice = "Pass a `returns` type that matches the endpoint's schema: client.describe(name).value_schema."
             raise InvalidValueError(what, where=where, advice=advice) from error
+
+
+def _adapter_of(returns: Any) -> "TypeAdapter[Any]":
+    # Import pydantic only here, because a program without `returns` would pay for it before its first response.
+    from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter  # noqa: PLC0415
+
+    if isinstance(returns, TypeAdapter):
+        return returns
+    if isinstance(returns, str):
+        raise TypeError(f"returns must be a type, not the name of a type: {returns!r}")
+    try:
+        return TypeAdapter(returns)
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        what = f"returns must be a type that pydantic can validate, or a TypeAdapter, not {returns!r}"
+        raise TypeError(f"{what}: {str(error).partition(chr(10))[0]}") from error
 
 
 class ItemChange(Generic[T]):

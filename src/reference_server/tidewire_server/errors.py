@@ -93,7 +93,7 @@ class ItemError(Exception):
         # `members` does.
         custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
         overrides = {name: self.members[name] for name in custom if name in self.members}
-        return Problem(**(self.members | to_json(found) | overrides))
+        return Problem.model_validate(self.members | to_json(found) | overrides)
 
 
 class InvalidValueError(ValueError):

@@ -308,7 +308,7 @@ class Settings(BaseModel):
     @property
     def limits(self) -> Limits:
         """Limits that the server reports in discovery."""
-        own = self.model_dump(include=set(Limits.model_fields))
+        own = self.model_dump(include=set(Limits.__struct_fields__))
         ttls = {
             f"{name}_s": math.ceil(getattr(self, name)) for name in ("log_ttl", "state_ttl", "tombstone_ttl")
         }

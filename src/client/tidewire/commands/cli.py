@@ -421,11 +421,7 @@ def jobs(
         found = client.jobs(limit=limit)
         if as_json:
             for job in found:
-                screen.json(
-                    job.model_dump(
-                        mode="json", by_alias=True, exclude_none=True, exclude={"state", "columns"}
-                    )
-                )
+                screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
         elif found:
             screen.wide(tables.jobs(found))
         else:
@@ -457,7 +453,7 @@ def describe(
     with _client(url, header, token_file, uds) as (client, screen):
         found = client.discover() if endpoint is None else client.describe(endpoint)
         if as_json:
-            screen.json(found.model_dump(mode="json", by_alias=True))
+            screen.json(found.model_dump())
         elif isinstance(found, Discovery):
             screen.lines(describe_server(found, client.url, screen.width, show_all=show_all))
         else:

@@ -127,7 +127,7 @@ class _Reporter:
         if job is not None and (state := job.checkpoint().state) is not None:
             end["value"] = state["items"][0]["value"]
         if (problem := getattr(error, "problem", None)) is not None:
-            end["problem"] = problem.model_dump(mode="json", exclude_none=True)
+            end["problem"] = problem.model_dump(exclude_none=True)
         if (status := getattr(error, "status_code", None)) is not None:
             end["status"] = status
         return end

@@ -15,7 +15,6 @@ from http import HTTPStatus
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import anyio
-from pydantic import BaseModel
 
 from tidewire.errors import (
     NotATidewireServerError,
@@ -34,9 +33,10 @@ from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
 from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
-from tidewire.http.urls import is_under, path_segment, resolve, same_origin
+from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
+from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.request_policy import (
@@ -56,7 +56,7 @@ RETRYING: Final = "%s %s: %s; retrying in %.2f s"
 """Log message before the wait for the next attempt of a request: method, URL, reason and seconds. The command line shows
 it."""
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=WireModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ class ApiSession:
         Raises:
             ProtocolError: The response does not name a target, or the target is on another origin.
         """
-        target = resolve(response.url, response.headers.get("location", ""))
+        target = _redirect_target(response)
         if not same_origin(target, self.base) or "location" not in response.headers:
             where = Where("GET", response.url, status_code=response.status)
             advice = (
@@ -367,7 +367,7 @@ class ApiSession:
         if "location" not in response.headers:
             what = f"the server redirects with {response.status}, but does not say where to"
             return RequestError(what, where=where)
-        target = without_credentials(resolve(response.url, response.headers["location"]))
+        target = without_credentials(_redirect_target(response))
         if response.method == "GET":
             return ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=where)
         what = f"the server redirects this {response.method} request to {target}"
@@ -423,8 +423,8 @@ class ApiSession:
             ProtocolError: The body is not valid, and the client is not at first contact.
         """
         try:
-            body: M = messages.read(model, response.body, what=what)
-        except messages.MessageError as error:
+            body = messages.read(model, response.body, what=what)
+        except MessageError as error:
             where = response.where(job_id=job_id)
             if self.contacted:
                 raise ProtocolError(f"the response is not valid: {error}", where=where) from None
@@ -532,6 +532,15 @@ def may_run(key: str | None) -> str:
     """
     same = "the same idempotency_key" if key is None else f"idempotency_key={key!r}"
     return f"The job may or may not have started. Submit again with {same}, or look for it in client.jobs()."
+
+
+def _redirect_target(response: Any) -> str:
+    location = response.headers.get("location", "")
+    target = resolve(response.url, location)
+    if not has_host(target):
+        what = f"the response contains an invalid link: {location[:200]!r} names no host"
+        raise ProtocolError(what, where=response.where())
+    return target
 
 
 def _names_credentials(headers: Mapping[str, str]) -> bool:

@@ -23,7 +23,7 @@ SEGMENT_BYTES: Final = 256 * 2**10
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
+_LAYERS: Final = ("_stream", "_connection", "_h11_state")
 
 
 class FastBody:
@@ -133,7 +133,7 @@ def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[st
     as expected.
 
     Args:
-        stream: The attribute `stream` of an httpx response.
+        stream: The attribute `stream` of a response of httpcore.
         headers: Headers of the response.
         extensions: Extensions of the response.
     """

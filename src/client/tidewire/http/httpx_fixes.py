@@ -1,20 +1,18 @@
 """Workarounds for bugs in httpx and httpcore. Remove a workaround when a release has fixed the bug in the column
 `upstream`.
 
-`Pool` also stores no cookies, and reduces the work for each request by caching parsed URLs.
+`Pool` also stores no cookies, and gives access to the pool of httpcore.
 
 | workaround | bug | upstream |
 |---|---|---|
 | `OnePiece` | a request body is an async generator that a broken connection leaves open; trio warns about it | encode/httpx#3597, encode/httpx#3686 |
-| `Opening`, `Pool` | `AsyncClient.stream` nests two async generators; an event loop that ends while a stream is open closes both at once and prints an error | encode/httpx#3593, encode/httpcore#1019 |
 | `TlsCleanup` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
 | `bound_informational` | a request never ends if the server sends informational responses (1xx) without end: httpcore and h11 read them in a loop | not reported |
 | `repair`, `clean_up_tls` | httpx request hooks that install `OnePiece` and `TlsCleanup` | |
 """
 
-import contextlib
 from collections.abc import AsyncIterator, Mapping
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, Final
 
 import anyio
@@ -27,7 +25,7 @@ MAX_INFORMATIONAL: Final = 100
 """Maximum number of informational responses, such as `100 Continue`, that may precede the response to a request."""
 TOO_MANY_INFORMATIONAL: Final = f"more than {MAX_INFORMATIONAL} informational responses (status 1xx)"
 """Message of the httpx.RemoteProtocolError that is raised if a server sends more informational responses."""
-_BOUNDED: Final = "tidewire.bounded"
+BOUNDED: Final = "tidewire.bounded"
 """Extension of the requests to which `bound_informational` applies."""
 
 
@@ -37,39 +35,17 @@ class OnePiece(httpx.AsyncByteStream):
     """
 
     def __init__(self, body: bytes) -> None:
-        self._whole = body
-        self._left: bytes | None = body
+        self.whole = body
+        self._left: bytes | None = body or None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return OnePiece(self._whole)
+        return OnePiece(self.whole)
 
     async def __anext__(self) -> bytes:
         if self._left is None:
             raise StopAsyncIteration
         body, self._left = self._left, None
         return body
-
-
-class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
-    """Async context manager for a streamed response.
-
-    It replaces `httpx.AsyncClient.stream`, which is an async generator. `aconnect_sse` is also an async generator. If
-    one of them contained the other, an event loop that ends while a stream is open would close both at the same time
-    and print an error. With a class in place of the inner generator, the event loop closes the stream without an error.
-    """
-
-    def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
-        self._client = client
-        self._request = request
-        self._response: httpx.Response | None = None
-
-    async def __aenter__(self) -> httpx.Response:
-        self._response = await self._client.send(self._request, stream=True)
-        return self._response
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._response is not None:
-            await self._response.aclose()
 
 
 class _NoCookies(httpx.Cookies):
@@ -82,27 +58,42 @@ class _NoCookies(httpx.Cookies):
 
 
 class Pool(httpx.AsyncClient):
-    """httpx's client with the workarounds of this module and a cache of parsed URLs."""
+    """httpx's client with the workarounds of this module.
 
-    def __init__(self, **members: Any) -> None:
-        super().__init__(**members)
+    Args:
+        cleans_up_tls: Whether connections may use TLS, so that the workaround for its handshake is needed.
+        members: Arguments of `httpx.AsyncClient`.
+    """
+
+    def __init__(self, *, cleans_up_tls: bool, **members: Any) -> None:
+        super().__init__(
+            event_hooks={"request": [repair, clean_up_tls] if cleans_up_tls else [repair]}, **members
+        )
         bound_informational()
+        self.cleans_up_tls = cleans_up_tls
         self._own_cookies = _NoCookies()
+        self._core_pools: dict[tuple[str, str, int | None], Any] = {}
+        """Maps origins to the pools of httpcore."""
 
     @property  # type: ignore[misc] # httpx's setter would replace the jar by a plain `httpx.Cookies`
     def cookies(self) -> httpx.Cookies:
         return self._own_cookies
 
-    def build_request(self, method: str, url: httpx.URL | str, **members: Any) -> httpx.Request:
-        return super().build_request(method, _parsed(url) if isinstance(url, str) else url, **members)
+    def core_pool(self, url: httpx.URL) -> Any:
+        """Return the pool of httpcore for requests to a URL. None if httpx's transport has none.
 
-    def stream(self, method: str, url: httpx.URL | str, **members: Any) -> Opening:  # type: ignore[override]
-        return Opening(self, self.build_request(method, url, **members))
+        Raises:
+            RuntimeError: The pool was closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("the connection pool was closed")
+        origin = url.scheme, url.host, url.port
+        if origin not in self._core_pools:
+            import httpcore  # noqa: PLC0415 - it imports every installed event loop library
 
-
-@lru_cache(maxsize=64)
-def _parsed(url: str) -> httpx.URL:
-    return httpx.URL(url)
+            core = getattr(self._transport_for_url(url), "_pool", None)
+            self._core_pools[origin] = core if isinstance(core, httpcore.AsyncConnectionPool) else None
+        return self._core_pools[origin]
 
 
 class TlsCleanup:
@@ -135,7 +126,7 @@ def bound_informational() -> None:
 
     @wraps(receive, assigned=())
     async def _receive_response_headers(self: Any, request: Any) -> Any:
-        if _BOUNDED not in request.extensions:
+        if BOUNDED not in request.extensions:
             return await receive(self, request)
         http, count = self._h11_state, 0
         next_event = http.next_event
@@ -159,7 +150,7 @@ def bound_informational() -> None:
 
 async def repair(request: httpx.Request) -> None:
     request.stream = OnePiece(request.content)
-    request.extensions[_BOUNDED] = True
+    request.extensions[BOUNDED] = True
 
 
 async def clean_up_tls(request: httpx.Request) -> None:

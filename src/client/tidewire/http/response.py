@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
@@ -79,7 +79,7 @@ class Connection:
         *,
         raw: Any,
         owner: "Owner",
-        closing: contextlib.AsyncExitStack,
+        close: Callable[[], Awaitable[None]],
     ) -> None:
         """Create an open response and add it to the open connections of its owner.
 
@@ -88,7 +88,7 @@ class Connection:
             body: The body to read.
             raw: The socket of the connection, or None if the socket is unknown.
             owner: The transport, which has a set of its open connections.
-            closing: Exit stack that closes the response and suppresses network errors.
+            close: Coroutine function that closes the response and suppresses network errors.
         """
         self.method: str
         self.url: str
@@ -100,7 +100,7 @@ class Connection:
         self._body = body
         self._raw = raw
         self._owner = owner
-        self._closing = closing
+        self._close = close
         self._unread = self.method == "POST"
         owner.unread += self._unread
         owner.open.add(self)
@@ -150,7 +150,7 @@ class Connection:
         self._count_as_read()
         self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            await self._closing.aclose()
+            await self._close()
             await self._body.unwind()
 
     def close_soon(self) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pydantic import ValidationError
+import msgspec
 
 from tidewire.errors import NotATidewireServerError, TidewireError, Where, class_of, refusal
 from tidewire.http.response import Response
@@ -15,8 +15,8 @@ OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})
 def problem_in(response: Response) -> Problem | None:
     """Parse the problem details in the body of a response; None if the body has no problem details."""
     try:
-        return Problem.model_validate_json(response.body)
-    except ValidationError:
+        return Problem.model_validate(msgspec.json.decode(response.body))
+    except (ValueError, msgspec.DecodeError, RecursionError):
         return None
 
 

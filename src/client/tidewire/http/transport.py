@@ -1,20 +1,19 @@
 """`Transport`, which makes single HTTP requests and opens event streams, with a pool of httpx connections.
 
-This module converts exceptions of httpx and httpx_sse to the client's errors. httpx takes proxies and certificates from
+This module converts exceptions of httpx to the client's errors. httpx takes proxies and certificates from
 the environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
 """
 
-import contextlib
 import ssl
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, NoReturn
 
 import anyio
 import httpx
-import httpx_sse
 from anyio import to_thread
 
 from tidewire.errors import (
@@ -36,9 +35,10 @@ from tidewire.http.connection_diagnosis import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.httpx_fixes import TOO_MANY_INFORMATIONAL, Pool, clean_up_tls, repair
+from tidewire.http.httpx_fixes import TOO_MANY_INFORMATIONAL, Pool
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, broken_connection
+from tidewire.http.send_request import OpenResponse, Timeouts, as_httpx, send
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
@@ -67,7 +67,7 @@ class _StreamPool:
 
     __slots__ = ("client", "streams")
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: Pool) -> None:
         self.client = client
         self.streams = 0
 
@@ -94,10 +94,10 @@ class Transport:
         self._context: ssl.SSLContext | None = None
         self._proxy = proxy
         self._uds = uds
-        self._client: httpx.AsyncClient | None = None
+        self._client: Pool | None = None
         """Client of the first pool; None until the first request."""
         self._pools: list[_StreamPool] = []
-        self._make_pool: Callable[..., httpx.AsyncClient] = Pool
+        self._make_pool: Callable[..., Pool] = Pool
         """Creates a pool with the settings of the first one."""
         self._pool_lock: anyio.Lock | None = None
         """Lock that a task holds while it creates the pool. The lock is created on first use, because it belongs to an
@@ -135,14 +135,17 @@ class Transport:
             ProtocolError: The response body is larger than allowed.
         """
         client = await self._ready(url)
-        timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
-        with self._errors(method, url, connect_timeout), _total_timeout(whole_timeout, method, url):
-            request = client.build_request(
-                method, url, headers=_headers(headers), content=body, timeout=timeout
-            )
-            async with contextlib.aclosing(await client.send(request, stream=True)) as response:
-                answer = await _read_response(method, response, max_state_bytes)
-        return answer
+        timeouts = _timeouts(connect_timeout, answer_timeout)
+        try:
+            with anyio.move_on_after(whole_timeout):
+                response = await send(client, method, url, _headers(headers), body, timeouts)
+                try:
+                    return await _read_response(method, response, max_state_bytes)
+                finally:
+                    await response.aclose()
+        except Exception as error:  # noqa: BLE001 - `_raise` raises all exceptions again
+            self._raise(error, method, url, connect_timeout)
+        raise _no_whole_response(whole_timeout, method, url)
 
     async def open_stream(
         self,
@@ -166,21 +169,22 @@ class Transport:
             NotATidewireServerError: The server does not speak HTTP.
         """
         await self._ready(url)
-        timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
+        timeouts: Timeouts = {"connect": connect_timeout, "read": None, "write": answer_timeout, "pool": None}
         limit = max(connect_timeout, answer_timeout)
-        with self._errors("GET", url, connect_timeout):
-            async with contextlib.AsyncExitStack() as stack:
-                client = self._pool_for_stream(stack)
-                with anyio.move_on_after(limit):
-                    opening = httpx_sse.aconnect_sse(
-                        client,
-                        "GET",
-                        url,
-                        headers=_stream_headers(headers) | _CLOSE_AFTERWARDS,
-                        timeout=timeout,
-                    )
-                    source = await stack.enter_async_context(opening)
-                    return self._connection("GET", source.response, stack.pop_all())
+        pool = self._pool_for_stream()
+        connection: Connection | None = None
+        try:
+            with anyio.move_on_after(limit):
+                response = await send(
+                    pool.client, "GET", url, _stream_headers(headers) | _CLOSE_AFTERWARDS, None, timeouts
+                )
+                connection = self._connection("GET", response, pool)
+                return connection
+        except Exception as error:  # noqa: BLE001 - `_raise` raises all exceptions again
+            self._raise(error, "GET", url, connect_timeout)
+        finally:
+            if connection is None:
+                await self._release(pool)
         raise SilenceTimeoutError(f"no response within {limit:g} s", where=Where("GET", url))
 
     async def submit(
@@ -200,35 +204,44 @@ class Transport:
         The arguments and errors are the same as for `request`.
         """
         await self._ready(url)
-        timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
-        with self._errors("POST", url, connect_timeout), _total_timeout(whole_timeout, "POST", url):
-            async with contextlib.AsyncExitStack() as stack:
-                client = self._pool_for_stream(stack)
-                opening = httpx_sse.aconnect_sse(
-                    client, "POST", url, headers=_stream_headers(headers), content=body, timeout=timeout
-                )
-                response = (await stack.enter_async_context(opening)).response
-                if response.status_code == httpx.codes.OK and is_event_stream(
-                    response.headers.get("content-type")
-                ):
-                    answer: Response | Connection = self._connection("POST", response, stack.pop_all())
-                else:
-                    answer = await _read_response("POST", response, max_state_bytes)
-        return answer
+        timeouts = _timeouts(connect_timeout, answer_timeout)
+        pool = self._pool_for_stream()
+        connection: Connection | None = None
+        try:
+            with anyio.move_on_after(whole_timeout):
+                response = await send(pool.client, "POST", url, _stream_headers(headers), body, timeouts)
+                if response.status == HTTPStatus.OK and is_event_stream(response.headers.get("content-type")):
+                    connection = self._connection("POST", response, pool)
+                    return connection
+                try:
+                    return await _read_response("POST", response, max_state_bytes)
+                finally:
+                    await response.aclose()
+        except Exception as error:  # noqa: BLE001 - `_raise` raises all exceptions again
+            self._raise(error, "POST", url, connect_timeout)
+        finally:
+            if connection is None:
+                await self._release(pool)
+        raise _no_whole_response(whole_timeout, "POST", url)
 
-    def _connection(
-        self, method: str, response: httpx.Response, opened: contextlib.AsyncExitStack
-    ) -> Connection:
+    def _connection(self, method: str, response: OpenResponse, pool: _StreamPool) -> Connection:
         network = response.extensions.get("network_stream")
-        closing = contextlib.AsyncExitStack()
-        closing.enter_context(contextlib.suppress(httpx.HTTPError))
-        closing.push_async_exit(opened)
+
+        async def close() -> None:
+            try:
+                await response.aclose()
+            except Exception as error:
+                if not isinstance(as_httpx(error), httpx.HTTPError):
+                    raise
+            finally:
+                await self._release(pool)
+
         return Connection(
-            (method, str(response.url), response.status_code, response.headers),
+            (method, response.url, response.status, response.headers),
             _body_of(response),
             raw=None if network is None else network.get_extra_info("socket"),
             owner=self,
-            closing=closing,
+            close=close,
         )
 
     async def sniff(self, url: str) -> bytes:
@@ -265,7 +278,7 @@ class Transport:
                 for pool in self._pools:
                     tasks.start_soon(pool.client.aclose)
 
-    async def _ready(self, url: str) -> httpx.AsyncClient:
+    async def _ready(self, url: str) -> Pool:
         self._check_open()
         self.loop.check()
         if self._client is None:
@@ -279,19 +292,16 @@ class Transport:
                     self._client = client
         return self._client
 
-    def _pool_for_stream(self, stack: contextlib.AsyncExitStack) -> httpx.AsyncClient:
-        """Return the client of the first pool that has room for one more event stream. If there is none, create a pool.
-
-        Args:
-            stack: Exit stack that ends when the stream ends, or when it could not be opened.
+    def _pool_for_stream(self) -> _StreamPool:
+        """Return the first pool that has room for one more event stream, and count the stream. If there is none, create
+        a pool. The caller must call `_release` when the stream ends, or when it could not be opened.
         """
         pool = next((each for each in self._pools if each.streams < STREAMS_PER_POOL), None)
         if pool is None:
             pool = _StreamPool(self._make_pool(kept_alive=KEPT_ALIVE_FOR_STREAMS))
             self._pools.append(pool)
         pool.streams += 1
-        stack.push_async_callback(self._release, pool)
-        return pool.client
+        return pool
 
     async def _release(self, pool: _StreamPool) -> None:
         pool.streams -= 1
@@ -307,7 +317,7 @@ class Transport:
         if self._closed:
             raise ClientClosedError("the client was closed")
 
-    async def _pool(self, url: str) -> httpx.AsyncClient:
+    async def _pool(self, url: str) -> Pool:
         # All requests go to one origin. If the URL starts with http://, do not load the certificates, because loading
         # them takes a tenth of the time that all imports take. A TLS context without certificates is safe, because it
         # rejects every server.
@@ -324,7 +334,7 @@ class Transport:
             mounts=_MOUNTED,
             # If there is a proxy, install the workaround for TLS even if the URL starts with http://, because the
             # connection to the proxy may use TLS.
-            event_hooks={"request": [repair, clean_up_tls] if secure or proxied else [repair]},
+            cleans_up_tls=secure or proxied,
         )
         try:
             if not secure and "httpcore" in sys.modules:
@@ -375,11 +385,11 @@ class Transport:
         _, host, port = origin(url)
         return f"{host}:{port}" if self._uds is None else self._uds
 
-    @contextlib.contextmanager
-    def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
+    def _raise(self, raised: Exception, method: str, url: str, connect_timeout: float) -> NoReturn:
+        """Raise the client's error for an exception of a request."""
         where = Where(method, url)
         try:
-            yield
+            raise as_httpx(raised)
         except httpx.ConnectTimeout as error:
             proxy = self._proxy_for(url)
             to = self.address(url) if proxy is None else f"the proxy {proxy}"
@@ -414,48 +424,51 @@ class Transport:
 
 
 class _Chunks:
-    """A streamed response body that is read through httpx's public interface, one chunk at a time."""
+    """A streamed response body that is read one chunk at a time, because `fast_body_of` does not know its layers."""
 
-    # A cancelled read closes httpx's generators, so the body cannot be read again.
+    # A cancelled read closes the generators of httpx and httpcore, so the body cannot be read again.
     resumable = False
 
-    def __init__(self, response: httpx.Response) -> None:
-        # Disable httpx's read timeout, because each call of `read` has its own time limit.
-        response.request.extensions.get("timeout", {})["read"] = None
-        # Read raw bytes, because event streams have no content coding.
-        self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
+    def __init__(self, response: OpenResponse) -> None:
+        # Each call of `read` has its own time limit.
+        response.allow_silence()
+        # Event streams have no content coding.
+        self._chunks = response.chunks()
 
     async def read(self, limit: float) -> bytes | None:
         with anyio.fail_after(limit):
             try:
-                return await self._chunks.__anext__()
-            except StopAsyncIteration:
-                return None
-            except httpx.HTTPError as error:
+                return await anext(self._chunks, None)
+            except Exception as error:
+                if not isinstance(as_httpx(error), httpx.HTTPError):
+                    raise
                 raise ConnectionError(str(error) or type(error).__name__) from error
 
     async def unwind(self) -> None:
-        # httpx uses nested generators, and closing the outer generator does not close the inner generators. Reading
-        # from the closed connection ends all of them. Otherwise they would stay open until they are garbage-collected,
-        # and trio would emit a warning.
-        with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
-            while True:
-                await self._chunks.__anext__()
+        # httpx and httpcore use nested generators, and closing the outer generator does not close the inner generators.
+        # Reading from the closed connection ends all of them. Otherwise they would stay open until they are
+        # garbage-collected, and trio would emit a warning.
+        try:
+            while await anext(self._chunks, None) is not None:
+                pass
+        except Exception as error:
+            if not isinstance(as_httpx(error), httpx.HTTPError | httpx.StreamError):
+                raise
 
 
-def _body_of(response: httpx.Response) -> Body:
+def _body_of(response: OpenResponse) -> Body:
     # Import httpcore only when a stream needs it, because it imports every installed event loop library.
     from tidewire.http.fast_body_reader import fast_body_of  # noqa: PLC0415
 
-    return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
+    return fast_body_of(response.core_stream, response.headers, response.extensions) or _Chunks(response)
 
 
-async def _read_response(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
-    where = Where(method, str(response.url), status_code=response.status_code)
+async def _read_response(method: str, response: OpenResponse, max_state_bytes: int) -> Response:
+    where = Where(method, response.url, status_code=response.status)
     limit = max(LEAST_BODY_BYTES, max_state_bytes)
     try:
         decompressor = BoundedDecompressor(response.headers.get("content-encoding", ""), limit)
-        async for chunk in response.aiter_raw():
+        async for chunk in response.chunks():
             decompressor.feed(chunk)
             if decompressor.too_large:
                 advice = "If this size is expected, raise the limit with max_state_bytes=…."
@@ -463,7 +476,7 @@ async def _read_response(method: str, response: httpx.Response, max_state_bytes:
         body = decompressor.end()
     except DecompressionError as error:
         raise TransportError(str(error), where=where) from error
-    return Response(method, str(response.url), response.status_code, response.headers, body)
+    return Response(method, response.url, response.status, response.headers, body)
 
 
 # ---- URLs ----------------------------------------------------------------------------------------------------------
@@ -532,12 +545,12 @@ _MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
 # ---- helpers -------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _total_timeout(seconds: float, method: str, url: str) -> Iterator[None]:
-    with anyio.move_on_after(seconds) as scope:
-        yield
-    if scope.cancelled_caught:
-        raise SilenceTimeoutError(f"no complete response within {seconds:g} s", where=Where(method, url))
+def _no_whole_response(seconds: float, method: str, url: str) -> SilenceTimeoutError:
+    return SilenceTimeoutError(f"no complete response within {seconds:g} s", where=Where(method, url))
+
+
+def _timeouts(connect_timeout: float, answer_timeout: float) -> Timeouts:
+    return {"connect": connect_timeout, "read": answer_timeout, "write": answer_timeout, "pool": None}
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -545,7 +558,14 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _stream_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return _headers(headers) | {"Accept-Encoding": "identity"}
+    return _headers(headers) | _FOR_STREAMS
+
+
+_FOR_STREAMS: Final = {
+    "Accept": "text/event-stream",
+    "Accept-Encoding": "identity",
+    "Cache-Control": "no-store",
+}
 
 
 _CLOSE_AFTERWARDS: Final = {"Connection": "close"}

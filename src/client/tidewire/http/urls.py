@@ -52,6 +52,11 @@ def resolve(base: str, reference: str) -> str:
         ) from None
 
 
+def has_host(url: str) -> bool:
+    """Whether an absolute URL names a host, unlike `javascript:1`."""
+    return _ROOT.match(url) is not None or bool(origin(url)[1])
+
+
 def path_segment(name: str, what: str) -> str:
     """Encode a name as one segment of a URL's path. Slashes and all other separators are percent-encoded.
 

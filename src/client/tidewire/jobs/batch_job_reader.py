@@ -3,8 +3,6 @@
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pydantic import JsonValue
-
 from tidewire.errors import ItemFailedError, advice_for
 from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.reconnecting_stream import JobStream
@@ -15,7 +13,7 @@ from tidewire.protocol.document.view import View
 from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.strict_json import dumps
+from tidewire.protocol.strict_json import JsonValue, dumps
 from tidewire.types import ItemChange, ItemUpdate, Position, ResultType
 
 if TYPE_CHECKING:

@@ -7,23 +7,21 @@ The text of a token is decoded from the bytes of this token alone, with U+FFFD f
 meant for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
-import base64
-import binascii
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+import msgspec
 
 from tidewire.errors import ProtocolError, TidewireError, Where
 from tidewire.http.api_session import ApiSession
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
-from tidewire.protocol.base_model import DEFERRED
 from tidewire.protocol.document.generation_columns import TOKEN_COLUMNS
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
+from tidewire.protocol.strict_json import JsonValue
 from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
@@ -65,26 +63,15 @@ class Token(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
 
 
-class Vocabulary(BaseModel):
-    """Vocabulary of an endpoint, which contains the bytes of every token id. The server sends the vocabulary in
-    response to `GET /v1/endpoints/{name}/vocabulary`.
+class Vocabulary(msgspec.Struct, frozen=True):
+    """Vocabulary of an endpoint, which contains the bytes of every token id. The server sends it in response to `GET
+    /v1/endpoints/{name}/vocabulary`. In JSON, bytes are base64.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
 
     hash: str
     tokens: tuple[bytes, ...]
-    special: frozenset[int] = Field(default_factory=frozenset)
-    """Ids of special tokens, which do not contribute to the text. The bytes of a special token are a name for
-    display."""
-
-    @field_validator("tokens", mode="before")
-    @classmethod
-    def _decode(cls, tokens: Any) -> Any:
-        try:
-            return tuple(base64.b64decode(one, validate=True) for one in tokens)
-        except (TypeError, binascii.Error) as error:
-            raise ValueError(f"tokens are not valid base64: {error}") from None
+    special: frozenset[int] = frozenset()
+    """Ids of special tokens, which do not contribute to the text. Their bytes are names for display."""
 
     def text(self, token_id: int) -> str:
         """Decode the text of one token, with U+FFFD for incomplete characters.
@@ -95,6 +82,11 @@ class Vocabulary(BaseModel):
         if not 0 <= token_id < len(self.tokens):
             raise ProtocolError(f"token id {token_id} is not in the vocabulary of {len(self.tokens)} tokens")
         return self.tokens[token_id].decode("utf-8", "replace")
+
+
+# Created here and not on first use, because two threads that use a struct first at the same time would crash the
+# interpreter.
+_VOCABULARY: Final = msgspec.json.Decoder(Vocabulary)
 
 
 class TokenRows:
@@ -238,8 +230,8 @@ def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
         ProtocolError: The body is not a valid vocabulary.
     """
     try:
-        return Vocabulary.model_validate_json(body)
-    except ValidationError as error:
+        return _VOCABULARY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the response is not a valid vocabulary: {error}", where=where) from None
 
 

@@ -1,47 +1,243 @@
-"""Base class and field types of the pydantic models for events and HTTP bodies.
+"""Base class and field types of the models for events and HTTP bodies.
 
 - Models ignore unknown members, so that a minor version of the protocol can add members.
 - Numbers and booleans are strict: `"3"`, `true` and `3.0` are not valid integers.
 - An optional member may be null, which means the same as omitting it.
+
+The models are msgspec structs, because every program with a client pays for them before its first response. Importing
+msgspec and creating all models takes about 5 ms. With pydantic it took 60 ms, a quarter of the CPU time up to the first
+response (`bench/start.py`). The client imports pydantic only for values of the caller's own types: `returns=…`, and
+inputs that are not plain JSON. The methods have the names that they have in pydantic, which programs already use.
 """
 
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args, get_origin
 
-from pydantic import VERSION, BaseModel, ConfigDict, Field, model_validator
+import msgspec
+from msgspec import Meta
 
-# Set strictness for each field, because a model with `strict=True` would reject JSON objects as the values of nested
-# models.
-Count = Annotated[int, Field(strict=True, ge=0)]
-Positive = Annotated[int, Field(strict=True, ge=1)]
-Flag = Annotated[bool, Field(strict=True)]
-Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
-
-
-DEFERRED: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
-"""Whether pydantic builds a model's validator on first use. Building all of them at import takes a twentieth of the CPU
-time up to the first response (`bench/start.py`). Before pydantic 2.14, two threads could build the same model at once,
-and one of the threads could then validate with the validator of the base class."""
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+# The bounds exclude NaN and infinities, which are not JSON.
+Number = int | Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
-class WireModel(BaseModel):
-    """Base class for the JSON objects of the protocol. Models are immutable and ignore unknown members, and a member
-    that is null counts as absent.
+class MessageError(ValueError):
+    """An event or a body violates its schema. The error message names the invalid member and the error.
+
+    Attributes:
+        pointer: JSON Pointer to the invalid member, if it is known. Empty for the whole value.
+        reason: What is wrong with this member.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
+    def __init__(self, message: str, *, pointer: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
+        self.reason = reason or message
 
-    @model_validator(mode="before")
+
+class WireModel(msgspec.Struct, frozen=True):
+    """Base class for the JSON objects of the protocol. Models are immutable and ignore unknown members, and a member
+    that is null counts as absent.
+
+    The constructor does not validate its arguments. `model_validate` does.
+    """
+
     @classmethod
-    def _drop_nulls(cls, members: Any) -> Any:
-        if type(members) is not dict or None not in members.values():
-            return members
-        optional = _optional(cls)
-        return {name: value for name, value in members.items() if value is not None or name not in optional}
+    def model_validate(cls, members: Any) -> Self:
+        """Create a model from JSON, such as a parsed HTTP body.
+
+        Raises:
+            MessageError: The value does not match the model.
+        """
+        try:
+            return msgspec.convert(_prepared(cls, members), cls)
+        except msgspec.ValidationError as error:
+            raise _message_error(error, cls, members) from None
+
+    def model_dump(
+        self,
+        *,
+        mode: str = "json",
+        by_alias: bool = True,
+        exclude_none: bool = False,
+        exclude: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """Convert the model to a JSON object, with the names that its members have in JSON.
+
+        Args:
+            mode: Has no effect, because all members are JSON. Accepted because pydantic's method has this argument.
+            by_alias: Has no effect either.
+            exclude_none: Whether to leave out the members of models that are None. Plain JSON within the members is
+                not changed.
+            exclude: Names of members of this object to leave out.
+        """
+        made: dict[str, Any] = {}
+        for name, member in zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True):
+            value = getattr(self, member)
+            if name in exclude or (exclude_none and value is None):
+                continue
+            if member == EXTRA:
+                made |= {key: each for key, each in value.items() if not exclude_none or each is not None}
+            elif isinstance(value, WireModel):
+                made[name] = value.model_dump(exclude_none=exclude_none)
+            elif type(value) is list and value and isinstance(value[0], WireModel):
+                made[name] = [each.model_dump(exclude_none=exclude_none) for each in value]
+            else:
+                made[name] = value
+        return made
+
+    def model_dump_json(self, *, by_alias: bool = True, exclude_none: bool = False) -> str:
+        """Serialize the model as compact JSON text. The arguments are those of `model_dump`."""
+        return msgspec.json.encode(self.model_dump(exclude_none=exclude_none)).decode()
+
+    def model_copy(self, *, update: dict[str, Any]) -> Self:
+        """Return a copy of the model in which some members have other values, which are not validated."""
+        return msgspec.structs.replace(self, **update)
+
+
+EXTRA: Final = "model_extra"
+"""Name of the attribute with the unknown members, in a model that keeps them."""
+
+
+class _Table(NamedTuple):
+    """What `_prepared` needs to know of a model.
+
+    Attributes:
+        known: Names of all members in JSON.
+        optional: Names of the members with a default.
+        nested: Names of the members that contain another model or a list of another model, with that model.
+        keeps_unknown: Whether the model has the attribute `EXTRA`.
+    """
+
+    known: frozenset[str]
+    optional: frozenset[str]
+    nested: tuple[tuple[str, type[WireModel]], ...]
+    keeps_unknown: bool
 
 
 @cache
-def _optional(model: type[BaseModel]) -> frozenset[str]:
-    """Return the names of a model's optional members, as they appear in JSON."""
-    members = model.model_fields.items()
-    return frozenset(field.alias or name for name, field in members if not field.is_required())
+def _table(model: type[WireModel]) -> _Table:
+    fields = [field for field in msgspec.structs.fields(model) if field.name != EXTRA]
+    return _Table(
+        frozenset(field.encode_name for field in fields),
+        frozenset(field.encode_name for field in fields if not field.required),
+        tuple((field.encode_name, inner) for field in fields for inner in _models_in(field.type)),
+        EXTRA in model.__struct_fields__,
+    )
+
+
+def build_models(module: Mapping[str, Any]) -> None:
+    """Make msgspec build the validators of all models in a module, which takes about 1 ms for all modules together.
+
+    Each module with models calls this function at its end. msgspec would otherwise build a validator on first use, and
+    two threads that use a model first at the same time would crash the interpreter.
+    """
+    for model in module.values():
+        if isinstance(model, type) and issubclass(model, WireModel):
+            with contextlib.suppress(msgspec.ValidationError):
+                msgspec.convert({}, model)
+
+
+def _models_in(annotation: Any) -> list[type[WireModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, WireModel):
+        return [annotation]
+    return [model for each in get_args(annotation) for model in _models_in(each)]
+
+
+def _prepared(model: type[WireModel], members: Any) -> Any:
+    """Return a JSON object without the optional members that are null, and with the unknown members in one member if
+    the model keeps them. The argument is not changed. A value that is not an object is returned as it is.
+    """
+    if type(members) is not dict:
+        return members
+    table = _table(model)
+    if None in members.values():
+        members = {
+            name: value for name, value in members.items() if value is not None or name not in table.optional
+        }
+    if table.keeps_unknown:
+        unknown = {name: value for name, value in members.items() if name not in table.known}
+        members = {name: value for name, value in members.items() if name in table.known}
+        members[EXTRA] = unknown
+    for name, inner in table.nested:
+        value = members.get(name)
+        if type(value) is dict:
+            members = members | {name: _prepared(inner, value)}
+        elif type(value) is list:
+            members = members | {name: [_prepared(inner, each) for each in value]}
+    return members
+
+
+# ---- error messages ------------------------------------------------------------------------------------------------
+
+_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_GOT: Final = re.compile(r", got `\w+`$")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+def _message_error(error: msgspec.ValidationError, model: type[WireModel], members: Any) -> MessageError:
+    """Convert an error of msgspec to an error with the JSON Pointer to the invalid member and its value."""
+    found = _PLACE.fullmatch(str(error))
+    what, path = (str(error), "") if found is None else (found["what"], found["path"] or "")
+    annotation: Any = model
+    place, value, is_known = "", members, True
+    for name, index in _STEP.findall(path):
+        place = f"{place}/{name or index}"
+        if name:
+            annotation = _annotation_of(annotation, name)
+        try:
+            value = value[name or int(index)]
+        except (LookupError, TypeError, ValueError):
+            is_known = False
+    if missing := _MISSING.fullmatch(what):
+        place, reason = f"{place}/{missing[1]}", "this member is required"
+    elif what.startswith("Invalid enum value"):
+        words = [repr(word) for word in _words_in(annotation)]
+        allowed = " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+        reason = f"expected {allowed}; received {shown(value)}"
+    else:
+        reason = f"expected {what.removeprefix('Expected ')}"
+        if is_known:
+            reason = f"{_GOT.sub('', reason)}; received {shown(value)}"
+    return MessageError(f"{place or 'the whole value'}: {reason}", pointer=place, reason=reason)
+
+
+def _annotation_of(annotation: Any, name: str) -> Any:
+    """Return the type of a member of the model in a type."""
+    for model in _models_in(annotation):
+        for field in msgspec.structs.fields(model):
+            if field.encode_name == name:
+                return field.type
+    return Any
+
+
+def _words_in(annotation: Any) -> list[str]:
+    """Return the words that the Literal in a type allows."""
+    if get_origin(annotation) is Literal:
+        return [*get_args(annotation)]
+    return [word for each in get_args(annotation) for word in _words_in(each)]
+
+
+_MAX_SHOWN: Final = 60
+"""Maximum length of a value in an error message, in characters."""
+
+
+def shown(value: Any) -> str:
+    """Return a short form of a JSON value for an error message. The cost does not depend on the size of the value."""
+    if isinstance(value, dict):
+        return "an object" if value else "{}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"a list of length {len(value)}" if value else "[]"
+    if isinstance(value, str):
+        text = json.dumps(value[:_MAX_SHOWN], ensure_ascii=False)
+        return text if len(value) <= _MAX_SHOWN else f"{text[:-1]}…"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value!r:.{_MAX_SHOWN}}"

@@ -20,15 +20,13 @@ import math
 from collections.abc import Hashable
 from typing import Any, Final
 
-from pydantic import JsonValue
-
 from tidewire.protocol.document.apply_ops import apply
 from tidewire.protocol.document.diff_shapes import DiffError, Op, StableError, UnknownOpError
 from tidewire.protocol.document.digests import IntegrityError
 from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, common_prefix, is_text, same
 from tidewire.protocol.document.match_list_elements import Matches, align
-from tidewire.protocol.strict_json import StrictJsonError, check
+from tidewire.protocol.strict_json import JsonValue, StrictJsonError, check
 
 __all__ = ["DiffError", "IntegrityError", "JsonValue", "Op", "StableError", "UnknownOpError", "apply", "diff"]
 

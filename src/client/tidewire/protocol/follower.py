@@ -44,9 +44,8 @@ from functools import partial
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from pydantic import BaseModel, JsonValue
-
 from tidewire.protocol import messages, strict_json
+from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.cursor import MAX_SEQ, Cursor, CursorError
 from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
@@ -65,12 +64,13 @@ from tidewire.protocol.follower_outcomes import (
     Outcome,
     Reconnect,
 )
-from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
+from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, Ping, Snapshot
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.request_policy import GiveUp, Interruption, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state_validity import changes_value, check_shape
+from tidewire.protocol.strict_json import JsonValue
 
 __all__ = [
     "Advance",
@@ -379,7 +379,7 @@ class Follower:
 
     def _done(self, event: Event, cursor: Cursor) -> Outcome:
         try:
-            done: Done = messages.read(Done, event.data, what="done")
+            done = messages.read(Done, event.data, what="done")
             if done.status == "failed" and done.error is None:
                 raise MessageError("done has the status failed, but no error")
         except MessageError as error:
@@ -391,18 +391,18 @@ class Follower:
         if continuity is Continuity.BROKEN or document is None:
             raise _Broken(f"done {event.id} does not continue from {self._place()}")
         try:
-            verify(document, done.check_)
+            verify(document, done.check)
             _verify_digest({"items": document.node("/items")}, done)
         except (DiffError, IntegrityError) as error:
             raise _Broken(f"done {event.id}: {error}") from None
-        document.apply(_end(done))
+        document.apply(_end(done, event.data))
         return self._moved(cursor, document, (), visible=False, done=done)
 
     # ---- ephemeral events --------------------------------------------------------------------------------------
 
     def _ephemeral(self, event: Event) -> Outcome:
         try:
-            message: BaseModel = messages.read(EPHEMERAL[event.type], event.data, what=event.type)
+            message = messages.read(EPHEMERAL[event.type], event.data, what=event.type)
         except MessageError as error:
             raise _Broken(str(error)) from None
         match message:
@@ -555,17 +555,22 @@ class Follower:
 
 def _snapshot_in(event: Event) -> Snapshot:
     try:
-        snapshot: Snapshot = messages.read(Snapshot, event.data, what="snapshot")
+        snapshot = messages.read(Snapshot, event.data, what="snapshot")
     except MessageError as error:
         raise _Broken(str(error)) from None
     return snapshot
 
 
-def _end(done: Done) -> list[JsonValue]:
+def _end(done: Done, data: str) -> list[JsonValue]:
+    """Return the diff of a `done` event with this data."""
     body = messages.to_json(done)
     ops: list[JsonValue] = [["s", "/status", body["status"]], ["s", "/usage", body["usage"]]]
     if done.error is not None:
-        ops.append(["s", "/error", done.error.model_dump(mode="json", exclude_unset=True)])
+        # Write the error as the server sent it, without defaults, so that all clients have the same final state.
+        sent: Any = strict_json.loads(data)
+        unknown = done.error.model_extra
+        error = {name: value for name, value in sent["error"].items() if value is not None or name in unknown}
+        ops.append(["s", "/error", error])
     return ops
 
 

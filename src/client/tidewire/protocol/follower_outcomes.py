@@ -6,13 +6,12 @@ The `Follower` makes all decisions, and its caller only carries out the outcome.
 from enum import Enum
 from typing import NamedTuple
 
-from pydantic import JsonValue
-
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.messages import Done
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.strict_json import JsonValue
 
 
 class Cause(Enum):

@@ -10,9 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pydantic import JsonValue
-
-from tidewire.protocol.strict_json import StrictJsonError, loads
+from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
 
 ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 """Names of all types of JSON Schema."""

@@ -1,20 +1,25 @@
-"""Pydantic models of the events of a job's stream, and functions that encode them.
+"""Models of the events of a job's stream, and functions that encode them.
 
 Diffs have no model, because there is one diff for each token and a model would be slow. `tidewire.protocol.diff`
 validates diffs as plain JSON.
 """
 
-import json
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
-from pydantic_core import ErrorDetails
+from msgspec import Meta, field
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import Count, Number, Positive, WireModel
+from tidewire.protocol.base_model import Count, MessageError, Number, Positive, WireModel, build_models, shown
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
+from tidewire.protocol.strict_json import JsonValue
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+M = TypeVar("M", bound=WireModel)
 
 PROTOCOL: Final = "tidewire/1"
 
@@ -32,13 +37,7 @@ LOGGED: Final = frozenset({"snapshot", "message", "done"})
 """Types of the events that have an id. Diffs have the type `message`, which is the default event type of SSE."""
 
 
-class MessageError(ValueError):
-    """An event or a request body violates its schema. The error message names the event or body, the invalid member and
-    the error.
-    """
-
-
-class BatchPlace(WireModel):
+class BatchPlace(WireModel, frozen=True, kw_only=True):
     """How the server has batched one input with other inputs. The members are the size of the batch, the index of the
     input in the batch, and the time that the input waited for the batch.
     """
@@ -48,38 +47,38 @@ class BatchPlace(WireModel):
     wait_ms: Count
 
 
-class Item(WireModel):
+class Item(WireModel, frozen=True, kw_only=True):
     """One item in a job's state, which has the status and value for one input."""
 
     status: ItemStatus
     value: Any = None
     error: Problem | None = None
-    stable: dict[str, Count] = Field(default_factory=dict)
+    stable: dict[str, Count] = field(default_factory=dict)
     """Lengths of the stable prefixes of texts, by the JSON Pointer of the text within `value`. The length is a number
     of code points. As long as the job does not restart, no diff truncates a stable prefix."""
     batch: BatchPlace | None = None
 
 
-class Note(WireModel):
+class Note(WireModel, frozen=True, kw_only=True):
     """A message from the endpoint's function to the user, such as a warning."""
 
     level: str
     text: str
 
 
-class State(WireModel):
+class State(WireModel, frozen=True, kw_only=True):
     """The whole state of a job, which is the JSON document that snapshots contain and diffs change."""
 
     status: JobStatus
-    items: list[Item] = Field(min_length=1)
-    usage: dict[str, Any] = Field(default_factory=dict)
-    notes: list[Note] = Field(default_factory=list)
+    items: Annotated[list[Item], Meta(min_length=1)]
+    usage: dict[str, Any] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
     error: Problem | None = None
 
 
-class Snapshot(WireModel):
+class Snapshot(WireModel, frozen=True, kw_only=True):
     """Data of a `snapshot` event. The member `state` is plain JSON, because building a model for every item would be
-    expensive. Its type is not `JsonValue`, because pydantic would validate each number of an array again.
+    expensive.
     """
 
     state: dict[str, Any]
@@ -87,21 +86,21 @@ class Snapshot(WireModel):
     reason: SnapshotReason
 
 
-class Done(WireModel):
+class Done(WireModel, frozen=True, kw_only=True):
     """Data of a `done` event, which ends the job. The event sets `/status`, `/usage` and `/error` in the job's
     state.
     """
 
     status: Literal["succeeded", "partially_failed", "failed", "cancelled"]
-    usage: dict[str, Any] = Field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
     error: Problem | None = None
-    check_: list[Any] = Field(default_factory=list, alias="check")
+    check: list[Any] = field(default_factory=list)
     digest: str
     """First 16 hexadecimal digits of the SHA-256 hash of the final `items`, serialized as RFC 8785 specifies."""
     expires_at: str | None = None
 
 
-class Hello(WireModel):
+class Hello(WireModel, frozen=True, kw_only=True):
     """Data of a `hello` event, which is the first event on every connection to a job's stream."""
 
     protocol: str
@@ -111,14 +110,14 @@ class Hello(WireModel):
     heartbeat_ms: Positive
 
 
-class Queue(WireModel):
+class Queue(WireModel, frozen=True, kw_only=True):
     """Data of a `queue` event. The job at `position` 1 starts next."""
 
     position: Positive
     eta_ms: Count | None = None
 
 
-class Progress(WireModel):
+class Progress(WireModel, frozen=True, kw_only=True):
     """Data of a `progress` event. In a job with many inputs, `item` is the index of the item."""
 
     current: Number | None = None
@@ -128,13 +127,13 @@ class Progress(WireModel):
     item: Count | None = None
 
 
-class Ping(WireModel):
+class Ping(WireModel, frozen=True, kw_only=True):
     """Data of a `ping` event. `head` is the id of the newest event that this connection has sent or will send."""
 
     head: str
 
 
-class Goaway(WireModel):
+class Goaway(WireModel, frozen=True, kw_only=True):
     """Data of a `goaway` event, with which the server announces that it closes the connection. The client should
     reconnect after `retry_ms`.
     """
@@ -143,7 +142,9 @@ class Goaway(WireModel):
     retry_ms: Count
 
 
-EPHEMERAL: Final[dict[str, type[BaseModel]]] = {
+build_models(globals())
+
+EPHEMERAL: Final[dict[str, type[WireModel]]] = {
     "hello": Hello,
     "queue": Queue,
     "progress": Progress,
@@ -154,7 +155,7 @@ EPHEMERAL: Final[dict[str, type[BaseModel]]] = {
 """Models of the events without an id, by event type. These events may be lost when a client reconnects."""
 
 
-def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
+def read(model: type[M], data: str | bytes, *, what: str) -> M:
     """Parse the JSON of an event or body, and validate it against a model.
 
     Args:
@@ -167,10 +168,8 @@ def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
     """
     try:
         return model.model_validate(strict_json.loads(data))
-    except strict_json.StrictJsonError as error:
+    except (strict_json.StrictJsonError, MessageError) as error:
         raise MessageError(f"{what}: {error}") from None
-    except ValidationError as error:
-        raise MessageError(f"{what}: {describe(error)}") from None
 
 
 def check_state(state: JsonValue, *, what: str) -> State:
@@ -181,16 +180,16 @@ def check_state(state: JsonValue, *, what: str) -> State:
     """
     try:
         return State.model_validate(state)
-    except ValidationError as error:
-        raise MessageError(f"{what}: {describe(error)}") from None
+    except MessageError as error:
+        raise MessageError(f"{what}: {error}") from None
 
 
 _SHOWN_ERRORS: Final = 3
 """Maximum number of errors that `describe` shows."""
 
 
-def describe(error: ValidationError) -> str:
-    """Summarize a validation error in one line: the paths and messages of the first errors, with the received values, and
+def describe(error: "ValidationError") -> str:
+    """Summarize a validation error of pydantic in one line: the paths and messages of the first errors, with the received values, and
     the number of other errors.
     """
     found = error.errors(include_url=False, include_context=False)
@@ -202,35 +201,18 @@ def describe(error: ValidationError) -> str:
     return f"{'; '.join(shown)}{rest}"
 
 
-_MAX_SHOWN: Final = 60
-"""Maximum length of a value in an error message, in characters."""
-
 _WITHOUT_VALUE: Final = frozenset(
     {"missing", "extra_forbidden", "unexpected_keyword_argument", "json_invalid"}
 )
 """Types of errors that are reported without the received value, because there is none or it would not help."""
 
 
-def message_of(error: ErrorDetails) -> str:
+def message_of(error: "ErrorDetails") -> str:
     """Return the message of one validation error, with the beginning of the value that was received."""
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] in _WITHOUT_VALUE or "input" not in error:
         return message
     return f"{message}; received {shown(error['input'])}"
-
-
-def shown(value: Any) -> str:
-    """Return a short form of a JSON value for an error message. The cost does not depend on the size of the value."""
-    if isinstance(value, dict):
-        return "an object" if value else "{}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return f"a list of length {len(value)}" if value else "[]"
-    if isinstance(value, str):
-        text = json.dumps(value[:_MAX_SHOWN], ensure_ascii=False)
-        return text if len(value) <= _MAX_SHOWN else f"{text[:-1]}…"
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return f"{value!r:.{_MAX_SHOWN}}"
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------
@@ -254,7 +236,7 @@ def done_frame(cursor: Cursor, done: Done) -> bytes:
 
 def ephemeral_frame(
     event: str,
-    message: BaseModel,
+    message: WireModel,
     *,
     id: str | None = None,  # noqa: A002 - the name that SSE gives the field
     retry_ms: int | None = None,
@@ -270,11 +252,11 @@ def ephemeral_frame(
     return encode(to_text(message), event=event, id=id, retry_ms=retry_ms)
 
 
-def to_json(message: BaseModel) -> dict[str, Any]:
+def to_json(message: WireModel) -> dict[str, Any]:
     """Convert a model to a JSON object. Members that are None are left out."""
-    return message.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return message.model_dump(exclude_none=True)
 
 
-def to_text(message: BaseModel) -> str:
+def to_text(message: WireModel) -> str:
     """Serialize a model as compact JSON text. Members that are None are left out."""
-    return message.model_dump_json(by_alias=True, exclude_none=True)
+    return message.model_dump_json(exclude_none=True)

@@ -4,29 +4,24 @@ All errors of the protocol are problem details objects. They occur in the bodies
 events, as the `error` of an item, and as the `error` of a `done` event.
 """
 
-import difflib
 from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import ConfigDict, Field
+from msgspec import Meta, field
 
-from tidewire.protocol.base_model import Count, Flag, WireModel
+from tidewire.protocol.base_model import Count, WireModel, build_models
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(WireModel):
+class Problem(WireModel, frozen=True, kw_only=True):
     """A problem details object. Members that this model does not define are kept in `model_extra`."""
-
-    # Build the model when this module is imported. When pydantic builds its first model, it searches all installed packages
-    # for plugins, which would block the event loop during the first call.
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", defer_build=False)
 
     code: str
     """Machine-readable kind of the problem. It is a key of `REGISTRY`, a name that contains a dot, or an absolute URI."""
     title: str
-    status: Annotated[int, Field(strict=True, ge=400, le=599)]
+    status: Annotated[int, Meta(ge=400, le=599)]
     type: str | None = None
     """URI reference for the kind of problem. None means `about:blank`, because `code` already identifies the kind."""
     detail: str | None = None
@@ -34,8 +29,13 @@ class Problem(WireModel):
     instance: str | None = None
     pointer: str | None = None
     """JSON Pointer to the invalid member of the request's body."""
-    retryable: Flag = False
+    retryable: bool = False
     retry_after_ms: Count | None = None
+    model_extra: dict[str, Any] = field(default_factory=dict)
+    """Members that this model does not define, such as `limit`."""
+
+
+build_models(globals())
 
 
 class Kind(NamedTuple):
@@ -108,12 +108,12 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
         "retryable": kind.retryable,
         "retry_after_ms": kind.retry_after_ms,
     }
-    return Problem(**(fields | members))
+    return Problem.model_validate(fields | members)
 
 
 def to_json(value: Problem) -> dict[str, Any]:
     """Return the problem as a JSON object, without the members that are None."""
-    return value.model_dump(mode="json", exclude_none=True)
+    return value.model_dump(exclude_none=True)
 
 
 _MAX_NAME: Final = 80
@@ -128,5 +128,7 @@ def no_such_endpoint(name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'NAME'? ` with the most similar known name and a trailing space, or an empty string."""
+    import difflib  # noqa: PLC0415 - seldom needed
+
     near = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {near[0]!r}? " if near else ""

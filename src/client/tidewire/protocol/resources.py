@@ -1,16 +1,17 @@
-"""Pydantic models of the bodies of HTTP requests and responses, for discovery, endpoints, jobs and stream tokens."""
+"""Models of the bodies of HTTP requests and responses, for discovery, endpoints, jobs and stream tokens."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from msgspec import Meta, field
 
-from tidewire.protocol.base_model import DEFERRED, Count, Flag, Positive, WireModel
+from tidewire.protocol.base_model import Count, Positive, WireModel, build_models
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
+from tidewire.protocol.strict_json import JsonValue
 
 API_ROOT = "/v1"
 
 
-class Limits(WireModel):
+class Limits(WireModel, frozen=True, kw_only=True):
     """The limits of a server. Sizes are in bytes. The name of a time ends with its unit, such as `_s` for seconds."""
 
     max_body_bytes: Positive = 8 * 2**20
@@ -38,13 +39,13 @@ class Limits(WireModel):
     limit."""
 
 
-class Batch(WireModel):
+class Batch(WireModel, frozen=True, kw_only=True):
     """Capability of an endpoint to accept jobs with many inputs."""
 
     max_items: Positive
 
 
-class LogprobsCapability(WireModel):
+class LogprobsCapability(WireModel, frozen=True, kw_only=True):
     """Capability of an endpoint to return log-probabilities. `max_top` is the maximum number of candidates for each
     token.
     """
@@ -52,7 +53,7 @@ class LogprobsCapability(WireModel):
     max_top: Count
 
 
-class ModelCapability(WireModel):
+class ModelCapability(WireModel, frozen=True, kw_only=True):
     """Model of an endpoint for text generation."""
 
     name: str
@@ -64,35 +65,35 @@ class ModelCapability(WireModel):
     """Device that runs the model, such as `cuda:0`."""
     context: Positive | None = None
     """Maximum number of tokens of the prompt and the generated text together."""
-    features: list[str] = Field(default_factory=list)
+    features: list[str] = field(default_factory=list)
     """Names of the input members that the endpoint supports."""
 
 
-class EndpointCapabilities(WireModel):
+class EndpointCapabilities(WireModel, frozen=True, kw_only=True):
     """The capabilities of one endpoint."""
 
-    streams: Flag = False
+    streams: bool = False
     """Whether the value changes while the job runs."""
     batch: Batch | None = None
     logprobs: LogprobsCapability | None = None
     model: ModelCapability | None = None
     """The model that generates the text, if the endpoint is for text generation."""
-    cancel: Flag = True
-    rollback: Flag = False
+    cancel: bool = True
+    rollback: bool = False
     """Whether the endpoint may truncate text that the server has already sent."""
 
 
-class EndpointSummary(WireModel):
+class EndpointSummary(WireModel, frozen=True, kw_only=True):
     """Entry for one endpoint in the discovery document."""
 
     name: str
     summary: str = ""
     href: str
-    defaults: Flag = False
+    defaults: bool = False
     """Whether an empty input is valid, because all members of the input have defaults."""
 
 
-class EndpointDescription(WireModel):
+class EndpointDescription(WireModel, frozen=True, kw_only=True):
     """Description of an endpoint, with the JSON Schemas (2020-12) of its input and its value, examples and
     capabilities.
     """
@@ -102,17 +103,17 @@ class EndpointDescription(WireModel):
     description: str = ""
     input_schema: dict[str, JsonValue]
     value_schema: dict[str, JsonValue]
-    examples: list[JsonValue] = Field(default_factory=list)
+    examples: list[JsonValue] = field(default_factory=list)
     capabilities: EndpointCapabilities
     on_restart: Literal["rerun", "continue", "fail"] = "rerun"
     """What a restart of the server does with the items that had not ended: a new attempt retracts their values (`rerun`)
     or keeps them (`continue`), or the running items fail (`fail`)."""
-    links: dict[str, str] = Field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
     """Links by name. There are always `self` and `jobs`, the URL to which clients submit jobs. Other links, such as
     `vocabulary`, are optional."""
 
 
-class Discovery(WireModel):
+class Discovery(WireModel, frozen=True, kw_only=True):
     """The discovery document, which the server sends in response to `GET /v1`."""
 
     protocol: str = PROTOCOL
@@ -129,21 +130,19 @@ class Discovery(WireModel):
     endpoints: list[EndpointSummary]
 
 
-class SubmitBody(BaseModel):
+class SubmitBody(WireModel, frozen=True, kw_only=True):
     """Body of a request that submits a job. It has either `input` or `inputs`, but not both."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", defer_build=DEFERRED)
-
     input: JsonValue = None
-    inputs: list[JsonValue] | None = Field(default=None, min_length=1)
-    shared: dict[str, JsonValue] = Field(default_factory=dict)
+    inputs: Annotated[list[JsonValue], Meta(min_length=1)] | None = None
+    shared: dict[str, JsonValue] = field(default_factory=dict)
     """Members that the server adds to every input object that does not already have them."""
     on_disconnect: Literal["continue", "cancel"] = "continue"
     grace_ms: Count = 60_000
     deadline_ms: Positive | None = None
 
 
-class JobLinks(WireModel):
+class JobLinks(WireModel, frozen=True, kw_only=True):
     """Links of a job. They are URI references relative to the URL of the response that contains them."""
 
     self: str
@@ -151,7 +150,7 @@ class JobLinks(WireModel):
     cancel: str
 
 
-class JobResource(WireModel):
+class JobResource(WireModel, frozen=True, kw_only=True):
     """Body of the response to `GET /v1/jobs/{id}`. The server reads `state`, `columns` and `cursor` atomically. The
     jobs in a list of jobs have no `state`.
     """
@@ -159,9 +158,9 @@ class JobResource(WireModel):
     id: str
     endpoint: str
     status: JobStatus
-    batch: Flag
+    batch: bool
     state: dict[str, Any] | None = None
-    columns: list[str] = Field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
     cursor: str
     """Id of the last event that was applied to `state`. If the job has ended, this is the id of its `done` event."""
     attempt: Positive = 1
@@ -174,7 +173,7 @@ class JobResource(WireModel):
     links: JobLinks
 
 
-class JobList(WireModel):
+class JobList(WireModel, frozen=True, kw_only=True):
     """Body of the response to `GET /v1/jobs`. It contains one page of the list of jobs, newest first. The listed jobs
     have no `state`.
     """
@@ -184,16 +183,19 @@ class JobList(WireModel):
     """URI reference of the next page; None on the last page."""
 
 
-class Cancel(WireModel):
+class Cancel(WireModel, frozen=True, kw_only=True):
     """Body of a request to cancel a job. The body is optional."""
 
     items: list[Count] | None = None
     """Indices of the items to cancel. None: all items. An empty list cancels no item."""
 
 
-class StreamToken(WireModel):
+class StreamToken(WireModel, frozen=True, kw_only=True):
     """Body of the response to `POST /v1/jobs/{id}/stream-token`."""
 
     url: str
     """URI reference of the job's stream, including the token. The token replaces all other credentials."""
     expires_at: str
+
+
+build_models(globals())

@@ -6,14 +6,14 @@ valid state has. The module `messages` defines these members.
 
 from typing import Any
 
-from pydantic import BaseModel, JsonValue, ValidationError
-
 from tidewire.protocol import messages
+from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, members_of
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, materialize
-from tidewire.protocol.messages import ENDED, BatchPlace, MessageError, Note
+from tidewire.protocol.messages import ENDED, BatchPlace, Note
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.strict_json import JsonValue
 
 
 def _ops(diff: JsonValue) -> Any:
@@ -89,10 +89,10 @@ def _keeps_shape(op: Any) -> bool:
     return False
 
 
-def _is(model: type[BaseModel], value: Any) -> bool:
+def _is(model: type[WireModel], value: Any) -> bool:
     try:
         model.model_validate(value)
-    except ValidationError:
+    except MessageError:
         return False
     return True
 

@@ -18,10 +18,17 @@ import math
 import re
 from collections.abc import Iterable
 from operator import countOf
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pydantic_core
-from pydantic import JsonValue
+import msgspec
+
+if TYPE_CHECKING:
+    import pydantic
+
+    JsonValue: TypeAlias = pydantic.JsonValue
+else:
+    # Do not import pydantic here, because a client would pay for it before its first response.
+    JsonValue = Any
 
 MAX_DEPTH = 64
 """Maximum nesting of arrays and objects in one request body, response body or event."""
@@ -189,10 +196,10 @@ def _loads_fast(text: str, max_depth: int) -> Any:
         "{" not in text and _UNUSUAL_NUMBER.search(text) is None and text.count("[") <= max_depth
     )
     try:
-        value = pydantic_core.from_json(text, allow_inf_nan=False)
-    except ValueError as error:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
         if is_simple and "NaN" not in text and "Infinity" not in text:
-            raise StrictJsonError(f"not JSON: {error}") from None
+            raise StrictJsonError(f"not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
         return _UNDECIDED
     # A text has one colon for each member, plus the colons in its strings. If a member name occurs twice, the parsed
     # value has only one of the two members, so the text has more colons than the value accounts for.

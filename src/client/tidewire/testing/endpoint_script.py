@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from pydantic import JsonValue
-
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.problems import REGISTRY, Problem, did_you_mean, problem
+from tidewire.protocol.strict_json import JsonValue
 
 
 class FakeToken(NamedTuple):

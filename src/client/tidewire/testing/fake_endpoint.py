@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import JsonValue
-
 from tidewire.protocol.resources import EndpointCapabilities
+from tidewire.protocol.strict_json import JsonValue
 from tidewire.testing.endpoint_script import Answer, FakeToken, known_code
 
 

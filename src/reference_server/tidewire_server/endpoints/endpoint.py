@@ -246,7 +246,7 @@ class Endpoint:
             "rollback": self.streams,
             **self._declared,
         }
-        EndpointCapabilities.model_validate(self._capabilities, strict=True)
+        EndpointCapabilities.model_validate(self._capabilities)
 
     def _read_padding(self) -> BaseModel | None:
         """Return the input with which batches are padded, or None if batches are padded by repeating their last

@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidewire.protocol import problems
+from tidewire.protocol.base_model import WireModel
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.resources import API_ROOT
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 def json_response(
-    body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
+    body: WireModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """Create a JSON response. The response has the `Cache-Control: no-store` header, unless `headers` contains another
     value for it.
     """
-    content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
+    content = to_text(body).encode() if isinstance(body, WireModel) else orjson.dumps(body)
     return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
 
 

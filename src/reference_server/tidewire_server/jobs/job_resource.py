@@ -29,20 +29,23 @@ def read_job(record: JobRecord, log: LogReader, root: str, at: StateAt | None = 
     if at is not None:
         status = at.view.value("/status") if done is None else done.status
     url = f"{root}/jobs/{record.id}"
-    return JobResource(
-        id=record.id,
-        endpoint=record.endpoint,
-        status=status,
-        batch=record.batch,
-        columns=list(extent.columns),
-        cursor=str(extent.head if at is None or done is not None else at.cursor),
-        attempt=record.attempt,
-        created_at=timestamp(record.created_at),
-        started_at=None if record.started_at is None else timestamp(record.started_at),
-        ended_at=None if record.ended_at is None else timestamp(record.ended_at),
-        expires_at=None if record.expires_at is None else timestamp(record.expires_at),
-        done=done,
-        links=JobLinks(self=url, events=f"{url}/events", cancel=f"{url}/cancel"),
+    # Validate the members, because a damaged log can contain a status that does not exist.
+    return JobResource.model_validate(
+        {
+            "id": record.id,
+            "endpoint": record.endpoint,
+            "status": status,
+            "batch": record.batch,
+            "columns": list(extent.columns),
+            "cursor": str(extent.head if at is None or done is not None else at.cursor),
+            "attempt": record.attempt,
+            "created_at": timestamp(record.created_at),
+            "started_at": None if record.started_at is None else timestamp(record.started_at),
+            "ended_at": None if record.ended_at is None else timestamp(record.ended_at),
+            "expires_at": None if record.expires_at is None else timestamp(record.expires_at),
+            "done": done,
+            "links": JobLinks(self=url, events=f"{url}/events", cancel=f"{url}/cancel"),
+        }
     )
 
 

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import orjson
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
+from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
@@ -353,7 +354,7 @@ class JobService:
         log = await self.log(record)
         try:
             return await encode_job(record, log, root, self.texts)
-        except (ValidationError, LookupError, TypeError):
+        except (MessageError, LookupError, TypeError):
             raise StoreError(
                 f"the stored state of job {record.id} does not match the protocol, so the log is damaged"
             ) from None

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
-from pydantic import JsonValue
-
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_count, read
 from tidewire.protocol.document.digests import verify
@@ -25,7 +23,7 @@ from tidewire.protocol.document.json_pointer import PointerError, array_index, b
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text, nests_deeper_than
 from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
-from tidewire.protocol.strict_json import StrictJsonError
+from tidewire.protocol.strict_json import JsonValue, StrictJsonError
 
 Tokens = tuple[str, ...]
 

@@ -19,7 +19,7 @@ The module `apply_ops` implements the effect of each op on a value.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from pydantic import JsonValue
+from tidewire.protocol.strict_json import JsonValue
 
 Op: TypeAlias = list[JsonValue]
 

@@ -11,8 +11,7 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 from zlib import crc32
 
-from pydantic import JsonValue
-from pydantic_core import to_json
+from msgspec.json import encode
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.array_tree import ArrayTree
@@ -21,7 +20,7 @@ from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
-from tidewire.protocol.strict_json import is_number_array
+from tidewire.protocol.strict_json import JsonValue, is_number_array
 
 DIGEST_LENGTH = 16
 """Number of hex digits of a digest in a `done` event."""
@@ -123,7 +122,7 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
       value                                                     | serialized by
       ----------------------------------------------------------+-------------------------------------------------------
       a value for which `_is_canonical_in_python` is true       | Python's module `json`, in one call
-      an array of numbers                                       | pydantic, in one call (`_number_array`)
+      an array of numbers                                       | msgspec, in one call (`_number_array`)
       any other array or object                                 | this table, for each member or run of elements
       a text of more than `PART` code points                    | Python's module `json`, slice by slice
       a number                                                  | the library `rfc8785`
@@ -217,10 +216,10 @@ def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
 def _number_array(numbers: list[Any]) -> bytes:
     """Serialize an array of numbers as canonical JSON.
 
-    pydantic writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
+    msgspec writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    text = to_json(numbers)
+    text = encode(numbers)
     try:
         may_end_in_zero = any(map(float.is_integer, numbers))
     except TypeError:  # integers among the numbers
@@ -255,8 +254,8 @@ def _with_exponents_of_ecmascript(text: bytes) -> bytes:
     return b"".join([*parts, text[at:]])
 
 
-_WRITES_EXPONENTS: Final = to_json(9.5e-7) == b"9.5e-7"
-"""Whether pydantic writes numbers below 10^-6 with an exponent, as ECMAScript does. This is so in all known versions."""
+_WRITES_EXPONENTS: Final = encode(9.5e-7) == b"9.5e-7"
+"""Whether msgspec writes numbers below 10^-6 with an exponent, as ECMAScript does. This is so in all known versions."""
 
 
 def _parse_check(check: object) -> list[Any]:

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from pydantic import JsonValue
-
 from tidewire.protocol.document import diff_shapes
 from tidewire.protocol.document.apply_ops import (
     ARRAYS,
@@ -43,7 +41,7 @@ from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.state_size import json_bytes
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, materialize
 from tidewire.protocol.document.view import View
-from tidewire.protocol.strict_json import StrictJsonError
+from tidewire.protocol.strict_json import JsonValue, StrictJsonError
 
 __all__ = ["Document", "TextChange", "View"]
 

@@ -9,10 +9,8 @@ from collections.abc import Iterable
 from math import copysign, isfinite
 from typing import Any, Final
 
-from pydantic import JsonValue
-
 from tidewire.protocol import strict_json
-from tidewire.protocol.strict_json import is_number_array
+from tidewire.protocol.strict_json import JsonValue, is_number_array
 
 MAX_VALUE_DEPTH: Final = 56
 """Maximum depth of the value of an item."""

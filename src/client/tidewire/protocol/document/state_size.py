@@ -9,7 +9,7 @@ by up to a sixteenth.
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-from pydantic_core import to_json
+from msgspec.json import encode
 
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.object_tree import ObjectTree
@@ -51,7 +51,7 @@ def json_bytes(node: Any) -> int:
         node = node.items_at(LATEST)
     if type(node) is list:
         if is_number_array(node):
-            return len(to_json(node))
+            return len(encode(node))
         return 1 + max(1, len(node) + sum(map(json_bytes, node)))
     return len(repr(node)) if kind is int or kind is float else 5 if node is False else 4
 

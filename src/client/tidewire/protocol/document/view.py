@@ -3,12 +3,11 @@
 from itertools import islice
 from typing import Any
 
-from pydantic import JsonValue
-
 from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, TEXTS, Tokens, find, members_of, place
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
+from tidewire.protocol.strict_json import JsonValue
 
 
 class View:

@@ -8,10 +8,10 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 import orjson
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.document.json_pointer import build
+from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.resources import SubmitBody
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
@@ -27,7 +27,7 @@ _NESTING_BYTES: Final = 2**16
 
 _DEFAULT_GRACE: Final = SubmitBody().grace_ms / 1000
 
-_NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
+_NEVER_NULL: Final = frozenset({*SubmitBody.__struct_fields__} - {"input"})
 
 
 class Submission(NamedTuple):
@@ -126,11 +126,9 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
     if isinstance(inputs := members.get("inputs"), list):
         _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.
     try:
-        submit = SubmitBody.model_validate(_without_contents(members), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        pointer = build(first["loc"])
-        raise refuse("invalid_input", f"{pointer}: {first['msg']}", pointer=pointer) from None
+        submit = SubmitBody.model_validate(_without_contents(members))
+    except MessageError as error:
+        raise refuse("invalid_input", str(error), pointer=error.pointer) from None
     batch = isinstance(inputs, list)
     inputs = inputs if isinstance(inputs, list) else [members["input"]]
     shared: Any = members.get("shared", {})
@@ -150,9 +148,9 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
 def _without_contents(members: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the members of a body without the contents of the inputs and the shared members.
 
-    They are JSON values in any case, and pydantic would copy each of them.
+    They are JSON values in any case, and need no validation.
     """
-    envelope = {name: value for name, value in members.items() if name in SubmitBody.model_fields}
+    envelope = {name: value for name, value in members.items() if name in SubmitBody.__struct_fields__}
     if "input" in envelope:
         envelope["input"] = None
     if isinstance(inputs := envelope.get("inputs"), list):
