@@ -205,8 +205,8 @@ class Job:
         return len(self._items) > 1
 
     def begin(self, index: int) -> None:
-        """Set the status of a queued item that runs alone to running, in a separate event."""
-        self._log_writer.start(self._start(index))
+        """Set the status of a queued item that runs alone to running."""
+        self._log_writer.start(self._start(index), joins=self._has_many_items)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
