@@ -39,6 +39,9 @@ _UNUSUAL_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
 _NUMBERS = frozenset({int, float})
 
+_MAX_ARGUMENTS = 2**14
+"""Maximum length of an array that is passed to a function as arguments, which need additional memory."""
+
 _UNDECIDED = object()
 
 
@@ -221,7 +224,7 @@ def _count_colons(value: Any, max_depth: int) -> int:
                 if kind is dict:
                     count += len(node)
                     deeper += node.values()
-                elif not is_number_array(node):
+                elif not (_are_small_numbers(node) or is_number_array(node)):
                     deeper += node
             elif kind is float:
                 if not math.isfinite(node):
@@ -230,6 +233,19 @@ def _count_colons(value: Any, max_depth: int) -> int:
                 return -1
         level = deeper
     return count
+
+
+def _are_small_numbers(elements: list[Any]) -> bool:
+    """Whether a parsed array certainly contains only booleans, and numbers from -`MAX_INTEGER` to `MAX_INTEGER`.
+
+    The function takes a quarter of the time of `is_number_array`, but accepts objects of Python that JSON does not have.
+    """
+    if not elements or type(elements[0]) not in _NUMBERS or len(elements) > _MAX_ARGUMENTS:
+        return False
+    try:
+        return math.hypot(*elements) <= MAX_INTEGER
+    except (TypeError, OverflowError):
+        return False
 
 
 def _members(node: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
