@@ -15,13 +15,13 @@ ITEMS = 12
 @pytest.fixture(scope="module")
 def peer():
     server = Server(**QUICK)
-    threads: set[int] = set()
+    threads: set[threading.Thread] = set()
     ended: dict[int, threading.Event] = {}
 
     @server.endpoint
     def embed(n: int) -> list[float]:
         """Returns the number of threads so far as its last element."""
-        threads.add(threading.get_ident())
+        threads.add(threading.current_thread())
         return [*NUMBERS, n, len(threads)]
 
     @server.endpoint(concurrency_limit=ITEMS)
