@@ -197,9 +197,12 @@ def _loads_fast(text: str, max_depth: int) -> Any:
         if is_simple and "NaN" not in text and "Infinity" not in text:
             raise StrictJsonError(f"not JSON: {error}") from None
         return _UNDECIDED
+    if is_simple:
+        return value
     # The text has one colon for each member, and the colons in strings. If a name occurs twice, the text has more colons than
     # the value.
-    if is_simple or _count_colons(value, max_depth) == text.count(":"):
+    colons = _count_colons(value, max_depth)
+    if colons >= 0 and ("{" not in text or colons == text.count(":")):
         return value
     return _UNDECIDED
 
