@@ -13,9 +13,9 @@ import rfc8785
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import (
-    ItemsDigest,
     PART,
     IntegrityError,
+    ItemsDigest,
     array_check,
     canonical,
     digest,

@@ -523,7 +523,7 @@ class LogWriter:
             encoded = self._change(ops, None, ends=False, joins=joins)
             if type(value) is list and len(value) >= _LONG_ARRAY and encoded is not None:
                 start = len(f'[["s","{pointer}/value",')
-                self._digest_array(index, encoded[start : encoded.rindex(b',["s","')-1])
+                self._digest_array(index, encoded[start : encoded.rindex(b',["s","') - 1])
             self._signal(urgent=True)
 
     def start(self, ops: list[Op], *, joins: bool = False) -> None:
