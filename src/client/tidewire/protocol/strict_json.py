@@ -239,14 +239,14 @@ def _count_colons(value: Any, max_depth: int) -> int:
 
 
 def _are_small_numbers(elements: list[Any]) -> bool:
-    """Whether a parsed array certainly contains only booleans, and numbers from -`MAX_INTEGER` to `MAX_INTEGER`.
+    """Whether a parsed array certainly contains only booleans, and numbers between ±2^52.
 
     The function takes a quarter of the time of `is_number_array`, but accepts objects of Python that JSON does not have.
     """
     if not elements or type(elements[0]) not in _NUMBERS or len(elements) > _MAX_ARGUMENTS:
         return False
     try:
-        return math.hypot(*elements) <= MAX_INTEGER
+        return math.hypot(*elements) < MAX_INTEGER / 2  # far enough from the limit for any rounding error
     except (TypeError, OverflowError):
         return False
 

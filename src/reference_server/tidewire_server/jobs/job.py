@@ -205,8 +205,9 @@ class Job:
         return len(self._items) > 1
 
     def begin(self, index: int) -> None:
-        """Set the status of a queued item that runs alone to running."""
-        self._log_writer.start(self._start(index), joins=self._has_many_items)
+        """Set the status of a queued item that runs alone to running. Without merging, this is a separate event."""
+        joins = self._has_many_items and self._settings.merge_window > 0
+        self._log_writer.start(self._start(index), joins=joins)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
