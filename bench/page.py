@@ -202,11 +202,12 @@ def main() -> None:
             "model for embeddings does. The table shows the CPU time of the client process and of the server process. For comparison,\n"
             "it shows the time that `json.loads` takes in the client process to parse the JSON text of the same arrays. The script is\n"
             "`python bench/arrays.py`. The target is at most 3 × `json.loads` for each process.\n\n"
-            "Each process parses or writes the arrays, checks them, and keeps them in the state of their job. At the end, it\n"
-            "serializes the items again as canonical JSON to compute the digest in the event `done`. Functions of C and Rust\n"
-            "libraries do all of this work, so no Python code runs for each number. The remaining CPU time is that of the Python\n"
-            "code that runs once for each item. The target is missed. With one call per input, both ratios are higher, because\n"
-            "the server also starts a thread for each call, and the client receives more events.",
+            "Each process parses or writes the arrays, checks them, and keeps them in the state of their job. At the end, the\n"
+            "client serializes the items again as canonical JSON to verify the digest in the event `done`. The server computes\n"
+            "this digest from the JSON text of its events. Functions of C and Rust libraries do all of this work, so no Python\n"
+            "code runs for each number. The remaining CPU time is that of the Python code that runs once for each item. With one\n"
+            "call per input, both ratios are higher, because the server also passes each call to a thread and back, and the client\n"
+            "receives more events.",
             tables.arrays,
         ),
         section(

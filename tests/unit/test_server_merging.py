@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.diff import apply
 from tidewire_server.http.event_merging import EventMerger
 
 TEXT = "/items/0/value"
@@ -113,3 +114,35 @@ def test_output_fits_the_limit_except_for_a_single_large_event():
         assert len(some) <= limit or some.count(b"\n\n") == 1
         assert some.split(b"\n\n")[-2].startswith(b"id:%d-%d\n" % last)
     assert EventMerger(Cursor(1, 3), (), 100).frames(1000) == (b"", (1, 3))
+
+
+LONG = [n / 7 for n in range(200)]
+"""Array that is longer than the arrays that the merger parses."""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[["s", "/a", LONG], ["s", "/a~1b", "x"]], [["s", "/b", LONG]]],
+        [[["s", "/a", LONG]], [["s", "/a", [*LONG, 1]], ["s", "/b", 1]]],
+        [[["s", "/a", LONG]], [["a", "/a", [1, 2]], ["t", "/a", 1]]],
+        [[["s", "/a", LONG]], [["t", "/a", 3]], [["s", "/a/0", LONG]]],
+        [[["s", "/a", LONG], ["a", "/a", LONG], ["t", "/a", 3]], [["d", "/b"]]],
+        [
+            [["s", "/a", [["x"], ["s", "/b", LONG]]], ["s", "/b", [["s", "x"], ["s", "/c", 1]]]],
+            [["s", "/c", 1]],
+        ],
+        [[["s", "/a", [LONG, ["s", "/b"]]]], [["s", "/a", [True, None, *LONG]]]],
+        [[["s", '/"\\é', LONG]], [["s", '/"\\é', {"x": LONG}]]],
+        [[["s", "/a", '],["s","/b",[1]' * 100], ["s", "/b", LONG]], [["s", "/c", LONG]]],
+        [{"ops": [["s", "/a", LONG]], "check": [["/a", 200]]}, [["a", "/a", [1]]]],
+    ],
+)
+def test_long_arrays_of_numbers_are_merged_like_short_ones(steps):
+    start = {"a": 0, "b": 1, "a/b": None}
+    expected = found = start
+    for step in steps:
+        expected = apply(expected, step)
+    for merged in merge(*steps, columns=(), limit=2**16):
+        found = apply(found, merged)
+    assert found == expected

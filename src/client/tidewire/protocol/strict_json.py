@@ -46,6 +46,9 @@ _UNUSUAL_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
 _NUMBERS = frozenset({int, float})
 
+_MAX_ARGUMENTS = 2**14
+"""Maximum length of an array that is passed to a function as arguments, which need additional memory."""
+
 _UNDECIDED = object()
 
 
@@ -201,9 +204,12 @@ def _loads_fast(text: str, max_depth: int) -> Any:
         if is_simple and "NaN" not in text and "Infinity" not in text:
             raise StrictJsonError(f"not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
         return _UNDECIDED
+    if is_simple:
+        return value
     # A text has one colon for each member, plus the colons in its strings. If a member name occurs twice, the parsed
     # value has only one of the two members, so the text has more colons than the value accounts for.
-    if is_simple or _count_colons(value, max_depth) == text.count(":"):
+    colons = _count_colons(value, max_depth)
+    if colons >= 0 and ("{" not in text or colons == text.count(":")):
         return value
     return _UNDECIDED
 
@@ -229,7 +235,7 @@ def _count_colons(value: Any, max_depth: int) -> int:
                 if kind is dict:
                     count += len(node)
                     deeper += node.values()
-                elif not is_number_array(node):
+                elif not (_are_small_numbers(node) or is_number_array(node)):
                     deeper += node
             elif kind is float:
                 if not math.isfinite(node):
@@ -238,6 +244,19 @@ def _count_colons(value: Any, max_depth: int) -> int:
                 return -1
         level = deeper
     return count
+
+
+def _are_small_numbers(elements: list[Any]) -> bool:
+    """Whether a parsed array certainly contains only booleans, and numbers between ±2^52.
+
+    The function takes a quarter of the time of `is_number_array`, but accepts objects of Python that JSON does not have.
+    """
+    if not elements or type(elements[0]) not in _NUMBERS or len(elements) > _MAX_ARGUMENTS:
+        return False
+    try:
+        return math.hypot(*elements) < MAX_INTEGER / 2  # far enough from the limit for any rounding error
+    except (TypeError, OverflowError):
+        return False
 
 
 def _members(node: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:

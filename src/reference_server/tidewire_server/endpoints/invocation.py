@@ -16,7 +16,6 @@ import contextlib
 import contextvars
 import inspect
 import logging
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import aclosing, closing
 from typing import Any, Final
@@ -24,6 +23,7 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.endpoint import Endpoint
+from tidewire_server.endpoints.worker_threads import start_call
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last, Unset
 from tidewire_server.errors import (
     InvalidValueError,
@@ -306,10 +306,10 @@ its own cancellation. GeneratorExit would close the coroutine that awaits the fu
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
-    """Call a function in a new daemon thread, which does not block the exit of the process.
+    """Call a function in a daemon thread, which does not block the exit of the process.
 
-    The thread is already running when this function returns. If the task that awaits the result is cancelled, the thread
-    continues. The caller must limit the number of threads.
+    The call does not wait for another call to end. If the task that awaits the result is cancelled, the call continues.
+    The caller must limit the number of calls.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
@@ -323,15 +323,16 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
         else:
             outcome.set_exception(error)
 
-    def body() -> None:
-        result, error = None, None
+    def body() -> tuple[Any, BaseException | None]:
         try:
-            result = context.run(function, *args)
+            return context.run(function, *args), None
         except BaseException as raised:  # noqa: BLE001 - raised again where the future is awaited
-            error = exit_replacement(raised) if isinstance(raised, _CONTROL_EXCEPTIONS) else raised
+            return None, exit_replacement(raised) if isinstance(raised, _CONTROL_EXCEPTIONS) else raised
+
+    def report(ended: tuple[Any, BaseException | None]) -> None:
         # `call_soon_threadsafe` raises RuntimeError if the event loop is closed. No task awaits the future in this case.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(settle, *ended)
 
-    threading.Thread(target=body, name=getattr(function, "__name__", "worker"), daemon=True).start()
+    start_call(body, report, getattr(function, "__name__", "worker"))
     return outcome

@@ -205,8 +205,9 @@ class Job:
         return len(self._items) > 1
 
     def begin(self, index: int) -> None:
-        """Set the status of a queued item that runs alone to running, in a separate event."""
-        self._log_writer.start(self._start(index))
+        """Set the status of a queued item that runs alone to running. Without merging, this is a separate event."""
+        joins = self._has_many_items and self._settings.merge_window > 0
+        self._log_writer.start(self._start(index), joins=joins)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
@@ -476,13 +477,12 @@ class Job:
         if status != "succeeded" and self.endpoint.is_async:
             keep_what_was_yielded(item.writer)
         pointer = f"/items/{index}"
-        end_ops: list[Any] = [["s", f"{pointer}/status", status]]
         try:
             # Hold the lock until the writer is closed. Otherwise another thread could change the item after its end.
             with self._log_writer.lock:
+                end_ops: list[Any] = [["s", f"{pointer}/status", status]]
                 if value is not UNSET:
-                    end_ops.insert(0, ["s", f"{pointer}/value", value])
-                    self._log_writer.change(end_ops, joins=self._has_many_items)
+                    self._log_writer.end_with_value(index, status, value, joins=self._has_many_items)
                 elif error is None:
                     self._log_writer.change(end_ops, check_below=pointer, ends=True)
                 else:

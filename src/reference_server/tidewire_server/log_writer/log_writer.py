@@ -53,7 +53,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.digests import digest
+from tidewire.protocol.document.digests import ItemsDigest
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire.protocol.messages import SnapshotReason
@@ -98,6 +98,12 @@ end with 64 KiB, and 0.48 µs with 1 MiB (bench/compare.py)."""
 _MAX_JOINED_BYTES: Final = 64 * 1024
 """Maximum size of an event with several changes that have the option `joins`, in bytes. A client takes 20 µs of CPU time
 less for each item of a batch whose end shares an event with others (bench/arrays.py)."""
+
+_LONG_ARRAY: Final = 64
+"""Number of elements from which an array is added to the digest of the items as soon as its item has ended."""
+
+_MAX_FINAL_ARRAYS_BYTES: Final = 256 * 1024
+"""Maximum total size of the texts in `_final_arrays`, in bytes."""
 
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
@@ -191,7 +197,10 @@ class LogWriter:
         "_document",
         "_ended",
         "_envelope",
+        "_final_arrays",
+        "_final_arrays_bytes",
         "_head",
+        "_items_digest",
         "_joinable",
         "_lock",
         "_log",
@@ -289,6 +298,12 @@ class LogWriter:
         events, the next such change joins the last event."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
+        self._items_digest = ItemsDigest()
+        """Digest of the first items of the job, which have ended. It is computed from the JSON text in their events, because
+        writing arrays of numbers again at the end of the job takes a fifth of the CPU time of a job (bench/arrays.py)."""
+        self._final_arrays: dict[int, bytes] = {}
+        """JSON texts of the values of items that have ended before an item with a lower index, by index."""
+        self._final_arrays_bytes = 0
         self.backlog = 0
         """Total size of the closed events that wait for a commit, in bytes."""
 
@@ -459,7 +474,12 @@ class LogWriter:
             self._signal()
 
     def change(
-        self, ops: Sequence[Op], *, check_below: str | None = None, ends: bool = False, joins: bool = False
+        self,
+        ops: Sequence[Op],
+        *,
+        check_below: str | None = None,
+        ends: bool = False,
+        joins: bool = False,
     ) -> None:
         """Write a change to the log as a separate event.
 
@@ -479,6 +499,32 @@ class LogWriter:
         with self._lock:
             self._check_not_ended()
             self._change(ops, check_below, ends=ends, joins=joins)
+            self._signal(urgent=True)
+
+    def end_with_value(self, index: int, status: str, value: JsonValue, *, joins: bool = False) -> None:
+        """Write the final value and status of an item to the log as a separate event.
+
+        Nothing may change the item afterwards.
+
+        Args:
+            index: Index of the item.
+            status: The item's final status.
+            value: The item's value.
+            joins: See `change`.
+
+        Raises:
+            DiffError: The value is not JSON.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        pointer = f"/items/{index}"
+        with self._lock:
+            self._check_not_ended()
+            ops: list[Op] = [["s", f"{pointer}/value", value], ["s", f"{pointer}/status", status]]
+            encoded = self._change(ops, None, ends=False, joins=joins)
+            if type(value) is list and len(value) >= _LONG_ARRAY and encoded is not None:
+                start = len(f'[["s","{pointer}/value",')
+                self._digest_array(index, encoded[start : encoded.rindex(b',["s","') - 1])
             self._signal(urgent=True)
 
     def start(self, ops: list[Op], *, joins: bool = False) -> None:
@@ -701,7 +747,28 @@ class LogWriter:
 
     # ---- changes as separate events ------------------------------------------------------------------------
 
-    def _change(self, ops: Sequence[Op], check_below: str | None, *, ends: bool, joins: bool = False) -> None:
+    def _digest_array(self, index: int, written: bytes) -> None:
+        """Add an ended item to the digest of the first items.
+
+        Args:
+            index: Index of the item.
+            written: The item's value as JSON.
+        """
+        digest, later = self._items_digest, self._final_arrays
+        if index != digest.count:
+            if index > digest.count and self._final_arrays_bytes + len(written) <= _MAX_FINAL_ARRAYS_BYTES:
+                later[index] = written
+                self._final_arrays_bytes += len(written)
+            return
+        item = self._document.node(f"/items/{index}")
+        while digest.add_number_array(item, written) and digest.count in later:
+            item, written = self._document.node(f"/items/{digest.count}"), later.pop(digest.count)
+            self._final_arrays_bytes -= len(written)
+
+    def _change(
+        self, ops: Sequence[Op], check_below: str | None, *, ends: bool, joins: bool = False
+    ) -> bytes | None:
+        """Write a change, in several events if it is too large for one event. Return its JSON if there is one event."""
         if self._state is not _STARTED:
             self._close()
         encoded = to_json(ops)
@@ -714,8 +781,10 @@ class LogWriter:
             *parts, final = split_in_document(last, self._max_event_bytes, self._document)
             for part in parts:
                 self._change_one([part], to_json([part]), None, ends=ends)
-            ops, encoded = [final], to_json([final])
+            self._change_one([final], to_json([final]), check_below, ends=ends, joins=joins)
+            return None
         self._change_one(ops, encoded, check_below, ends=ends, joins=joins)
+        return encoded
 
     def _change_one(
         self,
@@ -926,6 +995,13 @@ class LogWriter:
                 self._retrying = False
                 return
 
+    def _undigested(self) -> list[Any]:
+        """Return copies of the items that `_items_digest` does not contain."""
+        count = self._items_digest.count
+        if not count:
+            return self._document.value("/items")  # type: ignore[return-value]
+        return self._document.view().elements("/items", count)
+
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
         ended.
@@ -962,8 +1038,8 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = self._block(self._loop.time())
-            items = self._document.value("/items")
-            found = await asyncio.to_thread(digest, items) if large else digest(items)
+            finish, rest = self._items_digest.finish, self._undigested()
+            found = await asyncio.to_thread(finish, rest) if large and rest else finish(rest)
             record = make_record(found, self.pending_checks() if self._unchecked.changes else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:

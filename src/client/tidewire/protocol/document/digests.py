@@ -105,6 +105,69 @@ def digest(items: Any) -> str:
     return found.hexdigest()[:DIGEST_LENGTH]
 
 
+class ItemsDigest:
+    """The digest of a job's items, which is computed while the items end.
+
+    Attributes:
+        count: Number of items that were added.
+    """
+
+    __slots__ = ("_hash", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._hash = hashlib.sha256(b"[")
+
+    def add_number_array(self, item: dict[str, Any], written: bytes) -> bool:
+        """Add the next item, whose value is an array of numbers.
+
+        Args:
+            item: The item in its final state.
+            written: The item's value as compact JSON, with the shortest digits for each number.
+
+        Returns:
+            False if the item was not added, because its value contains anything but numbers.
+        """
+        numbers = item["value"]
+        if type(numbers) is not list or not _are_numbers(written) or max(item) != "value":
+            return False
+        others = canonical({name: member for name, member in item.items() if name != "value"})
+        before = others[:-1] + (b"," if len(item) > 1 else b"")
+        text = _canonical_numbers(written, numbers)
+        self._hash.update(b'%b%b"value":%b}' % (b"," if self.count else b"", before, text))
+        self.count += 1
+        return True
+
+    def finish(self, items: list[Any]) -> str:
+        """Return the digest after the last item.
+
+        Args:
+            items: The items that were not added.
+
+        Raises:
+            StrictJsonError: The items are not valid I-JSON.
+        """
+        found = self._hash.copy()
+        for index, item in enumerate(items, self.count):
+            if index:
+                found.update(b",")
+            for part in _parts(item, strict_json.MAX_DEPTH - 1):
+                found.update(part)
+        found.update(b"]")
+        return found.hexdigest()[:DIGEST_LENGTH]
+
+
+def _are_numbers(written: bytes) -> bool:
+    """Whether the compact JSON of a value is certainly an array of numbers."""
+    return (
+        written.startswith(b"[")
+        and written.find(b"]") == len(written) - 1 >= 2
+        and written.find(b"[", 1) < 0
+        # Each of the words `null`, `true` and `false` contains one of these letters.
+        and not any(letter in written for letter in (b'"', b"{", b"u", b"l"))
+    )
+
+
 def canonical(value: JsonValue) -> bytes:
     """Serialize a value as canonical JSON (RFC 8785).
 
@@ -219,7 +282,11 @@ def _number_array(numbers: list[Any]) -> bytes:
     msgspec writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    text = encode(numbers)
+    return _canonical_numbers(encode(numbers), numbers)
+
+
+def _canonical_numbers(text: bytes, numbers: list[Any]) -> bytes:
+    """Convert the compact JSON of an array of numbers to canonical JSON. It must have the shortest digits."""
     try:
         may_end_in_zero = any(map(float.is_integer, numbers))
     except TypeError:  # integers among the numbers

@@ -1,0 +1,63 @@
+"""Daemon threads that call the functions of endpoints. They do not keep the process from exiting.
+
+A thread that has ended a call waits for the next call for a short time. Without this, each call of a function would
+start a thread, which takes longer than everything else that the server does for a short call (bench/arrays.py).
+"""
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+IDLE: Final = 0.1
+"""Time that a thread waits for its next call before it ends, in seconds."""
+
+_Call = tuple[Callable[[], Any], Callable[[Any], None], str]
+
+_idle: Final[list["_Worker"]] = []
+"""Threads that can run a call. The last element became idle last, and gets the next call."""
+
+
+class _Worker:
+    def __init__(self, call: _Call) -> None:
+        self.calls: SimpleQueue[_Call] = SimpleQueue()
+        self.calls.put(call)
+        threading.Thread(target=self._work, name=call[2], daemon=True).start()
+
+    def _work(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            try:
+                function, report, thread.name = self.calls.get(timeout=IDLE)
+            except Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:  # `start_call` has just removed this worker, and is passing a call to it
+                    continue
+                return
+            result = function()
+            # Become idle first, because the report often starts the next call.
+            _idle.append(self)
+            report(result)
+            # Do not keep the objects of the last call alive while the thread waits.
+            del function, report, result
+
+
+def start_call(function: Callable[[], Any], report: Callable[[Any], None], name: str) -> None:
+    """Call a function in an idle thread, or in a new thread if no thread is idle.
+
+    The caller must limit the number of calls that run at the same time.
+
+    Args:
+        function: The function to call. It must not raise an exception.
+        report: Function that is called in the same thread with the result. It must return quickly, and must not raise an
+            exception.
+        name: Name of the thread during the call.
+    """
+    call = (function, report, name)
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        _Worker(call)
+    else:
+        worker.calls.put(call)
