@@ -54,7 +54,7 @@ class BatchShapes:
     outputs: int | None
     """Number of lists in the tuple that the function returns. None if the function returns a single list of values."""
     takes_late_joiners: bool
-    """Whether the function is a generator that accepts further inputs through `send` while it runs."""
+    """Whether the function is a generator that receives further inputs through `send` while the batch runs."""
 
 
 def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:

@@ -54,8 +54,9 @@ SKIPPED_FILES = frozenset(
 )
 
 VALIDATION_EVERY = 20
-"""Average number of files for each file that is held out for validation. The name of a file decides whether it is held
-out, so that the decision does not depend on other files."""
+"""Average number of files of which one is held out for validation. The decision depends only on the name of the file,
+and not on other files.
+"""
 
 
 class CorpusError(Exception):

@@ -29,7 +29,7 @@ class Subscribers:
         self._version = 0
         self._in_pass = False
         self._pending: list[Block | None] = []
-        """Blocks for the next pass, or None for an ephemeral event."""
+        """Blocks to deliver in the next pass. A None in the list represents an ephemeral event."""
 
     def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
         """Return the ephemeral events that are newer than a version. See `LogReader.ephemeral_events`."""
