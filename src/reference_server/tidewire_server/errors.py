@@ -112,7 +112,7 @@ class StateTooLargeError(Exception):
 
 
 class LogUnavailableError(Exception):
-    """The store has refused a job's changes for so long that no more of them fit into memory. The job fails."""
+    """The store has refused a job's changes for so long that no further changes fit into memory. The job fails."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(

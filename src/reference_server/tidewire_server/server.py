@@ -130,8 +130,7 @@ class Server:
         """Register a function as an endpoint. The decorator returns the function unchanged.
 
         The function may be synchronous or asynchronous, and may be a generator that yields complete values. Synchronous
-        functions run in worker threads. The function may also have a parameter that is annotated `Stream[T]` and write
-        to it.
+        functions run in worker threads. The function may also write to a parameter that is annotated `Stream[T]`.
 
         Each yielded value other than an `Append` replaces the previous value. A generator that yields the pieces of a
         text, as in `yield token`, therefore ends with the last piece as its result. To add a piece, use `yield
@@ -178,8 +177,8 @@ class Server:
                 you promise that the function never removes or replaces text, and the server fails a job whose
                 function does so.
             examples: Valid inputs, shown in discovery.
-            links: Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a
-                JSON value, or a function that returns bytes or a JSON value.
+            links: Additional resources that the server offers under the endpoint's URL, as a mapping from names to
+                contents. Each content is bytes, a JSON value, or a function that returns bytes or a JSON value.
             batch: Whether each call of the function processes many inputs. The function takes a list of a pydantic
                 model, or one list for each member of the input, and returns the values in the same order. If the
                 returned list contains an `ItemError` or another exception, only the corresponding input fails. A

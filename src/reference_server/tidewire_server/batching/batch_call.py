@@ -2,12 +2,15 @@
 
 Each item is a *row* of the call. The kind of function decides how the call runs:
 
-  function        | where it runs       | if all rows were cancelled              | when a row ends
-  ----------------+---------------------+-----------------------------------------+-----------------------------------
-  async def       | on the event loop   | its task is cancelled                   | when the call returns
-  async generator | on the event loop   | its task is cancelled, then it is closed | at `Last`, or when the call returns
-  def             | in a worker thread  | it must check `ctx.cancelled`           | when the call returns
-  generator       | in a worker thread  | it is closed between two yields         | at `Last`, or when the call returns
+  function        | where it runs      | if all rows were cancelled           | when a row ends
+  ----------------+--------------------+--------------------------------------+-----------------------------------
+  async def       | on the event loop  | its task is cancelled                | when the call returns
+  async generator | on the event loop  | its task is cancelled, then the      | at `Last`, or when the call returns
+                  |                    |   generator is closed                |
+  def             | in a worker thread | the function must check              | when the call returns
+                  |                    |   `ctx.cancelled`                    |
+  generator       | in a worker thread | the generator is closed between two  | at `Last`, or when the call returns
+                  |                    |   yields                             |
 
 If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are
 dropped. When the function has ended, the worker is released for the next batch. At this time, the log may not contain
@@ -72,8 +75,8 @@ class BatchCall:
 
         Args:
             endpoint: The batched endpoint whose function is called.
-            join: Function that takes items from the queue that join the running batch (late joiners). The arguments of
-                `join` are the number of running rows and the total cost of these rows.
+            join: Function that takes late joiners from the queue. Late joiners are items that are added to the running
+                batch. The arguments of `join` are the number of running rows and the total cost of these rows.
             may_join: Function that returns whether `join` could return items. It may be called from any thread.
             free: Function that releases the worker. It is called when the endpoint's function has ended.
         """

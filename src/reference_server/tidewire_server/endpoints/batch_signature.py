@@ -8,7 +8,7 @@ annotation of the function                     | schema of one input      | sche
 (words: list[str], lengths: list[int])         | {"words": …, "lengths": …} |
 -> list[T], Sequence[T | ItemError]            |                          | T
 -> tuple[list[A], list[B]] (a list per output) |                          | [A, B], or A if there is one output
--> Iterator[dict[int, T]] (a generator)        |                          | T, which may grow while it runs
+-> Iterator[dict[int, T]] (a generator)        |                          | T, which may grow during the call
 """
 
 import collections.abc

@@ -91,8 +91,8 @@ class Options:
     examples: Iterable[JsonValue] = ()
     """Valid inputs, shown in discovery."""
     links: Mapping[str, Resource] | None = None
-    """Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a JSON value, or a
-    function that returns bytes or a JSON value."""
+    """Additional resources that the server offers under the endpoint's URL, as a mapping from names to contents. Each
+    content is bytes, a JSON value, or a function that returns bytes or a JSON value."""
     batch: bool = False
     """Whether each call of the function processes many inputs. The function takes a list of a pydantic model, or one
     list for each member of the input, and returns the values in the same order. If the returned list contains an
@@ -180,7 +180,7 @@ class Endpoint:
         self.outputs: int | None = None
         self.takes_late_joiners = False
         self.warned_about_pieces = False
-        """Whether the log already has the warning that the generator yields pieces instead of whole texts."""
+        """Whether the server has already logged the warning that the generator yields pieces instead of whole texts."""
         if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
@@ -449,7 +449,7 @@ class Endpoint:
     def resource(self, name: str) -> Served:
         """Return the resource to which a link of the endpoint leads, such as the vocabulary.
 
-        It is created on first use and then cached.
+        The resource is created on first use and then cached.
 
         Raises:
             KeyError: The endpoint has no link with this name.
@@ -459,8 +459,8 @@ class Endpoint:
             content = link() if callable(link) else link
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            # If the content is an object with the member `hash`, use the hash as the version, because clients compare
-            # the two.
+            # If the content is an object with the member `hash`, use the hash as the version. Clients send the hash in
+            # `If-None-Match`, and the version is the ETag.
             named = content.get("hash") if isinstance(content, dict) else None
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)

@@ -3,9 +3,9 @@
   kind of function            | where it runs, and how it is cancelled
   ----------------------------+----------------------------------------------------------------------
   async def                   | on the event loop; its task is cancelled
-  async generator             | on the event loop; its task is cancelled, then it is closed
-  def                         | in a worker thread; it must check `stream.cancelled` or `ctx.cancelled`
-  generator                   | in a worker thread; it is closed between two values
+  async generator             | on the event loop; its task is cancelled, then the generator is closed
+  def                         | in a worker thread; the function must check `stream.cancelled` or `ctx.cancelled`
+  generator                   | in a worker thread; the generator is closed between two values
 
 Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end.
 Until then, the function occupies a concurrency slot, so that the endpoint's concurrency limit is never exceeded.

@@ -286,7 +286,8 @@ class EventStream:
                 after, cursor, ended = cursor, chunk.last, chunk.ended
                 if len(chunk.frames) > MIN_SHARED_BYTES:
                     shared = self._service.texts.events(self._record.id, after, cursor, chunk.frames)
-                    # Free the chunk before `send` waits. Otherwise a stalled reader would keep its copy in memory.
+                    # Free the chunk before `send` waits. Otherwise the stream of a stalled reader would keep a copy of
+                    # the chunk in memory.
                     del chunk
                     await self._write_shared(shared)
                     del shared

@@ -301,7 +301,8 @@ class TidewireApp:
     def _is_submit(self, scope: Scope) -> bool:
         """Return whether a request submits a job, and store the path parameters as Starlette's router does.
 
-        Under a path prefix, the router must decide, because it knows the rules for prefixes.
+        If the server has a path prefix, the result is always False, because only the router knows the rules for
+        prefixes.
         """
         if scope["method"] != "POST" or scope.get("root_path"):
             return False
@@ -312,10 +313,11 @@ class TidewireApp:
         return True
 
     async def _submit_directly(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request to submit a job without calling the router and the middleware. The response is the same.
+        """Respond to a request that submits a job. This method does not call the router and the middleware, but its
+        response is the same as theirs.
 
         The router and the middleware take a twentieth of the CPU time of a short job (bench/jobs.py).
-        `test_server_direct_submit` compares the responses with and without them.
+        `test_server_direct_submit` compares the responses of both ways.
         """
         request = Request(scope, receive, send)
         try:

@@ -254,9 +254,9 @@ class Job:
     def commits_starts(self) -> bool:
         """Whether the start of an item must be committed before the item's function is called.
 
-        If the start is not committed, a crash may lose it. Then the restarted server would call a function again that
-        must not run twice. And a function that crashes the server at once would crash it at every restart, because no
-        attempt would be counted.
+        If the start is not committed, a crash may lose it. Then the restarted server would call the function again,
+        even if it must not run twice. A function that crashes the server at once would do so at every restart, because
+        its attempts would not be counted.
         """
         return self.endpoint.on_restart == "fail" or self.recovered
 

@@ -373,8 +373,8 @@ class JobScheduler:
                 slot = BatchSlot() if job is None else job.batch_slot(entry.index)
             except Exception:  # noqa: BLE001 - an error of user code, but the item was admitted, so it must run
                 _log.exception(
-                    "endpoint %r: key() or cost() raised an error for an input for which it had raised none when the job "
-                    "was submitted",
+                    "endpoint %r: key() or cost() failed for an input, although it had not failed for this input when the "
+                    "job was submitted",
                     entry.endpoint,
                 )
                 slot = BatchSlot()

@@ -54,8 +54,8 @@ SKIPPED_FILES = frozenset(
 )
 
 VALIDATION_EVERY = 20
-"""Average number of files of which one is held out for validation. The decision depends only on the name of the file,
-and not on other files.
+"""Inverse of the fraction of files that are held out for validation. Only the name of a file decides whether the file
+is held out.
 """
 
 

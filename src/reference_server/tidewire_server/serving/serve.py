@@ -42,9 +42,10 @@ _LAST_GRACE: Final = 2.0
 """Number of seconds that uvicorn waits for open requests after the time for running jobs is over."""
 
 _GC_THRESHOLDS: Final = (25_000, 2, 50)
-"""Thresholds of the garbage collector. With them, collecting the two youngest generations takes a few milliseconds. With a
-smaller first number, the objects of running jobs would be visited often: with 10,000, the garbage collector took a tenth of
-the CPU time of a short job that waits for SQLite."""
+"""Thresholds of the garbage collector. With these values, collecting the two youngest generations takes a few
+milliseconds. With a smaller first value, the collector would visit the objects of running jobs often. For example, with
+10,000, it took a tenth of the CPU time of a short job that waits for SQLite.
+"""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -300,8 +301,8 @@ def _print_url(url: str) -> None:
 
 
 def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:
-    """Return the networks. For each IPv4 network, add the IPv6 network from which its hosts seem to connect if the
-    server listens on an IPv6 socket.
+    """Return the networks, and the IPv4-mapped IPv6 network of each IPv4 network. On an IPv6 socket, clients that use
+    IPv4 have such mapped addresses.
     """
     parsed = [ipaddress.ip_network(each) for each in networks]
     mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in parsed if each.version == 4]

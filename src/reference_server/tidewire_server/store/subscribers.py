@@ -16,9 +16,9 @@ A call takes about 10 microseconds. With thousands of readers, requests of other
 class Subscribers:
     """Subscribers and ephemeral events of one log. All methods must be called on one event loop.
 
-    If there are more than `PER_TURN` subscribers, they are called in several turns of the event loop, which form one
-    pass. Blocks that are appended during a pass are joined and delivered in the next pass. The next pass begins after a
-    pause as long as the previous pass, so that passes take at most half of the event loop's time.
+    If there are more than `PER_TURN` subscribers, they are called in several turns of the event loop. These turns form
+    one pass. Blocks that are appended during a pass are joined and delivered in the next pass. The next pass begins
+    after a pause as long as the previous pass, so that passes take at most half of the event loop's time.
     """
 
     __slots__ = ("_ephemeral", "_in_pass", "_pending", "_version", "_watchers")

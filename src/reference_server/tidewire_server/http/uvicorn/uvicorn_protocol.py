@@ -40,7 +40,7 @@ Closing the connection earlier could reset it, and the client would then lose th
 _MAX_REJECTED: Final = 100
 """Maximum number of connections above the limit that get a 503 response.
 
-More connections are closed without a response.
+Further connections are closed without a response.
 """
 
 MAX_PIPELINED: Final = 16
@@ -89,7 +89,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         _passed_content = False
         """Whether a head, or content of a body, ended in the bytes being parsed.
 
-        If so, it is unknown how many of these bytes follow the content.
+        If so, it is unknown how many of these bytes come after that end.
         """
         _deadline: asyncio.TimerHandle | None = None
         _stall_timer: asyncio.TimerHandle | None = None
