@@ -8,7 +8,7 @@ from tidewire.protocol.problems import REGISTRY, Problem, no_such_endpoint, prob
 ITEM_ERROR = "item_refused"
 """Default code of an `ItemError`.
 
-It is also the prefix of codes that are not registered, contain no dot, and are not URIs.
+`ItemError` also adds it as a prefix to each other code that is not registered, contains no dot, and is not a URI.
 """
 
 
@@ -90,7 +90,7 @@ class ItemError(Exception):
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
         # For a registered code, the registry defines whether the error is retryable [TW-ERR-004]. For a custom code,
-        # `members` does.
+        # `members` defines this.
         custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
         overrides = {name: self.members[name] for name in custom if name in self.members}
         return Problem.model_validate(self.members | to_json(found) | overrides)
@@ -112,7 +112,7 @@ class StateTooLargeError(Exception):
 
 
 class LogUnavailableError(Exception):
-    """The store has refused a job's changes for so long that no more of them fit into memory. The job fails."""
+    """The store has refused a job's changes for so long that no further changes fit into memory. The job fails."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(

@@ -21,9 +21,9 @@ from typing import Final
 from tidewire_server.errors import refuse
 
 ANONYMOUS: Final = "anonymous"
-"""Principal of every anonymous caller if the server treats them as one user.
+"""Principal of all anonymous callers if the server treats these callers as one user.
 
-If it treats them as several users, the principal of an anonymous caller is this text and the client's address.
+Otherwise, the principal of an anonymous caller is this text, followed by a space and the client's address.
 """
 
 _UNKNOWN_ADDRESS: Final = "unknown"
@@ -34,10 +34,10 @@ _IPV6_PREFIX: Final = 64
 
 @lru_cache(maxsize=4096)
 def client_address(host: str | None) -> str:
-    """Return the address by which limits count a client, from the host that the ASGI server reports.
+    """Convert the host that the ASGI server reports to the client address for which limits are counted.
 
-    Everything that is not an IP address counts as one unknown address. Otherwise a client whose proxy passes on arbitrary
-    text could use a new address for each request.
+    All texts that are not IP addresses count as the same unknown address. Otherwise, a client behind a proxy that
+    forwards arbitrary text could use a new address for each request.
     """
     try:
         address = ipaddress.ip_address(host or "")

@@ -130,21 +130,20 @@ class Server:
         """Register a function as an endpoint. The decorator returns the function unchanged.
 
         The function may be synchronous or asynchronous, and may be a generator that yields complete values. Synchronous
-        functions run in worker threads. The function may also have a parameter that is annotated `Stream[T]` and write
-        to it.
+        functions run in worker threads. The function may also write to a parameter that is annotated `Stream[T]`.
 
-        Each plain yielded value replaces the value before. A generator that yields the pieces of a text, as in `yield
-        token`, therefore ends with the last piece as its result. To add a piece, use `yield Append(token)`, or yield
-        the whole text so far:
+        Each yielded value other than an `Append` replaces the previous value. A generator that yields the pieces of a
+        text, as in `yield token`, therefore ends with the last piece as its result. To add a piece, use `yield
+        Append(token)`, or yield the whole text so far:
 
             @server.endpoint
             def chat(prompt: str) -> Iterator[Append[str]]:
                 for token in generate(prompt):
                     yield Append(token)
 
-        All other parameters are members of the input. If there is only one and it is annotated with a pydantic
-        model, this model is the input itself. The value's schema is inferred from the return type, the yielded type, or
-        `T`. The docstring becomes the endpoint's description.
+        All other parameters are members of the input. If there is only one such parameter, and its annotation is a
+        pydantic model, the model is the whole input. The value's schema is inferred from the return type, the yielded
+        type, or `T`. The docstring becomes the endpoint's description.
 
         Args:
             function: The function, if this method is used as a decorator without arguments.
@@ -162,24 +161,24 @@ class Server:
                 `worker_lost`. Use "fail" for functions that must not run twice. With "continue", the restarted server
                 keeps their logged values and runs them again. Use "continue" for functions that read `ctx.previous`
                 and continue from there.
-            columns: JSON Pointers of the texts and arrays within the value to which the function appends, or a
-                function that computes these pointers from the input, as in `lambda given:
-                [f"/{len(given.history)}/text"]`. Like the functions in other options, it is called with the pydantic
-                model if the endpoint's function takes one, and otherwise with an object that has the function's
-                parameters as attributes. If the value is a text, the default is the value itself.
+            columns: JSON Pointers of the texts and arrays within the value to which the endpoint's function appends.
+                Instead of a list, this can be a function of the input, as in `lambda given:
+                [f"/{len(given.history)}/text"]`. If the endpoint's function takes a pydantic model, functions in
+                options are called with this model. Otherwise they are called with an object that has the parameters
+                of the endpoint's function as attributes. If the value is a text, the default is the value itself.
             initial: Value of an item until its function produces the first value, or a function that computes this
                 value from the input.
-            validate: Function that is called with each input after its validation against the schema. To reject the
-                client's request, it raises an `ItemError` or a `ValueError`. A `ValueError` can have the attributes
-                `member` and `code`, with the name of the invalid member and an error code.
+            validate: Function that checks each input that matches the schema. To reject the client's request, this
+                function raises an `ItemError` or a `ValueError`. A `ValueError` can have the attributes `member`
+                (name of the invalid member) and `code` (error code).
             capabilities: Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or
                 `{"rollback": False}`. They take precedence over the capabilities that the server detects. The server
                 declares `rollback` for every generator and every function with a stream. With `{"rollback": False}`,
                 you promise that the function never removes or replaces text, and the server fails a job whose
                 function does so.
             examples: Valid inputs, shown in discovery.
-            links: Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a
-                JSON value, or a function that returns bytes or a JSON value.
+            links: Additional resources that the server offers under the endpoint's URL, as a mapping from names to
+                contents. Each content is bytes, a JSON value, or a function that returns bytes or a JSON value.
             batch: Whether each call of the function processes many inputs. The function takes a list of a pydantic
                 model, or one list for each member of the input, and returns the values in the same order. If the
                 returned list contains an `ItemError` or another exception, only the corresponding input fails. A
@@ -192,14 +191,14 @@ class Server:
             sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded,
                 and the values of the padding rows are discarded.
             pad: Input that is used for padding. The default is the last input of the batch.
-            cost: Function that returns the cost of an input, for example its number of tokens or pixels. It is called
-                when the input is submitted, and again when it is queued.
+            cost: Function that returns the cost of an input, for example its number of tokens or pixels. The server
+                calls this function when the input is submitted, and again when the input is queued.
             max_cost: Maximum total cost of the inputs in one call. An input with a higher cost is rejected.
             key: Function that returns the batch key of an input, for example its shape or its adapter. Only inputs
                 with equal keys share a batch. The function is called at the same times as `cost`.
-            bisect: Whether a batch that raised an exception is split into halves, which are retried separately, until
-                only the inputs that cause the exception have failed. The function is then called several times with
-                the same input.
+            bisect: Whether the server splits a batch that raised an exception into halves, and retries each half
+                separately. The server repeats this until only the inputs that cause the exception have failed. The
+                function is then called several times with the same input.
 
         Raises:
             TypeError: The function's signature is not supported.
@@ -279,15 +278,15 @@ class Server:
             port: Port to bind to, or 0 for any free port.
             uds: Path of a Unix domain socket to bind to instead of `host` and `port`. Only the user who runs the server can
                 connect to it.
-            port_file: File to write the port number to when the server is ready, for programs that wait for it.
+            port_file: File to write the port number to when the server is ready, for programs that wait for the server.
             listener: Listening socket to use instead of `host` and `port`.
             started: Function that is called with the URL when the server is ready. By default, the URL is printed.
             switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound, the log cannot be opened, the port file cannot be written, or
-                other machines can reach the address, and the server has no tokens or `debug` is on. If the exception is not caught, Python
-                prints the reason in one line and exits with code 1.
+            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. Or
+                other machines can reach the address although the server has no tokens or `debug` is on. If the
+                exception is not caught, Python prints the reason in one line and exits with code 1.
             RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
@@ -335,12 +334,13 @@ class Server:
                 connect to it.
 
         Yields:
-            The URL of the server. By default, the server uses a free port of the loopback interface. With `uds`, a client
-            also needs the path: `Client(url, uds=path)`.
+            The URL of the server. By default, the server listens on a free port of the loopback interface. With `uds`,
+            a client also needs the path of the socket: `Client(url, uds=path)`.
 
         Raises:
             OSError: The address cannot be bound.
-            ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
+            ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is
+                on.
             StoreError: The log cannot be opened, or another server is using it.
             RuntimeError: The server is already running.
         """
@@ -403,7 +403,8 @@ def _find(endpoints: Mapping[str, Endpoint], name: str) -> Endpoint:
 
 
 async def _call(server: Server, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
-    # The limit protects the event loop from other callers, and here there are none.
+    # Turn off `max_body_values`. This limit keeps one caller from blocking the event loop for others, and here there is
+    # only one caller.
     settings = server.settings.replace(max_body_values=sys.maxsize)
     service = JobService(server.endpoints, settings, Metrics(), memory_of(settings))
     try:

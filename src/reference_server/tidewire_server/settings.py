@@ -62,8 +62,9 @@ class Settings(BaseModel):
     )
     min_grace: Seconds = Field(
         60.0,
-        description="Minimum of `grace_ms`, the time without a reader after which the server cancels a job whose client "
-        "requested this. A smaller value in a request is raised to this minimum.",
+        description="Minimum of the member `grace_ms` of a request. A client sets this member to request that the "
+        "server cancels the job after this time without a reader. A smaller value in a request is raised to the "
+        "minimum.",
     )
 
     # ---- streams -----------------------------------------------------------------------------------------------
@@ -74,14 +75,17 @@ class Settings(BaseModel):
         description="Time without events after which the server sends a ping on a stream.",
     )
     retry: float = Field(
-        1.0, ge=0.001, le=60, description="Time after which readers reconnect. Random jitter is added."
+        1.0,
+        ge=0.001,
+        le=60,
+        description="Time that readers wait before they reconnect. Random jitter is added.",
     )
     merge_window: float = Field(
         0.005,
         ge=0,
         le=1,
-        description="Time within which appends are merged into one event; 0 for one event per append. Under load, up to "
-        "0.05 s.",
+        description="Time within which appends are merged into one event; 0 for one event per append. Under load, the "
+        "server uses up to 0.05 s.",
     )
     min_snapshot_interval: float = Field(
         0.25,
@@ -113,22 +117,22 @@ class Settings(BaseModel):
     max_body_bytes: Count = Field(8 * MIB, description="Maximum size of a request's body, in bytes.")
     max_incoming_bytes: Count = Field(
         256 * MIB,
-        description="Maximum total size of all request bodies that are being received and processed, in bytes. Further "
-        "requests get 503, except for small ones that arrive at once. If no other body is arriving, a body may exceed the "
-        "limit.",
+        description="Maximum total size of all request bodies that are being received and processed, in bytes. "
+        "Further requests get 503, except for small requests that arrive in one piece. If no other body is arriving, "
+        "a single body may exceed the limit.",
     )
     max_body_values: Count = Field(
         100_000,
-        description="Maximum number of JSON values in a request's body, including member names. The members that all inputs "
-        "of a job share count once for each input.",
+        description="Maximum number of JSON values in a request's body, including member names. The members that all "
+        "inputs of a job share count once for each input.",
     )
     body_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time within which a request's body must arrive."
     )
     max_input_bytes: Count = Field(
         1024 * MIB,
-        description="Maximum total size of the inputs of all unfinished jobs, in bytes. Further jobs are rejected with 429. "
-        "If no other job is unfinished, a job may exceed the limit.",
+        description="Maximum total size of the inputs of all unfinished jobs, in bytes. Further jobs are rejected "
+        "with 429. If no other job is unfinished, a job may exceed the limit.",
     )
     max_inputs: Count = Field(1024, description="Maximum number of inputs of one job.")
     max_jobs_per_principal: Count = Field(
@@ -141,9 +145,9 @@ class Settings(BaseModel):
         0.5,
         gt=0,
         le=1,
-        description="Maximum share of `max_queue_size`, `max_input_bytes` and `max_threads` that one caller may use, and of "
-        "`max_connections` that one client address may use; 1 for no such limit. It does not apply if there is only "
-        "one caller: with `single_user`, and except for connections also with the tokens of a single principal.",
+        description="Maximum share of `max_queue_size`, `max_input_bytes` and `max_threads` that one caller may use, "
+        "and of `max_connections` that one client address may use; 1 for no such limit. With `single_user`, there is "
+        "no such limit either. With the tokens of only one principal, the limit applies only to connections.",
     )
     max_state_bytes: int = Field(
         16 * MIB, ge=KIB, description="Maximum size of one job's state as JSON, in bytes."
@@ -161,8 +165,9 @@ class Settings(BaseModel):
 
     max_unsent_bytes: Count = Field(
         512 * MIB,
-        description="Maximum total size of large states and events that clients have not read completely, in bytes. Clients "
-        "that read the same state of a job share it. Further requests get 503, and streams end with `goaway`.",
+        description="Maximum total size of large states and events that clients have not read completely, in bytes. A "
+        "state that several clients read counts once. Above the limit, requests get 503, and streams end with "
+        "`goaway`.",
     )
 
     # ---- retention ---------------------------------------------------------------------------------------------
@@ -174,14 +179,14 @@ class Settings(BaseModel):
     idempotency_ttl: Seconds = Field(86_400.0, description="Time for which an Idempotency-Key is stored.")
     max_retained_jobs: Count = Field(
         20_000,
-        description="Maximum number of ended jobs that are stored. If it is exceeded, the oldest jobs of the caller with "
-        "the most stored jobs expire early.",
+        description="Maximum number of ended jobs that are stored. If it is exceeded, the oldest jobs of the caller "
+        "with the most stored jobs expire early.",
     )
     max_tombstones: Count = Field(
         100_000,
-        description="Maximum number of tombstones, which are stored for deleted jobs. The maximum number of idempotency keys "
-        "is the same. If there are more, the oldest tombstones expire early, or the oldest keys of the caller with the most "
-        "keys.",
+        description="Maximum number of tombstones, which are stored for deleted jobs, and also of idempotency keys. "
+        "If there are more tombstones, the oldest tombstones expire early. If there are more keys, the oldest keys of "
+        "the caller with the most keys expire early.",
     )
 
     # ---- the log -----------------------------------------------------------------------------------------------
@@ -196,7 +201,8 @@ class Settings(BaseModel):
     )
     max_attempts: Count = Field(
         10,
-        description="Maximum number of runs of a job if the server crashes in each run. The job then fails with `worker_lost`.",
+        description="Maximum number of runs of a job during which the server crashes. After that, the job fails with "
+        "`worker_lost`.",
     )
 
     # ---- development -------------------------------------------------------------------------------------------
@@ -210,7 +216,8 @@ class Settings(BaseModel):
     tokens: tuple[str, ...] = Field(
         (),
         repr=False,
-        description="Accepted bearer tokens, each as TOKEN or PRINCIPAL:TOKEN. Without tokens, every client has access.",
+        description="Accepted bearer tokens, each as TOKEN or PRINCIPAL:TOKEN. Without tokens, every client has "
+        "access.",
     )
     operator_tokens: tuple[str, ...] = Field(
         (),
@@ -220,33 +227,35 @@ class Settings(BaseModel):
     )
     allow_anonymous: bool = Field(
         False,
-        description="Serve other machines without tokens. Otherwise, a server without `tokens` refuses to start on an address that "
-        "other machines can reach.",
+        description="Serve other machines without tokens. If false, a server without `tokens` refuses to start on an "
+        "address that other machines can reach.",
     )
     allowed_hosts: tuple[str, ...] = Field(
         (),
-        description="Host names of this server. Add the name of a proxy here. Requests with another name in the Host header "
-        "are rejected with 421, except localhost and IP addresses. By default, only a server without `tokens` checks the "
-        "header, on loopback connections. * turns off the checks of the headers Host and Origin.",
+        description="Host names of this server. Add the name of a proxy here. A request with another name in the Host "
+        "header gets 421. The name localhost and IP addresses are always allowed. By default, the header is checked "
+        "only on loopback connections of a server without `tokens`. * turns off the checks of the headers Host and "
+        "Origin.",
     )
     single_user: bool | None = Field(
         None,
-        description="Treat all callers as one user. This user may list all jobs. If false, an anonymous caller may use only "
-        "the jobs whose ids it knows, and limits count per client address. The default `none` means true if the server "
-        "listens on a loopback address and `forwarded_allow_ips` is empty, and false otherwise, also for a server that "
-        "another ASGI server runs. With tokens, this setting has no effect.",
+        description="Treat all callers as one user. This user may list all jobs. If false, an anonymous caller may "
+        "use only the jobs whose ids it knows, and limits count per client address. The default `none` means true if "
+        "the server listens on a loopback address and `forwarded_allow_ips` is empty. In all other cases, and if "
+        "another ASGI server runs the application, `none` means false. With tokens, this setting has no effect.",
     )
     forwarded_allow_ips: tuple[str, ...] = Field(
         (),
-        description="IP addresses and networks of the proxies whose header `X-Forwarded-For` contains the client's address. "
-        "By default, the header is ignored.",
+        description="IP addresses and networks of the proxies whose header `X-Forwarded-For` contains the client's "
+        "address. By default, the header is ignored.",
     )
     stream_token_secret: str | None = Field(
         None,
         min_length=32,
         repr=False,
-        description="Key that signs stream tokens, with at least 32 characters. Use the same key in all processes behind one "
-        "address. By default, a key is generated once per log file, or at each start if the log is in memory.",
+        description="Key that signs stream tokens, with at least 32 characters. Use the same key in all processes "
+        "behind one address. By default, a key is generated once per log file, or at each start if the log is in "
+        "memory.",
     )
     stream_token_ttl: float = Field(
         300.0,
@@ -256,8 +265,8 @@ class Settings(BaseModel):
     )
     cors_origins: tuple[str, ...] = Field(
         (),
-        description="Origins whose pages may call this server; * for any origin, without credentials. By default there is no "
-        "such origin.",
+        description="Origins whose pages may call this server; * for any origin, without credentials. By default "
+        "there is no such origin.",
     )
     root_path: str = Field(
         "", pattern=r"^(/[^/?#]+)*$", description="Path prefix of this server behind a proxy."
@@ -293,7 +302,9 @@ class Settings(BaseModel):
         return proxies
 
     def is_single_user(self, *, on_loopback: bool) -> bool:
-        """Return whether all callers are one user, for a server that is bound to a loopback address or not."""
+        """Return whether all callers are one user. The argument `on_loopback` is whether the server is bound to a
+        loopback address.
+        """
         if self.tokens:
             return False
         if self.single_user is None:
@@ -338,14 +349,15 @@ class Launch(BaseModel):
 
     target: str | None = Field(
         None,
-        description="Server to run, as FILE.py or MODULE, or as FILE.py:SERVER or MODULE:SERVER if there are several. Without a "
-        "target, serve text generation with a model.",
+        description="Server to run, as FILE.py or MODULE. If there are several servers, name one, as FILE.py:SERVER or "
+        "MODULE:SERVER. Without a target, serve text generation with a model.",
     )
     host: str = Field("127.0.0.1", description="Address to bind to; 0.0.0.0 for all interfaces.")
     port: int = Field(8000, ge=0, le=65535, description="Port to bind to; 0 for any free port.")
     uds: Path | None = Field(
         None,
-        description="Unix domain socket to bind to. It replaces `host` and `port`. Only the user who runs the server can connect.",
+        description="Unix domain socket to bind to. It replaces `host` and `port`. Only the user who runs the server "
+        "can connect.",
     )
     token_file: Path | None = Field(
         None, description="File with one accepted token per line. Set either this or `tokens`."
@@ -361,8 +373,8 @@ class Launch(BaseModel):
     device: str = Field("auto", description="Device for the model: auto, cpu, cuda, cuda:1, mps.")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
         "auto",
-        description="Type of the weights and the cache. With auto, float32 on a CPU, otherwise the type in which the checkpoint "
-        "was trained.",
+        description="Number type of the weights and the cache. With auto, the type is float32 on a CPU, and otherwise "
+        "the type in which the checkpoint was trained.",
     )
     slots: int = Field(
         16, ge=1, le=1024, description="Number of texts generated at the same time. Further requests wait."
@@ -370,8 +382,8 @@ class Launch(BaseModel):
     context: int | None = Field(
         None,
         ge=128,
-        description="Maximum tokens of prompt and text together. By default, the model's maximum, or less if 4 GiB do not "
-        "suffice for the cache.",
+        description="Maximum number of tokens of prompt and generated text together. The default is the model's "
+        "maximum, or less if the cache would need more than 4 GiB.",
     )
     max_top_logprobs: int = Field(20, ge=0, le=64, description="Maximum of the input member `top_logprobs`.")
     max_num_beams: int = Field(
@@ -397,8 +409,8 @@ class Launch(BaseModel):
         SWITCH_INTERVAL,
         ge=0.00001,
         le=1,
-        description="Python's thread switch interval (`sys.setswitchinterval`). It is shorter than Python's default of 0.005, so "
-        "that synchronous functions that compute do not delay streams.",
+        description="Python's thread switch interval (`sys.setswitchinterval`). The default is shorter than Python's "
+        "own (0.005), so that synchronous functions do not delay streams while they compute.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Minimum level of messages logged to stderr: debug, info, warning or error."

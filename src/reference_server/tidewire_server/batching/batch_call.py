@@ -2,16 +2,19 @@
 
 Each item is a *row* of the call. The kind of function decides how the call runs:
 
-  function        | where it runs       | if all rows were cancelled              | when a row ends
-  ----------------+---------------------+-----------------------------------------+-----------------------------------
-  async def       | on the event loop   | its task is cancelled                   | when the call returns
-  async generator | on the event loop   | its task is cancelled, then it is closed | at `Last`, or when the call returns
-  def             | in a worker thread  | it must check `ctx.cancelled`           | when the call returns
-  generator       | in a worker thread  | it is closed between two yields         | at `Last`, or when the call returns
+  function        | where it runs      | if all rows were cancelled           | when a row ends
+  ----------------+--------------------+--------------------------------------+-----------------------------------
+  async def       | on the event loop  | its task is cancelled                | when the call returns
+  async generator | on the event loop  | its task is cancelled, then the      | at `Last`, or when the call returns
+                  |                    |   generator is closed                |
+  def             | in a worker thread | the function must check              | when the call returns
+                  |                    |   `ctx.cancelled`                    |
+  generator       | in a worker thread | the generator is closed between two  | at `Last`, or when the call returns
+                  |                    |   yields                             |
 
-If a row is cancelled or exceeds its deadline, the row ends at once, and the function's later results for it are
-dropped. When the function has ended, the worker is released for the next batch, even if the log does not show yet that
-the rows have ended.
+If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are
+dropped. When the function has ended, the worker is released for the next batch. At this time, the log may not contain
+the ends of all rows yet.
 """
 
 import asyncio
@@ -47,9 +50,9 @@ from tidewire_server.errors import InvalidValueError
 _log = logging.getLogger(__name__)
 
 _TURN: Final = 0.0005
-"""Time in seconds for which the end of a batch's rows may occupy the event loop.
+"""Time in seconds for which ending the rows of a batch may block the event loop.
 
-Then other tasks run before the remaining rows are ended.
+After this time, other tasks run before the server ends the remaining rows.
 """
 
 
@@ -72,8 +75,8 @@ class BatchCall:
 
         Args:
             endpoint: The batched endpoint whose function is called.
-            join: Function that takes late joiners from the queue, that is items that join the running batch. Its
-                arguments are the number of running rows and their total cost.
+            join: Function that takes late joiners from the queue. Late joiners are items that are added to the running
+                batch. The arguments of `join` are the number of running rows and the total cost of these rows.
             may_join: Function that returns whether `join` could return items. It may be called from any thread.
             free: Function that releases the worker. It is called when the endpoint's function has ended.
         """
@@ -99,8 +102,9 @@ class BatchCall:
         return sum(not row.over for row in self._rows.values())
 
     def start(self, arrivals: Sequence[QueuedItem]) -> None:
-        """Start the function for some items, and return without waiting for it. The caller must call `run`
-        afterwards, which starts the function if the start of an item must be committed first.
+        """Start the function for some items, and return while the function is still running. The caller must call `run`
+        afterwards. If the start of an item must be committed before the function is called, `run` starts the function
+        instead.
         """
         rows = list(self._assign_rows(arrivals).values())
         if not rows:
@@ -148,8 +152,8 @@ class BatchCall:
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
-        """Assign each item to the free row with the lowest number. Skip items that were cancelled since they left the
-        queue.
+        """Assign each item to the free row with the lowest number. Skip items that were cancelled after they had left
+        the queue.
         """
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
@@ -236,7 +240,8 @@ class BatchCall:
     async def _attempt(self, rows: list[BatchRow], work: asyncio.Future[Any]) -> None:
         """Wait for the function, and end the rows with their results.
 
-        If the function failed and the endpoint has the option `bisect`, call it again for each half of the rows.
+        If the function failed and the endpoint has the option `bisect`, call the function again for each half of the
+        rows.
         """
         outcomes: list[Outcome] = []
         error: Exception | None = None
@@ -297,7 +302,7 @@ class BatchCall:
         return self._outcomes(await self._endpoint.function(**arguments), rows, padding)
 
     def _call(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
-        # Convert the results to JSON here, before the next call starts, because the function may reuse its output buffers.
+        # Convert the results to JSON before the next call starts, because that call may overwrite the output buffers.
         return self._outcomes(self._endpoint.function(**arguments), rows, padding)
 
     def _outcomes(self, returned: Any, rows: int, padding: int) -> list[Outcome]:

@@ -18,13 +18,14 @@ in this order to a `BatchBuilder`, which accepts or skips each item:
   first item whose key is ready    | accepted; the batch is now limited to this key
   another key, or key not ready    | skipped
   the batch is full                | skipped
-  cost would exceed `max_cost`     | skipped, with all later items of its principal, to preserve their order
+  cost would exceed `max_cost`     | skipped; all later items of its principal are skipped too, to preserve the order
   any other item                   | accepted
-  late joiner of a running batch   | same rules; but if the oldest item has another key that is ready, skipped
+  late joiner of a running batch   | the same as above; but all late joiners are skipped if the oldest item has
+                                   |   another key, and that key is ready
 
-The builder accepts the first item of a batch without checking its cost, because the server has already rejected requests
-with an input whose cost exceeds `max_cost`. The duration of every operation is independent of the number of waiting
-items.
+The builder does not check the cost of the first item of a batch. A single item cannot exceed `max_cost`, because the
+server rejects a request that contains such an input. The duration of every operation is independent of the number of
+waiting items.
 """
 
 import math
@@ -86,7 +87,8 @@ class BatchQueue(Generic[T]):
             key = waiting.place.key
             smaller[key] = group = self._groups[key]
             del group.items[item]
-            # Set the cost of an empty group to 0. Otherwise the rounding errors of the subtractions would accumulate.
+            # Set the cost of an empty group to exactly 0. Otherwise the rounding errors of the subtractions would add
+            # up over time.
             group.cost = group.cost - waiting.place.cost if group.items else 0.0
         for key, group in smaller.items():
             self._update_full(key, group)
@@ -113,8 +115,8 @@ class BatchQueue(Generic[T]):
         return BatchBuilder(self, self._bounds, now)
 
     def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
-        """Return a builder that chooses late joiners, that is items that join a running batch. Late joiners need not
-        wait for `timeout`.
+        """Return a builder that chooses items to join a running batch (late joiners). Late joiners need not wait for
+        `timeout`.
 
         Args:
             now: Current time.
@@ -125,7 +127,8 @@ class BatchQueue(Generic[T]):
         if self._items:
             oldest = next(iter(self._items.values())).place.key
             if oldest != key and self.is_ready(oldest, now):
-                # Treat the batch as full, so that it ends soon, and the older items with another key can start.
+                # Treat the running batch as full, so that it ends soon. Then the older items, which have another key,
+                # can start.
                 rows = self._bounds.max_size
         return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 

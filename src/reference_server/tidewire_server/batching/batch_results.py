@@ -12,7 +12,7 @@ def by_row(returned: Any, rows: int, padding: int, columns: int | None) -> list[
         returned: Return value of the function. It is a list of values or, if `columns` is not None, one list per output.
         rows: Number of inputs, without padding.
         padding: Number of padding inputs at the end of the batch.
-        columns: Number of outputs, if the function returns one list per output. None if it returns one list of whole
+        columns: Number of outputs if the function returns one list per output, or None if it returns a single list of
             values.
 
     Returns:

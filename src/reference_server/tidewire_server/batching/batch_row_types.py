@@ -1,5 +1,5 @@
-"""Types for batched calls: items taken from the queue, rows of a call, and the interface with which a call reads and
-changes the jobs of its rows.
+"""Types for batched calls: items taken from the queue, rows of a call, and the interface through which a call reads and
+changes jobs.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,9 @@ from tidewire_server.endpoints.yieldables import Unset
 from tidewire_server.log_writer.item_writer import ItemWriter
 
 Outcome = JsonValue | Unset | BaseException
-"""Outcome of a row: its final value, `UNSET` if the current value is final, or the exception with which the row fails."""
+"""Outcome of a row: the row's final value, or `UNSET` if the row keeps its current value, or the exception that makes
+the row fail.
+"""
 
 
 class BatchedJob(Protocol):
@@ -57,7 +59,7 @@ class BatchedJob(Protocol):
         Args:
             index: Index of the item.
             outcome: Value or error of the item.
-            told: Whether the error was already logged for another row of the batch, and need not be logged again.
+            told: Whether the error was already logged for another row of the batch. If so, it is not logged again.
         """
 
 
@@ -86,6 +88,6 @@ class BatchRow:
     time.
     """
     steps: YieldedSteps
-    """Applies what a generator yields for this row."""
+    """Applies the objects that a generator yields for this row."""
     over: bool = False
     """Whether the row has ended or was cancelled. If so, further results for the row are dropped."""

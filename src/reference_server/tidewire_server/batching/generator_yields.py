@@ -1,6 +1,7 @@
 """Update the values of a batch's rows with the mappings that a batched generator yields.
 
-The keys of a mapping are row numbers. Its values are new values for the rows, `Append`, `Last` or exceptions.
+Each key of a mapping is a row number. The value of a key is a new value for the row, an `Append`, a `Last` or an
+exception.
 """
 
 from collections.abc import Mapping

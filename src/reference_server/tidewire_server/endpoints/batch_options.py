@@ -20,7 +20,7 @@ class BatchSlot(NamedTuple):
     key: Hashable = None
     """Batch key of the item. Only items with equal batch keys share a batch."""
     cost: float = 0.0
-    """Cost of the item. The total cost of the items in a batch is limited to the option `max_cost`."""
+    """Cost of the item. The items of a batch cost at most `max_cost` in total."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ annotation of the function                     | schema of one input      | sche
 (words: list[str], lengths: list[int])         | {"words": …, "lengths": …} |
 -> list[T], Sequence[T | ItemError]            |                          | T
 -> tuple[list[A], list[B]] (a list per output) |                          | [A, B], or A if there is one output
--> Iterator[dict[int, T]] (a generator)        |                          | T, which may grow while it runs
+-> Iterator[dict[int, T]] (a generator)        |                          | T, which may grow during the call
 """
 
 import collections.abc
@@ -54,7 +54,7 @@ class BatchShapes:
     outputs: int | None
     """Number of lists in the tuple that the function returns. None if the function returns a single list of values."""
     takes_late_joiners: bool
-    """Whether the function is a generator that accepts further inputs through `send` while it runs."""
+    """Whether the function is a generator that receives further inputs through `send` while the batch runs."""
 
 
 def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:

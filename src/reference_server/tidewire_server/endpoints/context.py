@@ -36,7 +36,7 @@ class Context:
     def attempt(self) -> int:
         """Number of this attempt of the job, from 1. Each restart of the server that runs the job again adds 1.
 
-        A batched function must read it for each row, as in `ctx.rows[row].attempt`.
+        A batched function must read this number for each row, as in `ctx.rows[row].attempt`.
 
         Raises:
             ValueError: This is the context of a whole batched call.
@@ -46,12 +46,12 @@ class Context:
 
     @property
     def previous(self) -> Any:
-        """Value that the earlier attempts had reached: a copy of the item's value as it was last logged, as JSON. It is
-        None in the first attempt.
+        """Last logged value of the item before this attempt, as a JSON copy. None in the first attempt.
 
-        If nothing was logged, this is the initial value. With `on_restart="rerun"`, each attempt begins again with the
-        initial value, so only what the last attempt logged counts. With `on_restart="continue"`, the value is kept over
-        any number of attempts. A batched function must read it for each row, as in `ctx.rows[row].previous`.
+        If the earlier attempts logged no value, this is the initial value. With `on_restart="rerun"`, each attempt
+        begins again with the initial value, so this property contains only progress of the most recent attempt. With
+        `on_restart="continue"`, it contains the progress of all earlier attempts. A batched function must read this
+        property for each row, as in `ctx.rows[row].previous`.
 
         Raises:
             ValueError: This is the context of a whole batched call.
@@ -100,8 +100,8 @@ class Context:
 
 
 class RowContext(Context):
-    """Context of one row of a batched call. The call can continue after the row has ended, so later reports for the row
-    are ignored.
+    """Context of one row of a batched call. The call can continue after the row has ended. Reports for an ended row are
+    ignored.
     """
 
 

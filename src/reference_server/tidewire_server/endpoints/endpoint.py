@@ -71,17 +71,18 @@ class Options:
     functions that must not run twice. With "continue", the restarted server keeps their logged values and runs them
     again. Use "continue" for functions that read `ctx.previous` and continue from there."""
     columns: Columns | None = None
-    """JSON Pointers of the texts and arrays within the value to which the function appends, or a function that
-    computes these pointers from the input, as in `lambda given: [f"/{len(given.history)}/text"]`. Like the functions in
-    other options, it is called with the pydantic model if the endpoint's function takes one, and otherwise with an object
-    that has the function's parameters as attributes. If the value is a text, the default is the value itself."""
+    """JSON Pointers of the texts and arrays within the value to which the endpoint's function appends. Instead of a
+    list, this can be a function of the input, as in `lambda given: [f"/{len(given.history)}/text"]`. If the endpoint's
+    function takes a pydantic model, functions in options are called with this model. Otherwise they are called with an
+    object that has the parameters of the endpoint's function as attributes. If the value is a text, the default is the
+    value itself."""
     initial: Any = DEFAULT
     """Value of an item until its function produces the first value, or a function that computes this value from the
     input."""
     validate: Callable[[Any], Any] | None = None
-    """Function that is called with each input after its validation against the schema. To reject the client's
-    request, it raises an `ItemError` or a `ValueError`. A `ValueError` can have the attributes `member` and `code`,
-    with the name of the invalid member and an error code."""
+    """Function that checks each input that matches the schema. To reject the client's request, this function raises an
+    `ItemError` or a `ValueError`. A `ValueError` can have the attributes `member` (name of the invalid member) and
+    `code` (error code)."""
     capabilities: Mapping[str, Any] | None = None
     """Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or `{"rollback": False}`. They
     take precedence over the capabilities that the server detects. The server declares `rollback` for every generator and
@@ -90,8 +91,8 @@ class Options:
     examples: Iterable[JsonValue] = ()
     """Valid inputs, shown in discovery."""
     links: Mapping[str, Resource] | None = None
-    """Additional resources that the server offers under the endpoint's URL, by name. Each is bytes, a JSON value, or a
-    function that returns bytes or a JSON value."""
+    """Additional resources that the server offers under the endpoint's URL, as a mapping from names to contents. Each
+    content is bytes, a JSON value, or a function that returns bytes or a JSON value."""
     batch: bool = False
     """Whether each call of the function processes many inputs. The function takes a list of a pydantic model, or one
     list for each member of the input, and returns the values in the same order. If the returned list contains an
@@ -108,16 +109,17 @@ class Options:
     pad: Any = None
     """Input that is used for padding. The default is the last input of the batch."""
     cost: Callable[[Any], float] | None = None
-    """Function that returns the cost of an input, for example its number of tokens or pixels. It is called when the
-    input is submitted, and again when it is queued."""
+    """Function that returns the cost of an input, for example its number of tokens or pixels. The server calls this
+    function when the input is submitted, and again when the input is queued."""
     max_cost: float | None = None
     """Maximum total cost of the inputs in one call. An input with a higher cost is rejected."""
     key: Callable[[Any], Hashable] | None = None
     """Function that returns the batch key of an input, for example its shape or its adapter. Only inputs with equal
     keys share a batch. The function is called at the same times as `cost`."""
     bisect: bool = False
-    """Whether a batch that raised an exception is split into halves, which are retried separately, until only the
-    inputs that cause the exception have failed. The function is then called several times with the same input."""
+    """Whether the server splits a batch that raised an exception into halves, and retries each half separately. The
+    server repeats this until only the inputs that cause the exception have failed. The function is then called several
+    times with the same input."""
 
     def batching(self) -> Batching | None:
         """Return the batching options, or None if each call of the function handles one input.
@@ -178,7 +180,7 @@ class Endpoint:
         self.outputs: int | None = None
         self.takes_late_joiners = False
         self.warned_about_pieces = False
-        """Whether the log already has the warning that the generator yields pieces instead of whole texts."""
+        """Whether the server has already logged the warning that the generator yields pieces instead of whole texts."""
         if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
@@ -219,8 +221,8 @@ class Endpoint:
         self.time_limit = limit
         self.validate = options.validate
         self.samples: Callable[[Any], Sequence[Any]] | None = None
-        """Function that returns the inputs of the items that one input makes, for example one for each sample. None if
-        each input makes one item."""
+        """Function that expands one input of a job into the inputs of several items, for example one item for each
+        sample. None if each input becomes one item."""
         self.continues: Callable[[Any], bool] = lambda _input: True
         """Function that returns whether an item with this input can continue after a restart, with
         `on_restart="continue"`. Otherwise it runs again from the start."""
@@ -336,8 +338,8 @@ class Endpoint:
         return self.value.to_json(found)  # type: ignore[no-any-return]
 
     def columns(self, value: BaseModel) -> list[str]:
-        """Return the JSON Pointers of the item's columns. Columns are the texts and arrays to which each row of output
-        appends. The pointers are relative to the item's value.
+        """Return the JSON Pointers of the item's columns. Columns are the texts and arrays that grow with each row of
+        output. The pointers are relative to the item's value.
         """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text else []
@@ -375,7 +377,7 @@ class Endpoint:
         return value
 
     def items_of(self, value: BaseModel, pointer: str, *, batch: bool) -> Sequence[BaseModel]:
-        """Return the inputs of the items that a validated input makes.
+        """Expand a validated input into the inputs of its items.
 
         Args:
             value: The input.
@@ -383,7 +385,7 @@ class Endpoint:
             batch: Whether the job has a list of inputs.
 
         Raises:
-            ProblemError: The input makes several items, although the job has a list of inputs (TW-GEN-008).
+            ProblemError: The input would become several items, but the job has a list of inputs (TW-GEN-008).
         """
         if self.samples is None:
             return (value,)
@@ -450,7 +452,7 @@ class Endpoint:
     def resource(self, name: str) -> Served:
         """Return the resource to which a link of the endpoint leads, such as the vocabulary.
 
-        It is created on first use and then cached.
+        The resource is created on first use and then cached.
 
         Raises:
             KeyError: The endpoint has no link with this name.
@@ -460,8 +462,8 @@ class Endpoint:
             content = link() if callable(link) else link
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            # If the content is an object with the member `hash`, use the hash as the version, because clients compare
-            # the two.
+            # If the content is an object with the member `hash`, use the hash as the version. Clients send the hash in
+            # `If-None-Match`, and the version is the ETag.
             named = content.get("hash") if isinstance(content, dict) else None
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)

@@ -3,9 +3,9 @@
   kind of function            | where it runs, and how it is cancelled
   ----------------------------+----------------------------------------------------------------------
   async def                   | on the event loop; its task is cancelled
-  async generator             | on the event loop; its task is cancelled, then it is closed
-  def                         | in a worker thread; it must check `stream.cancelled` or `ctx.cancelled`
-  generator                   | in a worker thread; it is closed between two values
+  async generator             | on the event loop; its task is cancelled, then the generator is closed
+  def                         | in a worker thread; the function must check `stream.cancelled` or `ctx.cancelled`
+  generator                   | in a worker thread; the generator is closed between two values
 
 Python cannot stop a thread from outside, so a function that neither yields nor checks for cancellation runs to its end.
 Until then, the function occupies a concurrency slot, so that the endpoint's concurrency limit is never exceeded.
@@ -36,11 +36,13 @@ from tidewire_server.log_writer.log_writer import LogWriter
 
 _TURN: Final = 0.005
 """Time in seconds after which the server runs other tasks of the event loop before it reads the next value of an async
-generator. Without it, an async generator that never awaits would block the event loop."""
+generator. Without this limit, an async generator that never awaits would block the event loop.
+"""
 
 _MAX_BACKLOG: Final = 1024 * 1024
-"""Limit of a job's uncommitted changes, in bytes. Above it, the server commits them before it reads the next value of an
-async generator."""
+"""Maximum size of a job's uncommitted changes, in bytes. If they are larger, the server commits these changes before it
+reads the next value of an async generator.
+"""
 
 _LARGE_TEXT: Final = 4096
 """If the texts that a generator yields are longer than this number of code points, the server validates only the first
@@ -48,11 +50,15 @@ and the last text.
 """
 
 _FEW_PAIRS, _MANY_PAIRS = 2, 16
-"""Numbers of pairs of successive texts after which the server decides whether a generator yields pieces instead of whole
-texts: at the end of a generator that yielded at least the first number, and while it runs, at the second number."""
+"""The server examines pairs of successive texts to decide whether a generator yields pieces instead of whole texts. It
+decides after `_MANY_PAIRS` pairs. If the generator ends earlier, it decides at the end, if there were at least
+`_FEW_PAIRS` pairs.
+"""
 
 _RARE: Final = 0.25
-"""Maximum share of pairs whose second text begins with the first, in a generator that yields pieces."""
+"""The server assumes that a generator yields pieces if, in at most this fraction of the pairs, the second text begins
+with the first.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +122,7 @@ _JSON_TYPES: Final = frozenset({type(None), bool, int, float, str, list, dict})
 
 def _refuse_unstarted(returned: Any) -> None:
     """Raise an error if a function returned a generator or a coroutine instead of a value."""
-    if type(returned) in _JSON_TYPES:  # most values, because the following checks are slow
+    if type(returned) in _JSON_TYPES:  # skip the slow checks below for most values
         return
     hint = None
     if isinstance(returned, Generator):

@@ -182,8 +182,8 @@ class ValueShape:
             InvalidValueError: The value does not match the schema. The message gives the path and the reason.
         """
         if type(value) is list and strict_json.is_number_array(value):
-            # The validation of Python objects takes a quarter of the time. It is stricter than that of JSON, so a value that
-            # it rejects may still be valid.
+            # First validate the value as Python objects, which takes a quarter of the time. This validation is stricter
+            # than the validation of JSON, so a value that it rejects may still be valid.
             with contextlib.suppress(ValidationError):
                 self.adapter.validate_python(value, strict=True)
                 return

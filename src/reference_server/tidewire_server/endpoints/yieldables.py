@@ -62,9 +62,8 @@ def value_type(annotation: Any) -> Any:
 
 
 def is_control_type(annotation: Any) -> bool:
-    """Whether the annotation controls a row or reports an error, instead of being the type of a value.
-
-    This is the case for exception classes, and for `Append` and `Last` without a type argument.
+    """Whether the annotation is not the type of a value. This is the case for exception classes, and for `Append` and
+    `Last` without a type argument.
     """
     return annotation in (Append, Last) or (
         isinstance(annotation, type) and issubclass(annotation, BaseException)

@@ -90,8 +90,8 @@ class DiscoveryDocuments:
             raise refuse("not_found", f"endpoint {endpoint.name!r} has no resource {name[:80]!r}")
         resource = endpoint.resource(name)
         etag = f'"{resource.version}"'
-        # Responses for a URL without the version must not be cached forever, because this URL stays the same when the
-        # resource changes.
+        # The response for a URL without the version must not be cached forever, because the URL remains the same when
+        # the resource changes.
         caching = _IMMUTABLE if request.query_params.get("v") == resource.version else "no-cache"
         if self._settings.tokens:
             caching = caching.replace("public", "private")

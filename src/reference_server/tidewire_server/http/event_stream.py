@@ -2,8 +2,8 @@
 
 A stream stores only an offset into the log, and never a queue of copied events. Its memory is therefore limited to the
 kernel's send buffer and one chunk of events that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`. A
-larger event, such as a snapshot, is sent in slices of a text that all streams at the same position of the job share. The
-data that the server sends depends on the speed of the reader:
+larger event, such as a snapshot, is sent in slices. All streams at the same position of the job share the text of this
+event. The data that the server sends depends on the speed of the reader:
 
   the reader                                    | the server sends
   ----------------------------------------------+---------------------------------------------------------------------
@@ -52,15 +52,17 @@ _CHUNK_BYTES: Final = 32 * 1024
 """Maximum size of the events that are passed to the ASGI server in one call of `send`."""
 
 _SLICE_BYTES: Final = 16 * 1024
-"""Total size of the events that are merged at once. Merging takes about two milliseconds, during which nothing else
-runs.
+"""Total size of the events that are merged in one step. A step takes about two milliseconds, and blocks the event loop
+during this time.
 """
 
 _MERGED_BYTES: Final = 256 * 1024
-"""Maximum size of the logged events that are merged before the result is sent."""
+"""Total size of merged events after which merging stops and the result is sent."""
 
 _SMALL_STATE_BYTES: Final = 64 * 1024
-"""Initial value of `_snapshot_bytes`. A smaller backlog is sent as merged events and never as a snapshot."""
+"""Initial value of `_snapshot_bytes`. A backlog that is smaller than this attribute is sent as merged events and never
+as a snapshot.
+"""
 
 _CLOCK_CHECK_SECONDS: Final = 4.0
 """Maximum number of seconds after which a stream notices that the wall clock was set past the expiry of its token."""
@@ -136,7 +138,7 @@ class EventStream:
             service: Job service, which counts the readers of each job and closes the streams at shutdown.
             record: Record of the job.
             log: Log of the job.
-            plan: Where the stream starts: its first event, and the position after which it continues.
+            plan: Start of the stream: its first event, and the position after which the stream continues.
             release_slot: Function that releases the principal's stream slot. It is called once, when the stream ends.
             events_url: URI reference of the stream, which is sent in the `hello` event.
             headers: Additional response headers, with names in lowercase.
@@ -317,7 +319,8 @@ class EventStream:
                 after, cursor, ended = cursor, chunk.last, chunk.ended
                 if len(chunk.frames) > MIN_SHARED_BYTES:
                     shared = self._service.texts.events(self._record.id, after, cursor, chunk.frames)
-                    # Free the chunk before `send` waits. Otherwise a stalled reader would keep its copy in memory.
+                    # Free the chunk before `send` waits. Otherwise the stream of a stalled reader would keep a copy of
+                    # the chunk in memory.
                     del chunk
                     await self._write_shared(shared)
                     del shared
@@ -333,8 +336,8 @@ class EventStream:
     async def _idle(self, cursor: Cursor) -> Cursor:
         """Wait until the task is woken.
 
-        Return the id of the last event that was sent. It may be a new one, because `_on_log_change` sends events while the
-        task waits.
+        Return the id of the last event that was sent. This event may be newer than `cursor`, because `_on_log_change`
+        sends events while the task waits.
         """
         self._idle_at = cursor
         try:
@@ -347,12 +350,12 @@ class EventStream:
     def _on_log_change(self, block: Block | None) -> None:
         """Handle a new block or ephemeral event.
 
-        Send a block directly if possible, and otherwise wake the stream's task.
+        If possible, send the block directly. Otherwise wake the stream's task.
         """
         try:
             if block is not None and self._send_directly(block):
                 return
-        except Exception:  # noqa: BLE001 - the append must not fail because of a reader, whose task will see the error
+        except Exception:  # noqa: BLE001 - one reader must not make the append fail; its task will see the error
             _log.exception("a direct write to a stream of job %s failed", self._record.id)
         self._wake.set()
 
@@ -380,8 +383,8 @@ class EventStream:
         Return None if events after the cursor were trimmed.
         """
         at = await self._log.state()
-        # Merging needs the columns of the epoch to which the cursor belongs. They are unknown if the newest event of
-        # the log is in a later epoch.
+        # Merging needs the columns of the cursor's epoch. They are unknown if the newest event of the log is in a later
+        # epoch.
         if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
         merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)

@@ -21,9 +21,9 @@ _HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 class HostCheck:
     """Middleware that rejects requests with a foreign `Host` or `Origin` by raising a `ProblemError`.
 
-    It checks requests that arrive on a loopback address, if the server has no tokens. With tokens, a web page cannot
-    send a request that the server accepts. With the setting `allowed_hosts`, it checks all requests, or none if the setting
-    contains `*`.
+    If the server has no tokens, the middleware checks requests that arrive on a loopback address. A server with tokens
+    rejects the requests of web pages anyway, because the pages do not know a token. With the setting `allowed_hosts`,
+    the middleware checks all requests, or none if the setting contains `*`.
 
     Starlette's `TrustedHostMiddleware` does not support IPv6 addresses, and sends a response that is not a problem.
     """
@@ -96,8 +96,8 @@ def is_loopback(address: str) -> bool:
 # Clients send the same few hosts again and again. `max_head_bytes` limits the size of a cached value.
 @functools.lru_cache(maxsize=64)
 def _read_host(host: str) -> tuple[str, bool]:
-    """Return the name or address in a Host header, in lowercase, without port, brackets and trailing dot, and whether it is
-    an IP address.
+    """Return the name or address in a Host header, and whether it is an IP address. The result is in lowercase, and has
+    no port, brackets or trailing dot.
 
     The name is an empty string if the header is malformed.
     """

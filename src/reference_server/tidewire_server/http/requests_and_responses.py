@@ -101,8 +101,8 @@ def require_acceptable(request: Request, media_type: str) -> None:
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    # If the header lists the media type itself with weight 0, the type is not acceptable, even if a wildcard includes
-    # it (RFC 9110, section 12.5.1).
+    # If the header lists the media type itself with weight 0, this type is not acceptable. This applies even if a
+    # wildcard in the header includes the type (RFC 9110, section 12.5.1).
     if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
         raise refuse(
             "not_acceptable",
@@ -143,15 +143,15 @@ async def read_body(
 
     Args:
         request: The request.
-        count: Function that counts the received bytes of all requests. It is not called for a body that has arrived when
-            the request is processed. Such a body is small.
+        count: Function that counts the received bytes of all requests. It is not called if the whole body has arrived
+            before the server processes the request, because such a body is small.
         max_bytes: Maximum size of the body.
         within: Number of seconds within which the whole body must arrive.
         optional: Whether an empty body without a Content-Type is allowed.
 
     Raises:
-        ProblemError: The body or the bodies of all requests are too large, or the body arrives too slowly, or has an
-            unsupported media type or content coding.
+        ProblemError: The body is too large, arrives too slowly, or has an unsupported media type or content coding. Or
+            the bodies of all requests are too large in total.
         ClientDisconnect: The connection closed before the body was complete.
     """
     first_lines: dict[bytes, bytes] = dict(reversed(request.scope["headers"]))
@@ -204,8 +204,8 @@ async def _received(receive: Receive, deadline: float) -> Message:
         async with asyncio.timeout_at(deadline):
             return await receive()
     except TimeoutError:
-        # If the event loop was blocked, the part may have arrived in time, but was not read yet. Try once more to read
-        # it.
+        # If the event loop was blocked, the part may have arrived in time, although it was not read yet. Try once more
+        # to read the part.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(0):

@@ -77,7 +77,7 @@ _MAX_PAGE = 1000
 class _LinkName(StringConvertor):
     """Name of a linked resource in a URL.
 
-    `jobs` does not match, because `GET /endpoints/{name}/jobs` gets 405 [TW-JOB-003].
+    The name `jobs` does not match, so that the response to `GET /endpoints/{name}/jobs` is 405 [TW-JOB-003].
     """
 
     regex = "(?!jobs$)[^/]+"
@@ -301,7 +301,8 @@ class TidewireApp:
     def _is_submit(self, scope: Scope) -> bool:
         """Return whether a request submits a job, and store the path parameters as Starlette's router does.
 
-        Under a path prefix, the router must decide, because it knows the rules for prefixes.
+        If the server has a path prefix, the result is always False, because only the router knows the rules for
+        prefixes.
         """
         if scope["method"] != "POST" or scope.get("root_path"):
             return False
@@ -312,10 +313,11 @@ class TidewireApp:
         return True
 
     async def _submit_directly(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request to submit a job without calling the router and the middleware. The response is the same.
+        """Respond to a request that submits a job. This method does not call the router and the middleware, but its
+        response is the same as theirs.
 
         The router and the middleware take a twentieth of the CPU time of a short job (bench/jobs.py).
-        `test_server_direct_submit` compares the responses with and without them.
+        `test_server_direct_submit` compares the responses of both ways.
         """
         request = Request(scope, receive, send)
         try:
@@ -587,7 +589,7 @@ class TidewireApp:
         """Authenticate a request by its stream token. Return a function that returns the seconds until it expires.
 
         With the token, a client has the same access to the stream as the job's principal. The stream counts towards the
-        limit of this principal, or of the reader's address if the job is anonymous.
+        limit of this principal. If the job is anonymous, the stream counts towards the limit of the reader's address.
         """
         job = request.path_params["id"]
         seconds_left = self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
@@ -604,7 +606,7 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
 
 
 def _has_one_host(scope: Scope) -> bool:
-    """Return whether a request has one Host header, or uses a version of HTTP in which that is not required."""
+    """Return whether a request has one Host header, or uses a version of HTTP that does not require this header."""
     version: str = scope["http_version"]
     return version != "1.1" or [name for name, _ in scope["headers"]].count(b"host") == 1
 
@@ -612,7 +614,8 @@ def _has_one_host(scope: Scope) -> bool:
 def _remove_duplicate_prefix(scope: Scope) -> None:
     """Remove the path prefix of a proxy from the path if the path contains it twice.
 
-    The ASGI server adds `root_path` to the path. If the proxy passes the prefix on, the path contains the prefix twice.
+    The ASGI server adds `root_path` to the path. If the proxy has not removed the prefix itself, the path then contains
+    the prefix twice.
     """
     prefix = scope.get("root_path", "").rstrip("/")
     if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):

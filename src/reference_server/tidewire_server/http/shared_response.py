@@ -17,7 +17,7 @@ _SLICE_BYTES: Final = 32 * 1024
 
 
 def slices(data: bytes) -> Iterator[bytes]:
-    """Split a large text into slices, each of which is sent when the client has received the previous slices."""
+    """Split a large text into slices. Each slice is sent when the client has received the previous slices."""
     for start in range(0, len(data), _SLICE_BYTES):
         yield data[start : start + _SLICE_BYTES]
 

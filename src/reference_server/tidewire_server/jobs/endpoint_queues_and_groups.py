@@ -30,7 +30,7 @@ class ConcurrencyGroup:
     running: int = 0
     """Number of running calls."""
     served: dict[str, int] = field(default_factory=dict)
-    """For each principal, the number of the last call that ran one of its items.
+    """For each principal, the number of the last call that ran an item of this principal.
 
     Used only if there are several endpoints.
     """
@@ -61,8 +61,8 @@ class EndpointQueue:
     max_rows_per_call: int
     """Maximum number of items that one call of the function takes."""
     max_items: float
-    """Maximum number of items in one job: the number of items that can run at the same time plus the number of items of
-    one caller that can wait in the queue.
+    """Maximum number of items in one job. This is the number of items that can run at the same time, plus the number of
+    items of one caller that can wait in the queue.
     """
     batch_queue: BatchQueue[QueueEntry] | None
     """Queue that groups waiting items into batches. None if the function takes one input per call."""

@@ -19,7 +19,7 @@ The table shows how the status of an item changes:
 
 The job ends after its last item has ended. Its status is succeeded if all items succeeded, and partially_failed if some
 items succeeded. If no item succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
-cancelled at the moment at which it ends normally, the event that is logged first decides its status.
+cancelled while it ends normally, the event that is logged first decides the item's status.
 """
 
 import asyncio
@@ -68,7 +68,9 @@ async def _no_op() -> None:
 
 
 async def _consume_cancellation(task: asyncio.Task[Any]) -> None:
-    """Reset the cancellation of a function, which must not interrupt the end of its item in the same task."""
+    """Reset the cancellation of a task after the task's function has ended. Otherwise the cancellation would interrupt
+    the code that ends the item, which runs in the same task.
+    """
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.uncancel():
@@ -201,7 +203,9 @@ class Job:
 
     @property
     def _has_many_items(self) -> bool:
-        """Whether one event may contain the starts or ends of several items. A client then reads a part of it for each item."""
+        """Whether one event may contain the starts or ends of several items. If so, a client reads a part of this event
+        for each item.
+        """
         return len(self._items) > 1
 
     def begin(self, index: int) -> None:
@@ -214,8 +218,8 @@ class Job:
 
         Args:
             rows: A tuple for each item: its index, the member `batch` of its state [TW-BAT-016], and a function that
-                removes the item from its running batch. This function is called if the item ends before the batch does, for example
-                because the item was cancelled.
+                removes the item from its running batch. This function is called if the item ends before the batch, for
+                example because the item was cancelled.
         """
         ops: list[Any] = []
         for index, batch, leave in rows:
@@ -251,8 +255,9 @@ class Job:
     def commits_starts(self) -> bool:
         """Whether the start of an item must be committed before the item's function is called.
 
-        Otherwise, a crash may lose the start. A function that must not run twice would then run again, and a function
-        that ends the server at once would do so at each restart, without an attempt that counts.
+        If the start is not committed, a crash may lose it. Then the restarted server would call the function again,
+        even if it must not run twice. A function that crashes the server at once would do so at every restart, because
+        its attempts would not be counted.
         """
         return self.endpoint.on_restart == "fail" or self.recovered
 
@@ -271,14 +276,14 @@ class Job:
             try:
                 return await work
             except asyncio.CancelledError:
-                # Here `CancelledError` always means that this coroutine was cancelled. If the function itself raises
-                # one, `run` converts it to another type.
+                # Here `CancelledError` always means that this coroutine was cancelled. If the function itself raises a
+                # `CancelledError`, `run` converts this error to another type.
                 raise
             except BaseException as error:  # noqa: BLE001 - any exception of the function
                 return error
         # The current task runs only this item, so the function needs no other task. A second task would cost three
-        # iterations of the event loop. It would also begin after the item's start was committed, which takes a second
-        # commit for a function that never waits.
+        # iterations of the event loop. It would also begin only after the item's start was committed. A function that
+        # never waits would then need a second commit.
         task = item.task = asyncio.current_task()
         try:
             return await work

@@ -3,10 +3,10 @@
 The scheduler does not poll. It starts an item when the item is submitted, when a slot of the item's group or a worker
 thread becomes free, or when the oldest item of a batch has waited for `batch_timeout`.
 
-If several endpoints of one group wait for a slot, the scheduler looks at the next item of each endpoint, and chooses
-the item whose principal was served longest ago. Among items of one principal, the oldest item runs first. Groups that
-wait for a worker thread take turns. Each principal can use only its share of the worker threads. This does not apply to
-batches, because a batch serves several principals.
+If several endpoints of one group wait for a slot, the scheduler compares the next items of these endpoints. It chooses
+the item of the principal that was served longest ago. Among items of one principal, the oldest item runs first. Groups
+that wait for a worker thread take turns. Each principal can use only its share of the worker threads. This limit does
+not apply to batches, because a batch serves several principals.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class JobScheduler:
             A function that releases the reservation.
 
         Raises:
-            ProblemError: The queue is full, or the principal's share of the queue is.
+            ProblemError: The queue is full, or the principal already uses its whole share of the queue.
         """
         endpoint_queue = self._endpoint_queues[endpoint]
         reserved_by = endpoint_queue.reserved_by
@@ -161,7 +161,7 @@ class JobScheduler:
         await self._start_waiting(endpoint_queue.group)
         endpoint_queue.positions.moved(len(entries))
         waiting = self._queue.size(name)
-        # A job that only waits until its batch is complete will run next, so it has no queue position.
+        # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
         if waiting >= len(entries) and self._startable(endpoint_queue) <= 0:
             found = self._find(entries[0])
             if found is not None and found.waits(entries[0].index):
@@ -264,7 +264,9 @@ class JobScheduler:
         return group.served.get(entry.principal, 0), entry.arrived_at
 
     def _first_waiting(self, endpoint_queue: EndpointQueue) -> QueueEntry | None:
-        """Return the next item of an endpoint, without items whose principal uses its share of the worker threads."""
+        """Return the next item of an endpoint. Skip the items of principals that use their whole share of the worker
+        threads.
+        """
         name = endpoint_queue.endpoint.name
         return next(self._queue.waiting(name, skip=self._skipped(endpoint_queue)), None)
 
@@ -371,8 +373,8 @@ class JobScheduler:
                 slot = BatchSlot() if job is None else job.batch_slot(entry.index)
             except Exception:  # noqa: BLE001 - an error of user code, but the item was admitted, so it must run
                 _log.exception(
-                    "endpoint %r: key() or cost() raised an error for an input for which it had raised none when the job "
-                    "was submitted",
+                    "endpoint %r: key() or cost() failed for an input, although it had not failed for this input when the "
+                    "job was submitted",
                     entry.endpoint,
                 )
                 slot = BatchSlot()
@@ -427,8 +429,8 @@ class JobScheduler:
         ]
 
         def may_join() -> bool:
-            # While another endpoint of the group has waiting items, no item may join the batch. Otherwise items could
-            # join again and again, and the batch would never end and release its slot.
+            # While another endpoint of the group has waiting items, no item may join the batch. Otherwise new items
+            # could keep the batch running forever, and its slot would never become free.
             return (
                 len(batch_queue) > 0
                 and endpoint_queue.group.limit > 0

@@ -360,8 +360,8 @@ class JobService:
             ) from None
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
-        """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished
-        before.
+        """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished before
+        this call.
         """
         job = self._live.get(record.id)
         if job is None:
@@ -445,7 +445,7 @@ class JobService:
         """Reject new jobs, wait up to `within` seconds for running jobs to end, and close all streams [TW-DEP-004].
 
         The streams are closed one by one during this time. Therefore the readers do not all reconnect to another server
-        at the same time, and many readers still receive the end of their job.
+        at the same moment, and many readers still receive the end of their job before their stream is closed.
         """
         self.draining = True
         self.readers.pause()
@@ -461,7 +461,8 @@ class JobService:
         streams = tuple(self.streams)
         began, closed = self._loop.time(), 0
         while closed < len(streams):
-            # Compute the number from the clock, because a sleep on a busy event loop takes longer than requested.
+            # Compute the number of streams to close from the clock, because a sleep on a busy event loop takes longer
+            # than requested.
             elapsed = (self._loop.time() - began) / within if within else 1.0
             due = min(len(streams), 1 + int(len(streams) * elapsed))
             for stream in streams[closed:due]:

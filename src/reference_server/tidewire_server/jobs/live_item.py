@@ -1,4 +1,4 @@
-"""An item of an unfinished job, with its input and its writer, and with the task and the timers of its function."""
+"""An item of an unfinished job, with its input, its writer, its timers, and the task that runs its function."""
 
 import asyncio
 from collections.abc import Callable

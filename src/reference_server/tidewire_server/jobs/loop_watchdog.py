@@ -25,8 +25,9 @@ class LoopWatchdog:
         """Create a watchdog for the running event loop. Call `start` to start watching.
 
         Args:
-            running: Function that returns the names of the endpoints whose functions are running or have started
-                since the last call. A function that blocks the event loop has often ended before the watchdog runs.
+            running: Function that returns the names of the endpoints whose functions are running or have started since
+                the last call. The latter are included, because a function that blocks the event loop has often ended
+                before the watchdog runs.
         """
         self._loop = asyncio.get_running_loop()
         self._running = running

@@ -7,7 +7,7 @@ so jobs receive only some of them:
   ---------------------------+--------------------------------------------------------------------------
   just submitted             | its position at the end of the queue; corrected later if fairness moves it forward
   in the first `FRONT` items | every change, at most once per `queue_interval`
-  behind them                | after the queue has moved by `FRONT` items, or by 10% of its length if that is more
+  behind these items         | after the queue has moved by `FRONT` items, or by 10% of its length if that is more
 
 When 1,000 waiting items leave the queue one by one, the server computes about 20,000 positions instead of 500,000.
 """

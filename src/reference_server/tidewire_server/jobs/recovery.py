@@ -18,8 +18,8 @@ has exceeded its deadline        | unfinished items fail with `deadline_exceeded
 that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
-attempt, the log stays in its epoch, unless an item had started or the log may have lost its last events. In these two
-cases, a new epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
+attempt, the log usually stays in its epoch. But if an item had started, or the log may have lost its last events, a new
+epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
 """
 
 import sys
@@ -160,13 +160,15 @@ def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -
     continues = endpoint.on_restart == "continue"
     items = [
         item if item["status"] in ENDED
-        # Keep `stable` with its text, so that `iter_text` of the client still yields only the stable prefix.
+        # Keep the member `stable` together with the text in `value`, so that `iter_text` of the client still yields
+        # only the stable prefix.
         else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
         if continues and endpoint.continues(value)
         else {"status": "queued", "value": endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)
     ]  # fmt: skip
-    # A note does not say which item wrote it. If any item has ended or continues, keep all notes of the job.
+    # A note does not say which item wrote the note. Therefore, if any item has ended or continues, keep all notes of
+    # the job.
     notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
     columns = column_pointers([admitted.endpoint.columns(value) for value in admitted.values])
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
@@ -179,8 +181,8 @@ def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:
-    """Complete the record of a job whose `done` event was logged before the server stopped, although the record was not
-    stored yet.
+    """Complete the record of a job. The server had logged the job's `done` event, but stopped before it stored the
+    record.
 
     Raises:
         StoreError: The last event of the log is not `done`.

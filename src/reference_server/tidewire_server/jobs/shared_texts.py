@@ -67,7 +67,7 @@ class SharedTexts:
             job: Id of the job.
             after: Id of the event before the first of the events.
             last: Id of the last of the events.
-            frames: The events, which this text contains if no other reader uses a text with the same events.
+            frames: The encoded events. They are ignored if another reader already uses a text with the same events.
 
         Raises:
             ProblemError: The texts would exceed the limit.
@@ -80,7 +80,8 @@ class SharedTexts:
         Args:
             job: Id of the job.
             at: State of the job after one event.
-            changes: Members of the state that the text contains with other values. They must depend only on the job.
+            changes: Members that the text contains with other values than the state. The new values must depend only on
+                the job.
 
         Raises:
             ProblemError: The texts would exceed the limit.

@@ -96,8 +96,8 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
-    """Encode texts as one sequence of token ids. The sequence begins with an end-of-text token, and each text is
-    followed by another one.
+    """Encode texts as one sequence of token ids. The sequence begins with an end-of-text token, and has another
+    end-of-text token after each text.
     """
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [end]

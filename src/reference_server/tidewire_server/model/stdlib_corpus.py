@@ -54,8 +54,9 @@ SKIPPED_FILES = frozenset(
 )
 
 VALIDATION_EVERY = 20
-"""Average number of files for each file that is held out for validation. The name of a file decides whether it is held
-out, so that the decision does not depend on other files."""
+"""Inverse of the fraction of files that are held out for validation. Only the name of a file decides whether the file
+is held out.
+"""
 
 
 class CorpusError(Exception):

@@ -29,10 +29,10 @@ def _compact(
 
     A running server returns free space by itself, some pages at a time, so this
     command is rarely needed. Run it once for a file that an older version of
-    Tidewire created: only then can a server return its free space.
+    Tidewire created. Otherwise, a server cannot return free space of that file.
 
-    Stop the server first. The command refuses a file that a server uses. While it
-    runs, it needs as much free disk space as the file has content.
+    Stop the server first. The command refuses a file that a server uses. The
+    command temporarily needs as much free disk space as the file has content.
     """
     try:
         path = file_of(log) if log == MEMORY or log.startswith("sqlite:") else user_path(log)

@@ -48,7 +48,8 @@ _ENDPOINTS: Final = "endpoints"
 _OF_THE_CLIENT: Final = (f"{ENV_PREFIX}TOKEN", f"{ENV_PREFIX}URL")
 """Environment variables of the client. They may be set in the same shell, and the server ignores them."""
 _SIMILAR: Final = 0.75
-"""Similarity to a known name above which an unknown `TIDEWIRE_` environment variable is reported as a typo.
+"""An unknown environment variable whose name begins with `TIDEWIRE_` is reported as a typo if its similarity to a known
+name is above this number.
 
 Less similar variables are ignored, because they may belong to other programs.
 """

@@ -33,7 +33,8 @@ class TargetImportError(Exception):
 
 
 def load_target(target: str) -> Server:
-    """Import the module of a target, and return the server that the target names, or the only one in the module.
+    """Import the module of a target, and return the server that the target names. If the target names only the module,
+    return the only server in the module.
 
     Raises:
         TargetError: The module does not exist, or does not contain the server.
@@ -92,7 +93,8 @@ def _only_server(module: types.ModuleType, module_name: str) -> Server:
 
 def _load_module(name: str) -> types.ModuleType:
     folder = str(Path.cwd())
-    # Search the working directory only if it contains the module. Otherwise a file in it could replace a library.
+    # Search the working directory only if it contains the module. Otherwise a file in this directory could replace a
+    # library.
     if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None:
         sys.path.insert(0, folder)
     try:

@@ -41,7 +41,7 @@ def check_debug(listener: socket.socket, settings: Settings) -> None:
 
 def check_anonymous_access(listener: socket.socket, settings: Settings) -> None:
     """Check that a server without tokens listens only on a loopback address, unless `allow_anonymous` is set.
-    Other machines, and other users of this machine, cannot connect to a Unix domain socket.
+    A Unix domain socket is also allowed, because other machines, and other users of this machine, cannot connect to it.
 
     The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
     resolve to any address.

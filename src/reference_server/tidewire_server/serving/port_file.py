@@ -36,7 +36,8 @@ def port_file(name: str | os.PathLike[str] | None, port: int | None) -> Iterator
         raise PortFileError(f"cannot write the port file {path}: the path is a folder")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        # O_EXCL does not follow a link. With a random name, a file that a killed process has left does not matter.
+        # O_EXCL does not follow a link. The random name cannot conflict with a temporary file that a killed process has
+        # left.
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
             file.write(f"{port}\n")
     except OSError as error:

@@ -42,9 +42,10 @@ _LAST_GRACE: Final = 2.0
 """Number of seconds that uvicorn waits for open requests after the time for running jobs is over."""
 
 _GC_THRESHOLDS: Final = (25_000, 2, 50)
-"""Thresholds of the garbage collector. With them, collecting the two youngest generations takes a few milliseconds. With a
-smaller first number, the objects of running jobs would be visited often: with 10,000, the garbage collector took a tenth of
-the CPU time of a short job that waits for SQLite."""
+"""Thresholds of the garbage collector. With these values, collecting the two youngest generations takes a few
+milliseconds. With a smaller first value, the collector would visit the objects of running jobs often. For example, with
+10,000, it took a tenth of the CPU time of a short job that waits for SQLite.
+"""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -59,7 +60,8 @@ def bind(
     Args:
         host: Address to bind to.
         port: Port to bind to, or 0 for any free port.
-        free: How to request a free port, such as `port=0` or `--port 0`. The error message contains this text.
+        free: Text with which a user requests a free port, such as `port=0` or `--port 0`. The error message suggests
+            this text.
         uds: Path of a Unix domain socket to bind to instead of `host` and `port`.
 
     Raises:
@@ -98,7 +100,8 @@ def _close_in_child() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for listener in list(_serving):
         if listener.fileno() >= 0:
-            # Replace the socket, because uvloop prevents `close`. A closed descriptor could be reused and closed again.
+            # Replace the socket instead of closing it. uvloop prevents `close`, and a closed descriptor could be reused
+            # and then closed a second time.
             os.dup2(null, listener.fileno(), inheritable=False)
     os.close(null)
 
@@ -149,7 +152,7 @@ def serve(
 
     Raises:
         OSError: The address cannot be bound.
-        ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
+        ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
         StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
@@ -211,7 +214,7 @@ def in_background(
 
     Raises:
         OSError: The address cannot be bound.
-        ExposedServerError: Other machines can reach the address, and the server has no tokens, or `debug` is on.
+        ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
     """
     listener = bind(host, port, uds=uds)
     with removed_at_exit(listener):
@@ -298,7 +301,9 @@ def _print_url(url: str) -> None:
 
 
 def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:
-    """Return the networks, and for each IPv4 network the IPv6 addresses under which its hosts connect to an IPv6 socket."""
+    """Return the networks, and the IPv4-mapped IPv6 network of each IPv4 network. On an IPv6 socket, clients that use
+    IPv4 have such mapped addresses.
+    """
     parsed = [ipaddress.ip_network(each) for each in networks]
     mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in parsed if each.version == 4]
     return [*map(str, parsed), *mapped]
@@ -310,7 +315,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
     return uvicorn.Config(
         app,
         http=http_protocol(settings, connections, per_address),
-        # By default, uvicorn believes the headers of every program on this machine.
+        # By default, uvicorn trusts the proxy headers of every program on this machine.
         proxy_headers=bool(settings.forwarded_allow_ips),
         forwarded_allow_ips=_with_mapped_addresses(settings.forwarded_allow_ips),
         timeout_keep_alive=settings.keep_alive_timeout,
@@ -353,7 +358,7 @@ class UvicornServer(uvicorn.Server):
         # Connections inherit the buffer size of the socket that accepts them.
         for listener in sockets or ():
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            # Connections of a Unix domain socket do not inherit the size.
+            # The connections of a Unix domain socket do not inherit this size.
             self._tidewire.send_buffers_bounded = not is_unix(listener)
         logger, throttle = logging.getLogger("uvicorn.error"), LogThrottle()
         logger.addFilter(throttle)
@@ -388,7 +393,8 @@ class UvicornServer(uvicorn.Server):
         # Do not use `loop.add_signal_handler`, because a second signal must end the process even if the event loop is
         # blocked.
         before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
-        # SIGHUP would end the process without `goaway`. `nohup` has set SIG_IGN, which is kept. Windows has no SIGHUP.
+        # SIGHUP would end the process without `goaway`. If `nohup` has set SIG_IGN, keep that setting. Windows has no
+        # SIGHUP.
         if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) is signal.SIG_DFL:
             before.append((hangup, signal.signal(hangup, ignore)))
         try:

@@ -18,7 +18,8 @@ _PROBE_TIMEOUT: Final = 1.0
 
 
 def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
-    """Create a listening Unix domain socket. The file of a server that has died is replaced.
+    """Create a listening Unix domain socket. If the path is the socket file of a server that has died, replace this
+    file.
 
     Raises:
         OSError: The address cannot be bound, for example because another server uses it. `strerror` contains the path, the
@@ -31,7 +32,7 @@ def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
     try:
         _remove_stale(name)
         listener.bind(name)
-        # No client can connect before `listen`. The file therefore never has wider permissions while connections are accepted.
+        # Set the permissions before `listen`, because clients can connect from then on.
         Path(name).chmod(MODE)
         listener.listen(backlog)
     except OSError as error:

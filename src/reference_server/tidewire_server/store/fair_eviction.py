@@ -41,8 +41,9 @@ class FairEviction(Generic[E]):
     def evict(self, *, adding: str = "") -> E:
         """Remove and return the entry that the store must delete next.
 
-        If the store deletes the entry to make room for an entry of the principal `adding`, the new entry counts. If several principals have the most entries, the principal that has had this number for the longest time loses
-        its oldest entry.
+        If several principals have the most entries, the principal that has had this number of entries for the longest
+        time loses its oldest entry. But if the principal `adding`, for whose new entry the store makes room, is among
+        them, this principal loses its oldest entry.
 
         Raises:
             LookupError: There is no entry.
@@ -57,10 +58,10 @@ class FairEviction(Generic[E]):
         return entry
 
     def replace(self, principal: str, entry: E) -> E:
-        """Add a new entry, and remove and return the entry that the store must delete for it.
+        """Add a new entry, and remove and return the entry that the store must delete to make room.
 
-        The result is the same as that of `add` and `evict`. If the principal replaces its own entry, as on a server with one
-        principal, this method is faster, because the index does not change.
+        The result is the same as after a call of `add` and a call of `evict`. If the principal replaces its own entry,
+        as on a server with one principal, this method is faster, because the index does not change.
         """
         entries = self._entries.get(principal)
         if entries is None or len(entries) != self._most or entry in entries:

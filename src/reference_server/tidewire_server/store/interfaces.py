@@ -10,7 +10,7 @@ in a service shared by several servers. Every implementation follows these rules
 - An append stores the events together with the changes to the job's record, in one atomic step.
 - The `done` event is never trimmed. The state of a job is kept longer than its other events.
 - For a reader, only an offset into the log is stored, so a slow or abandoned reader uses no other memory.
-- After a job has ended, the job uses only as much memory as the documentation of the implementation says.
+- An ended job uses no more memory than the documentation of the implementation says.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,9 @@ class StoreError(Exception):
     """The store cannot be opened, read or written. The message names the store, the reason, and a possible fix."""
 
     logged = False
-    """Whether the error is already in the server's log. Requests that fail with it then do not log it again."""
+    """Whether the error is already in the server's log. If so, a request that fails with this error does not log the
+    error again.
+    """
 
 
 _new: Final = tuple.__new__
@@ -243,7 +245,7 @@ class JobRecord:
     """Sum of the usage reported by the items that have ended."""
 
     def ended(self, done: Done, ended_at: float, expires_at: float) -> "JobRecord":
-        """Return the record of the ended job. Three times as fast as `dataclasses.replace`."""
+        """Return the record of the ended job. This method is three times as fast as `dataclasses.replace`."""
         return JobRecord(
             self.id,
             self.endpoint,
@@ -316,7 +318,8 @@ class Jobs(Protocol):
         """Commit a new job, the first block of its log, and its idempotency key in one transaction.
 
         Args:
-            record: Record of the job. Later changes to it are stored by the next append to the log, or by `save`.
+            record: Record of the job. Later changes to the record are stored by the next append to the log, or by
+                `save`.
             submit: Body of the request that submitted the job. It is stored until the job has ended, so that the server
                 can run the job again after a restart.
             first: First block of the log.
@@ -335,8 +338,8 @@ class Jobs(Protocol):
         ...
 
     async def save(self, record: JobRecord) -> None:
-        """Store the changes to a job's record, unless the block with `done` contained them. If the job has ended, its
-        retention period starts.
+        """Store the changes to a job's record, unless they were stored together with the block that contains `done`. If
+        the job has ended, its retention period starts.
         """
         ...
 
@@ -367,8 +370,8 @@ class Jobs(Protocol):
         ...
 
     async def expire(self, now: float) -> float | None:
-        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over, and the oldest
-        ended jobs if there are more than `max_retained_jobs`.
+        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over. If there are
+        more than `max_retained_jobs` ended jobs, also delete the oldest ones.
 
         Returns:
             Time at which the next entry expires, or None if no entry is waiting to expire.
@@ -424,7 +427,7 @@ class Queue(Protocol):
         ...
 
     def waiting(self, endpoint: str, *, skip: Collection[str] = ()) -> Iterator[QueueEntry]:
-        """Iterate over the waiting items of an endpoint, in the order in which they will run, without the items of the
+        """Iterate over the waiting items of an endpoint, in the order in which they will run. Omit the items of the
         principals in `skip`.
 
         The caller must not use the iterator after the queue has changed.

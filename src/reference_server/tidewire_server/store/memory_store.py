@@ -160,7 +160,7 @@ class _StoredJob:
     record: JobRecord
     log: MemoryLog
     key: Key | None = None
-    """Idempotency key of the job if the retention time of the key has ended, otherwise None."""
+    """Idempotency key of the job if the key's own retention time is over. Otherwise None."""
 
 
 class MemoryJobs:

@@ -16,9 +16,9 @@ A call takes about 10 microseconds. With thousands of readers, requests of other
 class Subscribers:
     """Subscribers and ephemeral events of one log. All methods must be called on one event loop.
 
-    If there are more than `PER_TURN` subscribers, they are called in several turns of the event loop, which form one
-    pass. Blocks that are appended during a pass are joined and delivered in the next pass. The next pass begins after a
-    pause as long as the previous pass, so that passes take at most half of the event loop's time.
+    If there are more than `PER_TURN` subscribers, they are called in several turns of the event loop. These turns form
+    one pass. Blocks that are appended during a pass are joined and delivered in the next pass. The next pass begins
+    after a pause as long as the previous pass, so that passes take at most half of the event loop's time.
     """
 
     __slots__ = ("_ephemeral", "_in_pass", "_pending", "_version", "_watchers")
@@ -29,7 +29,7 @@ class Subscribers:
         self._version = 0
         self._in_pass = False
         self._pending: list[Block | None] = []
-        """Blocks for the next pass, or None for an ephemeral event."""
+        """Blocks to deliver in the next pass. A None in the list represents an ephemeral event."""
 
     def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
         """Return the ephemeral events that are newer than a version. See `LogReader.ephemeral_events`."""

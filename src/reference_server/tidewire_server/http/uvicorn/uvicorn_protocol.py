@@ -40,7 +40,7 @@ Closing the connection earlier could reset it, and the client would then lose th
 _MAX_REJECTED: Final = 100
 """Maximum number of connections above the limit that get a 503 response.
 
-More connections are closed without a response.
+Further connections are closed without a response.
 """
 
 MAX_PIPELINED: Final = 16
@@ -81,22 +81,24 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         _passed_end = False
         """Whether a request ended in the bytes being parsed.
 
-        It is then unknown how many of them belong to the next head.
+        If so, it is unknown how many of these bytes belong to the next head.
         """
         _in_body = False
         _framing_bytes = 0
         """Number of bytes parsed since the last content of the body. They are chunk extensions or a trailer section."""
         _passed_content = False
-        """Whether content of a body, or a head, ended in the bytes being parsed.
+        """Whether a head, or content of a body, ended in the bytes being parsed.
 
-        It is then unknown how many of them follow the content.
+        If so, it is unknown how many of these bytes come after that end.
         """
         _deadline: asyncio.TimerHandle | None = None
         _stall_timer: asyncio.TimerHandle | None = None
         _unacknowledged = 0
         _rejected = False
         _is_last = False
-        """Whether the connection ends after the response to the newest request. Data received later is discarded."""
+        """Whether the connection ends after the response to the newest request. If so, data received later is
+        discarded.
+        """
         _address = ""
         """Client address by which this connection is counted."""
         _unparsed = b""
@@ -208,11 +210,11 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             self._in_head, self._passed_content = False, True
             self._cancel_deadline()
             super().on_headers_complete()
-            # uvicorn adds the fields of a trailer section to this list. They must not be merged into the head, which is in the
-            # request's scope (RFC 9110, section 6.5.1). A proxy that removes or sets a field in the head does not check
-            # trailers.
+            # Replace the list, because uvicorn adds the fields of a trailer section to it. These fields must not become
+            # part of the request's headers (RFC 9110, section 6.5.1), because a proxy that removes or sets headers does
+            # not check trailers.
             self.headers = []
-            self._in_body = True  # Only now, because `cycle` is the previous request's until here.
+            self._in_body = True  # Not earlier, because `cycle` belongs to the previous request until here.
 
         def on_body(self, body: bytes) -> None:
             self._passed_content = True
@@ -278,9 +280,10 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         def _refuse(self, found: Problem) -> None:
             """Stop reading requests, respond with a problem and close the connection.
 
-            Complete requests that arrived before are still answered, and the connection is closed after the last of
-            these responses, without the problem response. If the response to the refused request has been started, the
-            connection is closed at once.
+            - The server still responds to complete requests that arrived earlier.
+            - If such a response is pending, and the head of the refused request is incomplete, the connection is closed
+              after the pending responses, without the problem response.
+            - If the response to the refused request has already been started, the connection is closed at once.
             """
             in_body, self._in_head, self._in_body = self._in_body, False, False
             if self.transport.is_closing():

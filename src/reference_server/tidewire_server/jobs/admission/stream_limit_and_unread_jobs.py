@@ -1,6 +1,4 @@
-"""Limit on the number of open streams of each principal, and cancellation of jobs whose stream no client reads any
-more.
-"""
+"""Limit on the number of open streams of each principal, and cancellation of jobs that no longer have a reader."""
 
 import asyncio
 from collections.abc import Callable

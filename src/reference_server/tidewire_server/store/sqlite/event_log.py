@@ -92,7 +92,7 @@ class _AppendPlan(NamedTuple):
     cut: StateCheckpoint | None
     record: tuple[Any, ...] | None
     ended: tuple[Any, ...] | None
-    """Values of all columns of an ended job that differ from those of a new one, or None if the block does not end the job."""
+    """Final values of all columns that change during the life of a job. None if the block does not end the job."""
 
 
 class SqliteLog(Subscribers):

@@ -228,7 +228,8 @@ def create_private(path: Path) -> None:
     Raises:
         StoreError: The file cannot be created.
     """
-    # Do not open a file that exists. Closing it would release the locks of all other connections of this process.
+    # Do not open a file that already exists. Closing it would release the locks that other connections of this process
+    # hold on the file.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

@@ -1,8 +1,8 @@
 """Jobs, tombstones and idempotency keys in a SQLite file.
 
-The records and log objects of unfinished jobs are kept in memory, and so are the ids of ended jobs and of keys, in the
-order in which they may be deleted early. Everything else is read from the file on demand. All readers of an ended job
-share one log object, which is freed when the last of these readers releases it.
+The records and log objects of unfinished jobs are kept in memory. So are the ids of ended jobs and of idempotency keys,
+in the order in which these may be deleted before their retention time is over. Everything else is read from the file on
+demand. All readers of an ended job share one log object, which is freed when the last of these readers releases it.
 """
 
 import sqlite3
@@ -162,8 +162,8 @@ class SqliteJobs:
         log: SqliteLog | None = None
 
         def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
-            # Register the log in this callback, right after the commit. If it was registered later, the job could be
-            # deleted before.
+            # Register the log in this callback, right after the commit. Otherwise the job could be deleted before its
+            # log is registered.
             nonlocal log
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
@@ -289,7 +289,7 @@ class SqliteJobs:
             for principal, number in found.keys:
                 self._keys.discard(principal, number)
 
-        # If the file cannot be written, the evicted jobs and keys stay in it until their retention time is over.
+        # If the file cannot be written, the evicted jobs and keys stay in the file until their retention time is over.
         excess_keys = [(self._keys.evict(),) for _ in range(len(self._keys) - self._retention.max_tombstones)]
         found = await self._file.do(lambda db: _expire(db, now, excess_keys), then)
         excess = min(len(self._ended) - self._retention.max_retained_jobs, _MAX_EXPIRED_AT_ONCE)

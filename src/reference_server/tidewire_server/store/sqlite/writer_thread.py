@@ -99,8 +99,8 @@ class WriterThread:
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
         task = _Task(work, then)
-        # Pass all tasks of one iteration at once. If the thread woke for each task, it would compete with the event loop for
-        # the interpreter, and the transactions would be small.
+        # Pass all tasks of one event loop iteration together. If the thread woke up for each task, it would compete
+        # with the event loop for the interpreter, and each transaction would be small.
         if not self._pending or self._pending[-1].loop is not task.loop:
             task.loop.call_soon(self._pass_tasks)
         self._pending.append(task)
@@ -221,7 +221,8 @@ class WriterThread:
         except sqlite3.Error as error:
             self._roll_back(connection)
             if len(tasks) > 1:
-                # Only some of the tasks may be unable to continue. On a full disk, for example, reads still work.
+                # Retry each task separately, because some of them may succeed. On a full disk, for example, reads still
+                # work.
                 for task in tasks:
                     self._transact(connection, [task])
                 return
