@@ -131,7 +131,7 @@ def test_a_program_that_exits_early_fails(program):
         (["--client", PROJECT_CLIENT, "--header", "a: b"], 2, "--client cannot be combined with a URL"),
         (["http://127.0.0.1:1", "--variants", "all"], 2, "--client cannot be combined with a URL"),
         (["--variants", "all"], 2, "--variants requires --client"),
-        ([], 2, "pass the URL of a server, or --client"),
+        ([], 2, "pass the URL of a server, set TIDEWIRE_URL, or pass --client"),
         (["--client", PROJECT_CLIENT, "--only", "no-such-thing"], 4, "no scenario matches no-such-thing"),
         (["--client", PROJECT_CLIENT, "--variants", "esperanto"], 4, "unknown variant esperanto"),
         (["--client", PROJECT_CLIENT, "--only", "answers", "--skip", "answers"], 4, "no scenario is left"),

@@ -36,7 +36,7 @@ class OpenResponse:
     __slots__ = ("_response", "_timeouts", "core_stream", "extensions", "headers", "status", "url")
 
     def __init__(self, url: str, response: Any, timeouts: Timeouts, *, is_core: bool) -> None:
-        self.url = url
+        self.url: str = url
         self.extensions: Mapping[str, Any] = response.extensions
         self.core_stream: Any = response.stream if is_core else None
         self.status: int = response.status if is_core else response.status_code

@@ -38,7 +38,7 @@ class MessageError(ValueError):
     def __init__(self, message: str, *, pointer: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.pointer = pointer
-        self.reason = reason or message
+        self.reason: str = reason or message
 
 
 class WireModel(msgspec.Struct, frozen=True):

@@ -115,7 +115,7 @@ class ItemsDigest:
     __slots__ = ("_hash", "count")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self._hash = hashlib.sha256(b"[")
 
     def add_number_array(self, item: dict[str, Any], written: bytes) -> bool:
