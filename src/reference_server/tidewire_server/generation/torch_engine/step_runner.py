@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from tidewire_server.generation.torch_engine.device_execution import (
+    HostCopy,
+    length_bucket,
+    row_bucket,
+    to_device,
+)
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.postprocess import (
-    Sampled,
-    Scoring,
-    Values,
-    sample_and_score,
-    score_prompt,
-)
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, SampledTokens
+from tidewire_server.generation.torch_engine.sampling.prompt_scores import PromptScores
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
+from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, Values
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
 
 
@@ -31,6 +34,11 @@ class RunningSequence(Sequence):
     """Log-probabilities to compute, or None if the request asks for none."""
     processor: LogitsProcessor | None = None
     """Bias, penalties and grammar, or None if the request has none."""
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether the request's next step can be launched before its last token is on the host."""
+        return self.processor is None or not self.processor.needs_tokens_on_host
 
 
 R = TypeVar("R", bound=RunningSequence)
@@ -45,27 +53,79 @@ class StepResult(NamedTuple, Generic[R]):
     """Requests of whose prompts the step scored a part, with the columns of its tokens. None if the logits are invalid."""
 
 
-class Runner:
-    """Executes the steps of the engine with one model and one key-value cache."""
+class LaunchedStep(Generic[R]):
+    """A step whose results are being computed, and copied to the host.
 
-    def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
+    Args:
+        sampled: The sampled tokens, or None if the step samples none.
+        prompts: The requests of whose prompts the step scores a part, with the scores.
+    """
+
+    def __init__(self, sampled: SampledTokens | None, prompts: list[tuple[R, PromptScores]]) -> None:
+        self._sampled = sampled
+        self._prompts = prompts
+        tensors = [] if sampled is None else [*sampled.tensors]
+        for _, scores in prompts:
+            tensors.extend(scores.tensors)
+        self._copy = HostCopy(tensors) if tensors else None
+
+    def result(self) -> StepResult[R]:
+        """Wait for the step, and return its results."""
+        arrays = iter([] if self._copy is None else self._copy.arrays())
+
+        def on_host(part: SampledTokens | PromptScores) -> Any:
+            return part.on_host([*islice(arrays, len(part.tensors))])
+
+        sampled: list[Sampled] = [] if self._sampled is None else on_host(self._sampled)
+        return StepResult(sampled, [(request, on_host(scores)) for request, scores in self._prompts])
+
+
+class Runner:
+    """Executes the steps of the engine with one model and one key-value cache.
+
+    The last token of each slot stays on the device, where it is the input of the slot's next step. A step can therefore be
+    launched before the tokens of the step before it are on the host.
+
+    Args:
+        checkpoint: The loaded model.
+        cache: The cache. Its slots are those of the scheduler.
+        buckets: Whether the shapes of steps without prompts come from a small set (`Execution.buckets`).
+    """
+
+    def __init__(self, checkpoint: Checkpoint, cache: KVCache, *, buckets: bool = False) -> None:
         self._model = checkpoint.model
         self._device = checkpoint.device
         self._cache = cache
+        self._buckets = buckets
+        self._last = torch.zeros(cache.slots, dtype=torch.int64, device=checkpoint.device)
 
     @torch.inference_mode()
-    def run(self, step: StepPlan[R]) -> StepResult[R]:
-        """Execute one step: the forward pass, and the postprocessing of its logits."""
+    def launch(self, step: StepPlan[R]) -> LaunchedStep[R]:
+        """Launch one step: the forward pass, and the postprocessing of its logits. On a GPU, do not wait for it.
+
+        If this raises an exception, the step has changed nothing that a repetition of it would read.
+        """
         logits = self._forward(step)
         requests = step.sampled
-        sampled = sample_and_score(logits[: len(requests)], requests) if requests else []
+        sampled = SampledTokens(logits[: len(requests)], requests) if requests else None
         prompts, row = [], len(requests)
         for part in step.prefill:
             if part.sequence.scores_prompt:
-                rows = logits[row : row + part.scored]
-                prompts.append((part.sequence, score_prompt(rows, part.sequence, part.start)))
+                one, rows = part.sequence, logits[row : row + part.scored]
+                prompts.append((one, PromptScores(rows, one.prompt, one.scoring, part.start)))
                 row += part.scored
-        return StepResult(sampled, prompts)
+        launched = LaunchedStep(sampled, prompts)
+        if sampled is not None:
+            slots = to_device([request.slot for request in requests], self._device)
+            self._last.index_copy_(0, slots, sampled.tokens)
+            for i, request in enumerate(requests):
+                if request.processor is not None:
+                    request.processor.add(sampled.tokens[i : i + 1])
+        return launched
+
+    def run(self, step: StepPlan[R]) -> StepResult[R]:
+        """Execute one step, and wait for it."""
+        return self.launch(step).result()
 
     def clear(self, slot: int) -> None:
         """Set the keys and values of a slot to zero."""
@@ -74,30 +134,41 @@ class Runner:
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.
 
-        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored.
+        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored. With
+        buckets, a step without prompts has further rows, whose logits have no meaning.
 
         The model's input is a packed row of tokens. It begins with one token for each slot, up to the highest slot that
         decodes, followed by the prompt chunks.
         """
-        by_slot = {run.slot: run for run in step.decode}
-        decoding = 1 + max(by_slot, default=-1)
-        tokens = [by_slot[slot].last if slot in by_slot else 0 for slot in range(decoding)]
-        decode_positions = [by_slot[slot].length - 1 if slot in by_slot else None for slot in range(decoding)]
+        positions_of = {run.slot: run.length - 1 for run in step.decode}
+        decoding = 1 + max(positions_of, default=-1)
+        length = None
+        if self._buckets and step.decode:
+            decoding = row_bucket(decoding, self._cache.slots)
+            length = length_bucket(1 + max(positions_of.values()), self._cache.context)
+        decode_positions = [positions_of.get(slot) for slot in range(decoding)]
         positions = [position or 0 for position in decode_positions]
-        wanted = [run.slot for run in step.decode]
+        wanted = [*positions_of]
+        prompts: list[int] = []
         chunks = []
         for part in step.prefill:
-            chunks.append(PrefillChunk(part.sequence.slot, len(tokens), part.start, part.end))
-            tokens.extend(part.sequence.prompt[part.start : part.end])
+            chunks.append(PrefillChunk(part.sequence.slot, len(positions), part.start, part.end))
+            prompts.extend(part.sequence.prompt[part.start : part.end])
             positions.extend(range(part.start, part.end))
             if part.completes:
-                wanted.append(len(tokens) - 1)
+                wanted.append(len(positions) - 1)
         for part, chunk in zip(step.prefill, chunks, strict=True):
             wanted.extend(range(chunk.row, chunk.row + part.scored))
+        if self._buckets and not chunks:
+            wanted.extend([0] * (decoding - len(wanted)))
+        tokens = self._last[:decoding]
+        if prompts:
+            read = to_device(prompts, self._device)
+            tokens = torch.cat([tokens, read]) if decoding else read
         logits = self._model(
-            tokens=torch.tensor(tokens, device=self._device),
-            positions=torch.tensor(positions, device=self._device),
-            wanted=torch.tensor(wanted, dtype=torch.int64, device=self._device),
-            context=Step(self._cache, decode_positions, chunks),
+            tokens=tokens,
+            positions=to_device(positions, self._device),
+            wanted=to_device(wanted, self._device, torch.int64),
+            context=Step(self._cache, decode_positions, chunks, length),
         )
         return logits.float()

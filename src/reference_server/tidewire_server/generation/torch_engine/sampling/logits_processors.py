@@ -51,6 +51,11 @@ class LogitsProcessor:
             self._counts = torch.zeros(size, device=device)
 
     @property
+    def needs_tokens_on_host(self) -> bool:
+        """Whether `apply` needs the last token on the host. Penalties keep their history on the device."""
+        return self._grammar is not None
+
+    @property
     def error(self) -> str | None:
         """Reason why the generation cannot continue, or None."""
         return None if self._grammar is None else self._grammar.error
@@ -67,11 +72,14 @@ class LogitsProcessor:
         if self._grammar is not None:
             self._grammar.mask(logits)
 
-    def add(self, token: int) -> None:
-        """Record a generated token."""
+    def add(self, tokens: torch.Tensor) -> None:
+        """Record generated tokens for the penalties, [N], int64, on the device."""
         if self._occurred is not None:
-            self._occurred[token] = True
+            self._occurred.index_fill_(0, tokens, value=True)
         if self._counts is not None:
-            self._counts[token] += 1
+            self._counts.index_add_(0, tokens, self._counts.new_ones(len(tokens)))
+
+    def advance(self, token: int) -> None:
+        """Record a generated token for the grammar."""
         if self._grammar is not None:
             self._grammar.advance(token)
