@@ -203,11 +203,11 @@ class StepScheduler(Generic[S]):
     def completed(self, step: StepPlan[S], tokens: list[int]) -> None:
         """Record the sampled tokens of the oldest launched step, in the order of `step.sampled`.
 
-        The tokens of requests that have ended since the step was planned are ignored.
+        This is also correct for requests that have ended since the step was planned: the step wrote their last token to
+        the cache, and their free slot may keep it.
         """
         for sequence in step.decode:
-            if sequence.slot >= 0:
-                sequence.cached.append(sequence.last)
+            sequence.cached.append(sequence.last)
         for sequence, token in zip(step.sampled, tokens, strict=True):
             sequence.last = token
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 
 
@@ -38,15 +39,15 @@ class LogitsProcessor:
         frequency: float,
         grammar: Grammar | None = None,
     ) -> None:
-        self._bias_ids = torch.tensor([*bias], dtype=torch.int64, device=device)
-        self._bias = torch.tensor([*bias.values()], dtype=torch.float32, device=device)
+        self._bias_ids = to_device([*bias], device, torch.int64)
+        self._bias = to_device([*bias.values()], device, torch.float32)
         self._repetition, self._presence, self._frequency = repetition, presence, frequency
         self._grammar = grammar
         self._occurred: torch.Tensor | None = None
         self._counts: torch.Tensor | None = None
         if repetition != 1:
             self._occurred = torch.zeros(size, dtype=torch.bool, device=device)
-            self._occurred[torch.tensor(prompt, device=device)] = True
+            self._occurred.index_fill_(0, to_device(prompt, device), value=True)
         if presence or frequency:
             self._counts = torch.zeros(size, device=device)
 
