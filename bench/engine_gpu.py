@@ -5,6 +5,9 @@ shape of Pythia 160 M, and that of Llama 3.1 8B. Before the measurement, the log
 float64 and with transformers, for the prompts and for the generated tokens. The 8 B shape is checked with 2 of its 32 layers,
 because its weights do not fit into the memory in float64.
 
+Then as many requests as possible run at the same time, first in the engine with the 5 most probable tokens of each token, then
+in continuous batching of transformers, which has no most probable tokens.
+
 A step is launched before the results of the step before it are read, as the engine does. The settings take turns, and the
 shares are medians of the ratios within a round. The floor is the time in which the device reads the weights of a step once.
 
@@ -14,6 +17,7 @@ shares are medians of the ratios within a round. The floor is the time in which 
 """
 
 import argparse
+import asyncio
 import copy
 import dataclasses
 import gc
@@ -25,12 +29,21 @@ from typing import Any, cast
 
 import torch
 from measured import save
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.models.tokenizer_bytes import vocabulary_of
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import LaunchedStep, Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
@@ -41,6 +54,8 @@ STEP_TOKENS = 2048
 GREEDY = {"temperature": 0.0}
 SHARES = {"160 M": {5: 5, 20: 8, 64: 15}, "8 B": {5: 2, 20: 2, 64: 2}}
 """Targets: maximum additional time of a decoding step with n most probable tokens, in percent, with 64 requests."""
+THROUGHPUT = 2.0
+"""Target: tokens per second of the engine, divided by those of continuous batching of transformers."""
 FLOOR_SHARE = 75
 """Target: minimum share of the floor in a decoding step of the 8 B shape with 1 request, in percent."""
 
@@ -57,6 +72,8 @@ class Plan:
     prompt: int = 128
     steps: int = 32
     rounds: int = 3
+    generated: int = 128
+    """Number of tokens that each request generates when the throughput is measured."""
     copied: int = 1 << 30
 
 
@@ -80,6 +97,7 @@ TINY = Plan(
     prompt=16,
     steps=4,
     rounds=2,
+    generated=8,
     copied=1 << 20,
 )
 
@@ -192,6 +210,13 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def free(device: torch.device) -> None:
+    """Return the memory of deleted tensors to the device, so that the next engine finds it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def timed(device: torch.device, run: Callable[[], None]) -> float:
     """Return the time of a call in milliseconds, until the device has finished."""
     wait(device)
@@ -275,6 +300,71 @@ def measure(name: str, c: Checkpoint, plan: Plan, *, compiled: bool) -> list[dic
     return rows
 
 
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token for each byte. The model's other tokens have no text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def prompts_of(plan: Plan) -> list[str]:
+    return [f"{row:04}" * (plan.prompt // 4) for row in range(max(plan.batches))]
+
+
+def ours_per_second(c: Checkpoint, plan: Plan) -> float:
+    """Return the tokens per second of the engine, with the 5 most probable tokens of each."""
+    tokenizer = byte_tokenizer()
+    vocabulary = vocabulary_of(tokenizer, c.vocab_size)
+    whole = dataclasses.replace(c, tokenizer=tokenizer, vocabulary=vocabulary)
+    engine = TorchEngine(whole, slots=max(plan.batches), max_cache_bytes=1 << 36)
+
+    async def one(prompt: str) -> int:
+        request = Generate(prompt=prompt, max_tokens=plan.generated, top_logprobs=5, **GREEDY)
+        return sum([len(delta.rows) async for delta in engine.generate(request)])
+
+    async def together() -> list[int]:
+        return await asyncio.gather(*map(one, prompts_of(plan)))
+
+    best = 0.0
+    with asyncio.Runner() as loop:
+        for _ in range(plan.rounds):
+            began = time.perf_counter()
+            tokens = sum(loop.run(together()))
+            best = max(best, tokens / (time.perf_counter() - began))
+        loop.run(engine.close())
+    return best
+
+
+def peer_per_second(module: LlamaForCausalLM, plan: Plan) -> float:
+    """Return the tokens per second of continuous batching of transformers, without most probable tokens."""
+    module.set_attn_implementation("sdpa")
+    tokenizer = byte_tokenizer()
+    prompts = [tokenizer(text)["input_ids"] for text in prompts_of(plan)]
+    config = GenerationConfig(max_new_tokens=plan.generated, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    # Without limits, it fills the memory of the device. That is meant for a GPU, and not for a trial on a CPU.
+    limits = {} if module.device.type == "cuda" else {"num_blocks": 64, "max_batch_tokens": 256}
+    manager = module.init_continuous_batching(config, ContinuousBatchingConfig(**limits))
+    manager.start()
+    best = 0.0
+    for _ in range(plan.rounds):
+        began = time.perf_counter()
+        manager.add_requests(prompts, max_new_tokens=plan.generated)
+        tokens = finished = 0
+        while finished < len(prompts):
+            result = manager.get_result(timeout=60)
+            if result is None:
+                raise SystemExit("continuous batching of transformers returned nothing for a minute")
+            if result.is_finished():
+                finished += 1
+                tokens += len(result.generated_tokens)
+        best = max(best, tokens / (time.perf_counter() - began))
+    manager.stop(block=True)
+    manager.destroy()
+    return best
+
+
 def bandwidth(device: torch.device, size: int) -> float:
     """Return the bytes per second that the device reads and writes when it copies its memory."""
     source = torch.empty(size, dtype=torch.uint8, device=device)
@@ -283,9 +373,17 @@ def bandwidth(device: torch.device, size: int) -> float:
     return 2 * size / min(times) * 1e3
 
 
-def judge(rows: list[dict[str, Any]], floors: dict[str, float]) -> list[dict[str, Any]]:
-    """Compare the rows with the targets."""
+def judge(
+    rows: list[dict[str, Any]], floors: dict[str, float], throughputs: dict[str, dict[str, float]]
+) -> list[dict[str, Any]]:
+    """Compare the results with the targets."""
     verdicts = []
+    for name, one in throughputs.items():
+        percent = 100 * one["tidewire"] / one["transformers"]
+        target = 100 * THROUGHPUT
+        verdicts.append(
+            {"what": f"{name}, tokens/s", "percent": percent, "target": target, "met": percent >= target}
+        )
     for row in rows:
         if (row["kind"], row["runner"]) != ("decode", "eager"):
             continue
@@ -330,25 +428,41 @@ def main() -> None:
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     print(f"{label}: copies {speed / 1e12:.2f} TB/s")
     rows: list[dict[str, Any]] = []
-    errors, floors = {}, {}
+    errors: dict[str, dict[str, float]] = {}
+    floors: dict[str, float] = {}
+    throughputs: dict[str, dict[str, float]] = {}
     for name, sizes in plan.shapes.items():
         print(f"{name}:")
         layers = sizes["num_hidden_layers"] if name == "160 M" else plan.checked_layers
         errors[name] = check(sizes | {"num_hidden_layers": layers}, device)
-        gc.collect()
+        free(device)
         checkpoint = checkpoint_of(random_module(sizes, device), device)
         floors[name] = 1e3 * checkpoint.weight_bytes / speed
         print(f"  floor of a step: {floors[name]:.3f} ms")
         rows.extend(measure(name, checkpoint, plan, compiled=arguments.compile))
+        free(device)
+        ours = ours_per_second(checkpoint, plan)
         del checkpoint
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    verdicts = judge(rows, floors)
+        free(device)
+        throughputs[name] = {
+            "tidewire": ours,
+            "transformers": peer_per_second(random_module(sizes, device), plan),
+        }
+        free(device)
+        print(f"  {ours:,.0f} tokens/s, transformers {throughputs[name]['transformers']:,.0f}")
+    verdicts = [] if arguments.tiny else judge(rows, floors, throughputs)
     output = arguments.output or (None if arguments.tiny else RESULTS)
     if output is not None:
-        results = {"device": label, "bandwidth": speed, "errors": errors, "floors_ms": floors, "rows": rows}
-        save(output, results | {"verdicts": verdicts}, "tidewire", "torch", "transformers")
+        results = {
+            "device": label,
+            "bandwidth": speed,
+            "errors": errors,
+            "floors_ms": floors,
+            "throughputs": throughputs,
+            "rows": rows,
+            "verdicts": verdicts,
+        }
+        save(output, results, "tidewire", "torch", "transformers")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def test_tiny_run_on_the_cpu_checks_the_model_and_writes_all_rows(tmp_path):
     for row in result["rows"]:
         assert row["ms"].keys() == {"n = 0", "n = 5", "typical-p 0.9"}
         assert min(row["ms"].values()) > 0
+    assert min(result["throughputs"]["tiny"].values()) > 0
     assert 0 < result["errors"]["tiny"]["tidewire"] < 0.05
 
 
