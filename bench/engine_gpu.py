@@ -5,11 +5,11 @@ shape of Pythia 160 M, and that of Llama 3.1 8B. Before the measurement, the log
 float64 and with transformers, for the prompts and for the generated tokens. The 8 B shape is checked with 2 of its 32 layers,
 because its weights do not fit into the memory in float64.
 
-Then as many requests as possible run at the same time, first in the engine with the 5 most probable tokens of each token, then
-in continuous batching of transformers, which has no most probable tokens.
-
 A step is launched before the results of the step before it are read, as the engine does. The settings take turns, and the
 shares are medians of the ratios within a round. The floor is the time in which the device reads the weights of a step once.
+
+Then 64 requests run at the same time, first in the engine with the 5 most probable tokens of each token, then in continuous
+batching of transformers, which returns no most probable tokens.
 
     python bench/engine_gpu.py                         on a GPU, less than eight minutes
     python bench/engine_gpu.py --compile               also decodes with torch.compile(mode="reduce-overhead")

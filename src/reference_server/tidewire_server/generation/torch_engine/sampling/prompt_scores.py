@@ -27,9 +27,7 @@ class PromptScores:
         start: Position in the prompt. If it is 0, the result begins with the first token, which has no log-probability.
     """
 
-    def __init__(
-        self, logits: torch.Tensor, prompt: list[int], scoring: Scoring | None, start: int
-    ) -> None:
+    def __init__(self, logits: torch.Tensor, prompt: list[int], scoring: Scoring | None, start: int) -> None:
         if scoring is None or scoring.prompt_top is None:
             raise ValueError("the request does not ask for the log-probabilities of its prompt")
         self._first = prompt[:1] if start == 0 else []
