@@ -20,7 +20,8 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine.beam_search import Searched
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
-from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled
+from tidewire_server.generation.torch_engine.sampling.score_columns import Values
 from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -125,6 +126,8 @@ class RunningRequest(RunningSequence):
             return EngineError(INVALID_LOGITS)
         token = sampled.token
         text, finish = self.text.feed(token)
+        if self.processor is not None:
+            self.processor.advance(token)
         if self.processor is not None and (reason := self.processor.error) is not None:
             return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
         row = self._row(token, text, sampled.values)

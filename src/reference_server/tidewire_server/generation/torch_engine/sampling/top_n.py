@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.sampling.sampler import row_blocks
 
 MARGIN = 8
@@ -88,7 +89,7 @@ def tie_counts(logits: torch.Tensor, n: list[int]) -> tuple[torch.Tensor, torch.
         equal to it, [B].
     """
     largest = logits.topk(max(n), dim=-1).values
-    last = largest.gather(-1, torch.tensor(n, device=logits.device)[:, None] - 1)
+    last = largest.gather(-1, to_device(n, logits.device)[:, None] - 1)
     return (logits > last).sum(-1), (logits == last).sum(-1)
 
 
