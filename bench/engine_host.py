@@ -21,7 +21,8 @@ import sys
 import numpy as np
 from tidewire_server import Server
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, values_of
+from tidewire_server.generation.torch_engine.sampling.encoded_values import values_of
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled
 from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
 
 port_file, slots = sys.argv[1:]

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
+import orjson
+
 from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
@@ -24,7 +26,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
 
 PROGRESS_PARTS = 10
@@ -131,6 +133,8 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         examples=examples_of(caps),
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )(generate)
+    # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
+    server.endpoints["generate"].checks_value = False
     if "n" in caps.served:
         server.endpoints["generate"].samples = samples_of
 
@@ -154,7 +158,7 @@ def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
 async def _write(
     deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any], logged: LoggedTokens | None
 ) -> None:
-    value = stream.value
+    value, writer = stream.value, writer_of(stream)
     # If the job was submitted before the endpoint had `on_restart="continue"`, its value has no column `token_ids`.
     text_only = len(request.columns) == 1 or "token_ids" not in value
     at = None if len(request.columns) == 1 else "/text"
@@ -168,8 +172,13 @@ async def _write(
             rows = delta.prompt_rows[max(0, prompt_tokens - scored) : delta.prompt_tokens - scored]
             scored += len(delta.prompt_rows)
             for pointer, elements in zip(prompt_columns, zip(*rows, strict=True), strict=False):
-                stream.append(list(elements), at=pointer)
-        if not text_only:
+                encoded = elements and type(elements[0]) is bytes
+                stream.append(
+                    orjson.loads(b"[%b]" % b",".join(elements)) if encoded else [*elements], at=pointer
+                )
+        if not text_only and delta.rows and type(delta.rows[0][1]) is bytes:
+            writer.encoded_rows(delta.rows)
+        elif not text_only:
             for row in delta.rows:
                 stream.row(*row)
         elif text := "".join([row[0] for row in delta.rows]):

@@ -159,6 +159,17 @@ class ItemWriter:
         else:
             self._write(self.log_writer.append, self._as_appends(row))
 
+    def encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows whose elements are already JSON; see `LogWriter.append_encoded_rows`."""
+        if self._shadow is not None:
+            self._stop_comparing()
+        if self._writes_rows:
+            self._write(self.log_writer.append_encoded_rows, rows)
+        else:
+            for row in rows:
+                members = [row[0], *map(strict_json.loads, row[1:])]
+                self._write(self.log_writer.append, self._as_appends(members))
+
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""
         value = self._to_json(value) if pointer == "" else plain(value)

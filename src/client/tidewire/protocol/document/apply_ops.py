@@ -23,7 +23,7 @@ from tidewire.protocol.document.diff_shapes import DiffError, check_form, is_cou
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text, nests_deeper_than
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
 from tidewire.protocol.strict_json import StrictJsonError
 
 Tokens = tuple[str, ...]
@@ -31,9 +31,9 @@ Tokens = tuple[str, ...]
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 
 TEXTS: Final = frozenset({str, Rope})
-ARRAYS: Final = frozenset({list, RopeArray, ArrayTree})
-"""Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope`,
-`RopeArray` and `ArrayTree` nodes, and so does the value while a `_LongDiffApplier` changes it."""
+ARRAYS: Final = frozenset({list, RopeArray, EncodedArray, ArrayTree})
+"""Types of nodes that represent a text (`TEXTS`) or an array (`ARRAYS`). Only a `Document` contains `Rope`, `RopeArray`,
+`EncodedArray` and `ArrayTree` nodes. The value has them too while a `_LongDiffApplier` changes it."""
 
 MAX_COPYING_OPS: Final = 64
 """Maximum number of ops of a diff that may each copy the text, or move the elements of the array, that they change. In a
@@ -50,7 +50,7 @@ def describe(node: object) -> str:
 
 def length_of(node: Any) -> int:
     """Return the current length of a text in code points, or of an array in elements."""
-    return node.length if isinstance(node, Rope | RopeArray) else len(node)
+    return node.length if isinstance(node, Rope | RopeArray | EncodedArray) else len(node)
 
 
 def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, Any]:

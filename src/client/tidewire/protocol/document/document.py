@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from pydantic import JsonValue
+from pydantic_core import from_json
 
 from tidewire.protocol.document import diff_shapes
 from tidewire.protocol.document.apply_ops import (
@@ -40,7 +41,7 @@ from tidewire.protocol.document.json_values import (
     nests_deeper_than,
 )
 from tidewire.protocol.document.state_size import json_bytes
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray, materialize
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -53,6 +54,9 @@ as changing an `ArrayTree`."""
 _APPENDS_ONLY: Final = 8
 """If this part (1/8) of the elements of an `ArrayTree` was appended since its last other change, the next append converts
 it to a `RopeArray`, to which appending is faster. The conversion takes time linear in the number of these appends."""
+
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class TextChange(NamedTuple):
@@ -138,16 +142,16 @@ class Document(DiffApplier):
         for index, tokens in enumerate(self._column_tokens):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
-        self._growing: dict[Tokens, Rope | RopeArray] = {}
+        self._growing: dict[Tokens, Rope | RopeArray | EncodedArray] = {}
         """Cache of versioned nodes by their path. Every op that does not append clears the cache."""
-        self._rows: list[Rope | RopeArray] | None = None
+        self._rows: list[Any] | None = None
         """Cache of the nodes of all columns, in order. It is cleared together with `_growing`."""
         self._sole: Rope | None = None
         """If the job has exactly one column, and this column is a text, the node of this text.
 
         String diffs append to the node directly.
         """
-        self._grown: list[Rope | RopeArray] = []
+        self._grown: list[Rope | RopeArray | EncodedArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
         self._long = False
@@ -216,6 +220,41 @@ class Document(DiffApplier):
                 super()._grow(tokens, target, list(members))
             else:
                 target.extend("".join(members) if type(target) in TEXTS else list(members), self._clock)
+        self._end_growth(before)
+
+    def grow_encoded(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows whose elements are JSON texts, without parsing or validating them.
+
+        Args:
+            rows: The rows. Each row has one value for each column: a string for a text, or the compact JSON of one new
+                element for an array. An element is a scalar or an array of scalars.
+
+        Raises:
+            DiffError: A column does not exist, or is neither a text nor an array.
+        """
+        before = View(self._top, self._clock)
+        self._clock += 1
+        targets = self._column_targets()
+        for index, members in enumerate(zip(*rows, strict=True)):
+            target = targets[index]
+            if type(target) is RopeArray and _has_plain_elements(target):
+                target = targets[index] = self._encode(self._column_tokens[index], target)
+            if type(target) is EncodedArray:
+                target.extend_encoded(members, self._clock)
+            elif type(target) is Rope:
+                target.extend("".join(members), self._clock)
+            else:
+                elements = [*map(from_json, members)]
+                self._grow(self._column_tokens[index], target, elements)
+        self._end_growth(before)
+
+    def _encode(self, tokens: Tokens, array: RopeArray) -> EncodedArray:
+        """Replace an array by an array that keeps its elements as JSON. Existing views can still read it."""
+        container, key = place(self._top, tokens)
+        container[key] = self._growing[tokens] = node = EncodedArray(array)
+        return node
+
+    def _end_growth(self, before: View) -> None:
         if self._own:
             self._own.clear()
             self._touched = []
@@ -355,7 +394,7 @@ class Document(DiffApplier):
             and node.appended * _APPENDS_ONLY > len(node)
         ):
             node = container[key] = RopeArray(list(node))
-        elif not isinstance(node, Rope | RopeArray):
+        elif not isinstance(node, Rope | RopeArray | EncodedArray):
             return node
         self._growing[tokens] = node
         if isinstance(node, Rope) and self._column_tokens == (tokens,):
@@ -397,3 +436,11 @@ class Document(DiffApplier):
     def _clear_node_caches(self) -> None:
         self._growing.clear()
         self._rows = self._sole = None
+
+
+def _has_plain_elements(array: RopeArray) -> bool:
+    """Whether the elements of an array are scalars and arrays of scalars. Other elements may be versioned nodes."""
+    return all(
+        type(element) in _SCALARS or (type(element) is list and _SCALARS.issuperset(map(type, element)))
+        for element in array.items
+    )

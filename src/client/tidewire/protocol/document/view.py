@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find, place
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.json_pointer import PointerError, parse
-from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import EncodedArray, Rope, materialize
 
 
 class View:
@@ -41,6 +41,9 @@ class View:
             if type(node) is dict:
                 members: Iterable[Any] = node.values()
                 length = len(node)
+            elif type(node) is EncodedArray:
+                count += sum(text.count(b",") + 1 for text in node.texts[: node.length_at(self._version)])
+                continue
             elif type(node) in ARRAYS:
                 members = node if type(node) is list else node.items
                 length = len(node) if type(node) is list else node.length_at(self._version)

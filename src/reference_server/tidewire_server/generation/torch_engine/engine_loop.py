@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import orjson
 import torch
 
 from tidewire_server.generation.engine import (
@@ -35,7 +36,8 @@ from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, LoadError, load
-from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.sampling.encoded_values import Values
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
@@ -551,11 +553,11 @@ class TorchEngine:
         names, values = job.columns, sampled.values
         row: Sequence[Any] = (text,)
         if len(names) > 1:
-            values = {**values, "text": text, "token_ids": token}
+            values = {**values, "text": text, "token_ids": b"%d" % token}
             if job.input.token_text:
                 text_of = self._checkpoint.vocabulary.text_of
-                values["token_text"] = text_of(token)
-                values["top_text"] = [*map(text_of, values.get("top_ids", ()))]
+                values["token_text"] = orjson.dumps(text_of(token))
+                values["top_text"] = orjson.dumps([*map(text_of, orjson.loads(values.get("top_ids", b"[]")))])
             row = [values[name] for name in names]
         return Delta([row], [], finish, len(job.prompt) - job.continued)
 

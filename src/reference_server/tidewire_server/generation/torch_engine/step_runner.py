@@ -10,11 +10,10 @@ import torch
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.sampling.encoded_values import Scoring, Values
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.sampling.postprocess import (
     Sampled,
-    Scoring,
-    Values,
     sample_and_score,
     score_prompt,
 )

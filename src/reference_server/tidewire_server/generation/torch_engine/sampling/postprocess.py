@@ -6,44 +6,16 @@ computed that no request of the step asked for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from tidewire_server.generation.torch_engine.sampling.encoded_values import Scoring, Values, values_of
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling, processed_logits, sample
 from tidewire_server.generation.torch_engine.sampling.top_n import score, tie_counts
-
-Values = dict[str, Any]
-"""Elements of the columns of one token, by the names of the columns."""
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """Log-probabilities that a request asks for."""
-
-    top: int = 0
-    """Number of most probable tokens to return for each generated token."""
-    max_top: int = 20
-    """Maximum number of tokens that are returned with the ties `all`."""
-    ranks: bool = False
-    ties: Literal["cut", "count", "all"] = "cut"
-    mode: Literal["raw", "processed"] = "raw"
-    token_ids: tuple[int, ...] = ()
-    """Ids whose log-probabilities are returned for each token."""
-    decimals: int = 4
-    prompt_top: int | None = None
-    """Number of most probable tokens for each token of the prompt, or None if the prompt is not scored."""
-
-    @property
-    def candidates(self) -> int:
-        """Number of most probable tokens that are computed."""
-        return self.max_top if self.ties == "all" and self.top else self.top
-
 
 class Scored(Protocol):
     """The part of a running request that postprocessing needs."""
@@ -62,7 +34,8 @@ class Sampled(NamedTuple):
 
     token: int
     values: Values
-    """The columns that depend on the logits. Log-probabilities are in nats, rounded, and None for a probability of 0."""
+    """JSON of the columns that depend on the logits. Log-probabilities are in nats, rounded, and null for a probability of
+    0."""
     is_number: bool = True
     """Whether the logits are valid. False if their maximum is NaN or infinite."""
 
@@ -105,13 +78,13 @@ def score_prompt(logits: torch.Tensor, request: Scored, start: int) -> list[Valu
         start: Position in the prompt. If it is 0, the result begins with the first token, which has no log-probability.
 
     Returns:
-        The prompt's columns of each token, or None if the logits are invalid (NaN).
+        The JSON of the prompt's columns of each token, or None if the logits are invalid (NaN).
     """
     scoring = request.scoring
     if scoring is None or scoring.prompt_top is None:
         raise ValueError("the request does not ask for the log-probabilities of its prompt")
     ids = request.prompt[start + 1 : start + 1 + len(logits)]
-    first: list[Values] = [] if start else [{"logprobs": None, "top_ids": [], "top_logprobs": []}]
+    first: list[Values] = [] if start else [{"logprobs": b"null", "top_ids": b"[]", "top_logprobs": b"[]"}]
     rest: list[Values] = []
     if ids:
         plain = Scoring(top=scoring.prompt_top, decimals=scoring.decimals)
@@ -123,7 +96,7 @@ def score_prompt(logits: torch.Tensor, request: Scored, start: int) -> list[Valu
         rest = values_of(columns, scorings)
     ids = request.prompt[start : start + 1] * len(first) + ids
     return [
-        {"prompt_token_ids": token, **{f"prompt_{name}": value for name, value in one.items()}}
+        {"prompt_token_ids": b"%d" % token, **{f"prompt_{name}": value for name, value in one.items()}}
         for token, one in zip(ids, first + rest, strict=True)
     ]
 
@@ -184,43 +157,3 @@ def _score(logits: torch.Tensor, chosen: torch.Tensor, scorings: Sequence[Scorin
         last = [max(1, min(s.top, logits.shape[-1])) for s in scorings]
         tensors.append(torch.stack(tie_counts(logits, last), -1))
     return tensors
-
-
-def values_of(columns: Sequence[np.ndarray], scorings: Sequence[Scoring]) -> list[Values]:
-    """Convert the arrays of `_score` to the elements of the columns of each request."""
-    if not columns:
-        return []
-    exact, ids, ranks, *ties = columns
-    logprobs = rounded(exact, [s.decimals for s in scorings])
-    width = ids.shape[-1]
-    counts = ties[0].tolist() if ties else [(0, 0)] * len(scorings)
-    values = []
-    for scoring, row, top_ids, rank, (above, level) in zip(
-        scorings, logprobs, ids.tolist(), ranks.tolist(), counts, strict=True
-    ):
-        n = scoring.top
-        one: Values = {"logprobs": row[0], "ranks": rank}
-        if scoring.ties != "cut":
-            if scoring.ties == "all" and n:
-                n = min(above + level, scoring.max_top, width)
-            one["tie_counts"] = max(0, above + level - n) if n else 0
-        one["top_ids"], one["top_logprobs"] = top_ids[:n], row[1 : 1 + n]
-        if scoring.token_ids:
-            one["scored_logprobs"] = row[1 + width : 1 + width + len(scoring.token_ids)]
-        values.append(one)
-    return values
-
-
-def rounded(logprobs: np.ndarray, decimals: Sequence[int]) -> list[list[float | None]]:
-    """Round log-probabilities for JSON. Infinity becomes None, and -0.0 becomes 0.0.
-
-    Args:
-        logprobs: Log-probabilities, [B, n].
-        decimals: Number of decimals of each row.
-    """
-    scale = 10.0 ** np.array(decimals)[:, None]
-    numbers = np.rint(logprobs.astype(np.float64) * scale) / scale + 0.0
-    rows: list[list[float | None]] = numbers.tolist()
-    if not np.isfinite(numbers).all():
-        rows = [[x if math.isfinite(x) else None for x in row] for row in numbers.tolist()]
-    return rows

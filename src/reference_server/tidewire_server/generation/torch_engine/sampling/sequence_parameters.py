@@ -9,8 +9,8 @@ from typing import TypedDict
 import torch
 
 from tidewire_server.generation.generate_input_and_value import MIN_TEMPERATURE, Generate
+from tidewire_server.generation.torch_engine.sampling.encoded_values import Scoring
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.postprocess import Scoring
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 
