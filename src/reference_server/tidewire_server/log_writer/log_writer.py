@@ -49,6 +49,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import compress
 from typing import Any, Final
 
 import orjson
@@ -217,6 +218,7 @@ class LogWriter:
         "_stopped",
         "_stopping",
         "_task",
+        "_text_columns",
         "_texts",
         "_thread",
         "_unapplied",
@@ -264,6 +266,8 @@ class LogWriter:
         self._column_is_text: tuple[bool, ...] | None = None
         """For each column, whether its value is a text. None if a column is neither a text nor an array, and from any
         change that is not a row until the next row."""
+        self._text_columns: tuple[str, ...] = ()
+        """Paths of the columns that are texts. Set together with `_column_is_text`."""
         self._envelope = len(to_json(self._columns)) + _AROUND_STATE
 
         self._merge = settings.merge_window > 0
@@ -661,18 +665,19 @@ class LogWriter:
         self._grew(len(encoded))
 
     def _takes_encoded_rows(self, rows: Sequence[Sequence[Any]]) -> bool:
+        """Whether the first column is the only text, and each row has one value for each column."""
         self._look_at_columns()
-        kinds = self._column_is_text
+        columns = self._columns
         return (
-            kinds is not None
-            and kinds[0]
-            and not any(kinds[1:])
-            and all(len(row) == len(kinds) for row in rows)
+            self._column_is_text is not None
+            and self._text_columns == columns[:1]
+            and all(len(row) == len(columns) for row in rows)
         )
 
     def _look_at_columns(self) -> None:
         if self._column_is_text is None and all(self._grows(path) for path in self._columns):
             self._column_is_text = tuple(map(self.is_text, self._columns))
+            self._text_columns = tuple(compress(self._columns, self._column_is_text))
 
     def _grows(self, path: str) -> bool:
         return is_text(self._document, path) or is_array(self._document, path)
@@ -697,7 +702,7 @@ class LogWriter:
             if rows:
                 (self._document.grow if state is _ROWS else self._document.grow_encoded)(rows)
                 self._grew(sum(map(len, ops)))
-                self._log_ops(ops, filter(self.is_text, self._columns))
+                self._log_ops(ops, self._text_columns)
         elif state is _STARTED:
             unapplied, self._unapplied = self._unapplied, []
             self._document.apply(unapplied)  # type: ignore[arg-type]  # a list of ops is a diff
