@@ -21,7 +21,12 @@ def step_of(scorings: list[Scoring]) -> list[np.ndarray]:
     exact = -draw.exponential(3, (rows, 1 + WIDTH + ASKED)).astype(np.float32)
     exact[:, :3] = -1e-7, -np.inf, -3
     ids = draw.integers(0, 2048, (rows, WIDTH), dtype=np.int32)
-    return [exact, ids, np.arange(1, rows + 1, dtype=np.int32), np.tile(np.array([3, 4], np.int32), (rows, 1))]
+    return [
+        exact,
+        ids,
+        np.arange(1, rows + 1, dtype=np.int32),
+        np.tile(np.array([3, 4], np.int32), (rows, 1)),
+    ]
 
 
 def line_count(work: Callable[[], Any]) -> int:

@@ -5,11 +5,13 @@ import sys
 from types import FrameType
 from typing import Any
 
+import orjson
 import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire.protocol.document.digests import digest
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.log_writer.item_writer import ItemWriter
 
 COLUMNS = ("/text", "/ids", "/top")
 EMPTY: dict[str, Any] = {"text": "", "ids": [], "top": []}
@@ -18,7 +20,7 @@ EMPTY: dict[str, Any] = {"text": "", "ids": [], "top": []}
 def rows_of(count: int, candidates: int = 5) -> list[tuple[str, bytes, bytes]]:
     """Return rows whose candidates are different objects once they are parsed."""
     return [
-        (f"é{row} ", b"%d" % row, json.dumps([-row - k / 8 for k in range(candidates)]).encode())
+        (f"é{row} ", b"%d" % row, orjson.dumps([-row - k / 8 for k in range(candidates)]))
         for row in range(count)
     ]
 
@@ -29,6 +31,18 @@ def value_of(rows: list[tuple[str, bytes, bytes]]) -> dict[str, Any]:
         "ids": [json.loads(ids) for _, ids, _ in rows],
         "top": [json.loads(top) for _, _, top in rows],
     }
+
+
+def rows_until_refused(job: StreamHarness, rows: list[tuple[str, bytes, bytes]], *, encoded: bool) -> int:
+    for count, (text, ids, top) in enumerate(rows):
+        try:
+            if encoded:
+                job.writer.encoded_rows([(text, ids, top)])
+            else:
+                job.stream.row(text, json.loads(ids), json.loads(top))
+        except StateTooLargeError:
+            return count
+    raise AssertionError("no row was refused")
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
@@ -51,11 +65,11 @@ async def test_readers_and_the_state_have_the_elements(merge_window):
 @on_event_loop
 async def test_event_has_the_given_json():
     job = StreamHarness(EMPTY, COLUMNS)
-    job.writer.encoded_rows([("a\n", b"7", b"[-0.50,1]")])
+    job.writer.encoded_rows([("a\n", b"7", b"[-0.5,1]")])
     await job.log_writer.commit()
     chunk = await job.log.read((await job.log.state(oldest=True)).cursor, 2**20)
     assert chunk is not None
-    assert chunk.frames.endswith(b'data:[["r","a\\n",7,[-0.50,1]]]\n\n')
+    assert chunk.frames.endswith(b'data:[["r","a\\n",7,[-0.5,1]]]\n\n')
 
 
 @on_event_loop
@@ -67,7 +81,7 @@ async def test_encoded_rows_mix_with_all_other_changes():
     job.writer.encoded_rows(rows[3:4])
     job.stream.append("x", at="/other")
     job.stream.append([4], at="/ids")
-    job.stream.append([json.loads(rows[4][2])], at="/top")
+    job.writer.append_encoded([rows[4][2]], at="/top")
     job.stream.append(rows[4][0], at="/text")
     job.writer.encoded_rows(rows[5:])
     expected = {**value_of(rows), "other": "x"}
@@ -97,19 +111,36 @@ async def test_digest_does_not_parse_the_elements_and_is_that_of_their_values():
         assert document.json_bytes() >= len(top) * 3
 
 
+@pytest.mark.parametrize("merge_window", [0.0, 1.0])
+@on_event_loop
+async def test_rows_of_one_item_of_several_append_to_its_own_columns(merge_window):
+    job = StreamHarness({"a": EMPTY, "b": EMPTY}, ("/a/text", "/a/ids", "/b/ids"), merge_window=merge_window)
+    one = ItemWriter(
+        job.log_writer,
+        0,
+        columns=[f"/b{column}" for column in COLUMNS],
+        rollback=True,
+        report=lambda _key, _message: None,
+        to_json=lambda value: value,
+    )
+    rows = rows_of(3)
+    one.encoded_rows(rows)
+    one.append_encoded([b"3", b"4"], at="/a/ids")
+    one.append_encoded([], at="/a/ids")
+    expected = {"a": {**EMPTY, "ids": [3, 4]}, "b": value_of(rows)}
+    assert job.stream.value == await job.read() == expected
+    with pytest.raises(ValueError, match="text"):
+        one.append_encoded([b"1"], at="/b/text")
+    document = job.log_writer.document
+    assert digest(document.node("/items")) == digest(document.value("/items"))
+
+
 @on_event_loop
 async def test_limits_hold_for_encoded_rows():
     written = []
     for encoded in (True, False):
         job = StreamHarness(EMPTY, COLUMNS, max_state_bytes=4096, max_event_bytes=1024, merge_window=1.0)
-        count = 0
-        with pytest.raises(StateTooLargeError):
-            for text, ids, top in rows_of(200, 20):
-                if encoded:
-                    job.writer.encoded_rows([(text, ids, top)])
-                else:
-                    job.stream.row(text, json.loads(ids), json.loads(top))
-                count += 1
+        count = rows_until_refused(job, rows_of(200, 20), encoded=encoded)
         assert await job.read() == value_of(rows_of(count, 20))
         written.append(count)
     assert abs(written[0] - written[1]) <= 1

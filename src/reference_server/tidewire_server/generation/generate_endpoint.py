@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
-import orjson
-
 from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
@@ -172,10 +170,10 @@ async def _write(
             rows = delta.prompt_rows[max(0, prompt_tokens - scored) : delta.prompt_tokens - scored]
             scored += len(delta.prompt_rows)
             for pointer, elements in zip(prompt_columns, zip(*rows, strict=True), strict=False):
-                encoded = elements and type(elements[0]) is bytes
-                stream.append(
-                    orjson.loads(b"[%b]" % b",".join(elements)) if encoded else [*elements], at=pointer
-                )
+                if elements and type(elements[0]) is bytes:
+                    writer.append_encoded(elements, at=pointer)
+                else:
+                    stream.append([*elements], at=pointer)
         if not text_only and delta.rows and type(delta.rows[0][1]) is bytes:
             writer.encoded_rows(delta.rows)
         elif not text_only:

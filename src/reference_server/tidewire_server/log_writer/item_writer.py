@@ -167,8 +167,12 @@ class ItemWriter:
             self._write(self.log_writer.append_encoded_rows, rows)
         else:
             for row in rows:
-                members = [row[0], *map(strict_json.loads, row[1:])]
-                self._write(self.log_writer.append, self._as_appends(members))
+                self._write(self.log_writer.append_encoded, self._as_appends(row))
+
+    def append_encoded(self, elements: Sequence[bytes], at: str) -> None:
+        """Append elements that are already JSON to an array; see `LogWriter.append_encoded`."""
+        self._stop_comparing()
+        self._write(self.log_writer.append_encoded, [(self._path(at), elements)])
 
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""
@@ -355,7 +359,7 @@ class ItemWriter:
         else:
             self._write(self.log_writer.append, [(op[1], op[2]) for op in ops])
 
-    def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
+    def _as_appends(self, row: Sequence[Any]) -> list[tuple[str, Any]]:
         """Convert a row to separate appends. This is needed if several items of the job have columns."""
         columns = self._columns
         if len(row) != len(columns):

@@ -128,6 +128,10 @@ _NONE, _APPENDS, _ROWS, _STARTED = OpenEvent.NONE, OpenEvent.APPENDS, OpenEvent.
 _ENCODED = OpenEvent.ENCODED
 
 
+def _parsed(elements: Iterable[bytes]) -> Any:
+    return orjson.loads(b"[%b]" % b",".join(elements))
+
+
 def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
     """Make the first block of a job's log. The block contains only a snapshot with the id 1-1.
 
@@ -475,8 +479,9 @@ class LogWriter:
         one by one with `row`.
 
         Args:
-            rows: For each row, a string without lone surrogates for the first column, which is a text, and the compact JSON
-                of one element for each other column, which is an array. An element is a scalar or an array of scalars.
+            rows: For each row, a string without lone surrogates for the first column, which is a text, and the JSON of one
+                element for each other column, which is an array. An element is a scalar or an array of scalars, as orjson
+                writes it.
 
         Raises:
             DiffError: The number of members differs from the number of columns, or a column has the wrong type.
@@ -495,6 +500,23 @@ class LogWriter:
                 self._row_members += rows
                 self._row_ops += ops
             self._signal()
+
+    def append_encoded(self, additions: Sequence[tuple[str, str | Sequence[bytes]]]) -> None:
+        """Append to the texts or arrays at several paths in one event, like `append`. Elements of arrays are JSON texts, as in
+        `append_encoded_rows`.
+
+        Raises:
+            DiffError: The value at a path is not a text (for a string) or an array (for elements).
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        with self._lock:
+            self._check_not_ended()
+            additions = [(path, x) for path, x in additions if x]
+            if additions:
+                if not self._add_encoded(additions):
+                    self._append([(path, x if type(x) is str else _parsed(x)) for path, x in additions])  # type: ignore[arg-type]
+                self._signal()
 
     def change(
         self, ops: Sequence[Op], *, check_below: str | None = None, ends: bool = False, joins: bool = False
@@ -646,6 +668,27 @@ class LogWriter:
             else:
                 self._arrays.setdefault(path, []).append(part[1:-1])
                 self._grew(len(part))
+        return True
+
+    def _add_encoded(self, additions: Sequence[tuple[str, Any]]) -> bool:
+        """Like `_add`. Return False if the additions exceed the size budget, or if a value has the wrong type."""
+        size = 0
+        for path, x in additions:
+            size += MAX_ESCAPED_BYTES * len(path) + _AROUND_OP
+            size += MAX_ESCAPED_BYTES * len(x) if type(x) is str else sum(map(len, x)) + len(x)
+        if size > self._max_event_bytes // 2 or not self._open(_APPENDS, size):
+            return False
+        for path, x in additions:
+            if not (self.is_text(path) if type(x) is str else is_array(self._document, path)):
+                return False
+        self._budget -= size
+        for path, x in additions:
+            if type(x) is str:
+                self._texts.setdefault(path, []).append(x)
+            else:
+                self._document.append_encoded(path, x)
+                self._arrays.setdefault(path, []).extend(x)
+                self._grew(sum(map(len, x)) + len(x))
         return True
 
     def _row(self, members: Sequence[Any]) -> None:

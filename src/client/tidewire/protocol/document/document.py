@@ -24,6 +24,7 @@ from tidewire.protocol.document.apply_ops import (
     TEXTS,
     DiffApplier,
     Tokens,
+    describe,
     find,
     length_of,
     place,
@@ -41,7 +42,13 @@ from tidewire.protocol.document.json_values import (
     nests_deeper_than,
 )
 from tidewire.protocol.document.state_size import json_bytes
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import (
+    LATEST,
+    EncodedArray,
+    Rope,
+    RopeArray,
+    materialize,
+)
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -226,8 +233,8 @@ class Document(DiffApplier):
         """Append rows whose elements are JSON texts, without parsing or validating them.
 
         Args:
-            rows: The rows. Each row has one value for each column: a string for a text, or the compact JSON of one new
-                element for an array. An element is a scalar or an array of scalars.
+            rows: The rows. Each row has one value for each column: a string for a text, or the JSON of one new element for
+                an array, as in an `EncodedArray`. An element is a scalar or an array of scalars.
 
         Raises:
             DiffError: A column does not exist, or is neither a text nor an array.
@@ -236,23 +243,41 @@ class Document(DiffApplier):
         self._clock += 1
         targets = self._column_targets()
         for index, members in enumerate(zip(*rows, strict=True)):
-            target = targets[index]
-            if type(target) is RopeArray and _has_plain_elements(target):
-                target = targets[index] = self._encode(self._column_tokens[index], target)
-            if type(target) is EncodedArray:
-                target.extend_encoded(members, self._clock)
-            elif type(target) is Rope:
+            tokens, target = self._column_tokens[index], targets[index]
+            if type(target) is Rope:
                 target.extend("".join(members), self._clock)
             else:
-                elements = [*map(from_json, members)]
-                self._grow(self._column_tokens[index], target, elements)
+                targets[index] = self._grow_encoded(tokens, target, members)
         self._end_growth(before)
 
-    def _encode(self, tokens: Tokens, array: RopeArray) -> EncodedArray:
-        """Replace an array by an array that keeps its elements as JSON. Existing views can still read it."""
-        container, key = place(self._top, tokens)
-        container[key] = self._growing[tokens] = node = EncodedArray(array)
-        return node
+    def append_encoded(self, pointer: str, elements: Sequence[bytes]) -> None:
+        """Append elements to an array. They are JSON texts, as in `grow_encoded`.
+
+        Raises:
+            DiffError: There is no array at the pointer.
+        """
+        before = View(self._top, self._clock)
+        self._clock += 1
+        tokens = parse(pointer)
+        target = self._growable(tokens)
+        if type(target) not in ARRAYS:
+            raise DiffError(f"cannot append elements to {describe(target)}")
+        self._grow_encoded(tokens, target, elements)
+        self._end_growth(before)
+
+    def _grow_encoded(self, tokens: Tokens, target: Any, elements: Sequence[bytes]) -> Any:
+        """Append elements to an array, and return the array, which keeps its elements as JSON if possible."""
+        if type(target) is RopeArray and _has_plain_elements(target):
+            container, key = place(self._top, tokens)
+            # Existing views can read the new node in their versions, too.
+            target = container[key] = self._growing[tokens] = EncodedArray(target)
+        if type(target) is EncodedArray:
+            target.extend_encoded(elements, self._clock)
+        elif type(target) is RopeArray:
+            target.extend([*map(from_json, elements)], self._clock)
+        else:
+            super()._grow(tokens, target, [*map(from_json, elements)])
+        return target
 
     def _end_growth(self, before: View) -> None:
         if self._own:

@@ -235,7 +235,9 @@ class RopeArray(_RopeNode):
 class EncodedArray(_RopeNode):
     """An append-only array that keeps its elements as JSON texts, and parses them only when they are read.
 
-    A server that generates text appends thousands of log-probabilities, which it sends as JSON, and seldom reads.
+    A server that generates text appends thousands of log-probabilities, which it sends as JSON, and seldom reads. The texts
+    must be compact and have the shortest digits of each number, as pydantic and orjson write them. Otherwise the digest,
+    which uses these texts, would be wrong.
     """
 
     __slots__ = ("texts",)

@@ -17,6 +17,7 @@ from tidewire_server.generation.torch_engine.sampling.logits_processors import L
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling, processed_logits, sample
 from tidewire_server.generation.torch_engine.sampling.top_n import score, tie_counts
 
+
 class Scored(Protocol):
     """The part of a running request that postprocessing needs."""
 

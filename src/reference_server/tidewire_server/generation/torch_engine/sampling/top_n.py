@@ -13,6 +13,7 @@ import torch
 
 from tidewire_server.generation.torch_engine.sampling.sampler import row_blocks
 
+
 @dataclass(frozen=True)
 class Scores:
     """Log-probabilities and ranks for a batch of B rows. Log-probabilities are in nats, float32."""
