@@ -243,11 +243,13 @@ class Document(DiffApplier):
         self._clock += 1
         targets = self._column_targets()
         for index, members in enumerate(zip(*rows, strict=True)):
-            tokens, target = self._column_tokens[index], targets[index]
-            if type(target) is Rope:
+            target = targets[index]
+            if type(target) is EncodedArray:
+                target.extend_encoded(members, self._clock)
+            elif type(target) is Rope:
                 target.extend("".join(members), self._clock)
             else:
-                targets[index] = self._grow_encoded(tokens, target, members)
+                targets[index] = self._grow_encoded(self._column_tokens[index], target, members)
         self._end_growth(before)
 
     def append_encoded(self, pointer: str, elements: Sequence[bytes]) -> None:

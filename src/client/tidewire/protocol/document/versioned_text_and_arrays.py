@@ -264,7 +264,10 @@ class EncodedArray(_RopeNode):
         if self.version != version:
             if not texts:
                 return
-            self._record_length(version)
+            # This is a copy of `_record_length`, to save a function call for each column of each token.
+            self._lengths.append(self.length)
+            self._versions.append(self.version)
+            self.version = version
         self.texts.extend(texts)
         self.length += len(texts)
 

@@ -104,19 +104,18 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     values = logits.numpy()
     level = np.partition(values, size - n, axis=-1)[:, size - n, None]
     above = values >= level
+    selected = np.flatnonzero(above)
+    if len(selected) == n * len(values):
+        ids = selected.reshape(-1, n) - size * np.arange(len(values))[:, None]
+        if ((ids >= 0) & (ids < size)).all():
+            return _sorted(logits, torch.from_numpy(ids))
     # If a row contains NaN, which is not greater than any number, the number of its tokens also differs from n.
-    untied = np.count_nonzero(above, axis=-1) == n
-    if untied.all():
-        return _sorted(logits, _columns_of(above, n))
-    ids = torch.empty((len(values), n), dtype=torch.int64)
-    ids[untied] = _sorted(logits[untied], _columns_of(above[untied], n))
-    ids[~untied] = _top_ids_with_ties(logits[~untied], n)
-    return ids
-
-
-def _columns_of(chosen: np.ndarray, n: int) -> torch.Tensor:
-    """Return the column indices of the n true elements in each row of a matrix."""
-    return torch.from_numpy(np.flatnonzero(chosen).reshape(-1, n) % chosen.shape[-1])
+    exact = torch.from_numpy(above.sum(-1) == n)
+    found = torch.empty((len(values), n), dtype=torch.int64)
+    if exact.any():
+        found[exact] = top_ids(logits[exact], n)
+    found[~exact] = _top_ids_with_ties(logits[~exact], n)
+    return found
 
 
 def _top_ids_with_ties(logits: torch.Tensor, n: int) -> torch.Tensor:
