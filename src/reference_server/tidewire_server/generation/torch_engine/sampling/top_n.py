@@ -110,10 +110,10 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
         if ((ids >= 0) & (ids < size)).all():
             return _sorted(logits, torch.from_numpy(ids))
     # If a row contains NaN, which is not greater than any number, the number of its tokens also differs from n.
-    exact = torch.from_numpy(above.sum(-1) == n)
+    exact = above.sum(-1) == n
     found = torch.empty((len(values), n), dtype=torch.int64)
-    if exact.any():
-        found[exact] = top_ids(logits[exact], n)
+    ids = np.flatnonzero(above[exact]).reshape(-1, n) % size
+    found[exact] = _sorted(logits[exact], torch.from_numpy(ids))
     found[~exact] = _top_ids_with_ties(logits[~exact], n)
     return found
 
