@@ -20,7 +20,7 @@ EMPTY: dict[str, Any] = {"text": "", "ids": [], "top": []}
 def rows_of(count: int, candidates: int = 5) -> list[tuple[str, bytes, bytes]]:
     """Return rows whose candidates are different objects once they are parsed."""
     return [
-        (f"é{row} ", b"%d" % row, orjson.dumps([-row - k / 8 for k in range(candidates)]))
+        (f"é{row} ", b"%d" % row, orjson.dumps([-row - k / 8 - 1 / 16 for k in range(candidates)]))
         for row in range(count)
     ]
 
@@ -59,7 +59,7 @@ async def test_readers_and_the_state_have_the_elements(merge_window):
     assert before.value("/items/0/value") == value_of(rows[:5])
     assert before.has_more_nodes_than(35)
     assert not before.has_more_nodes_than(70)
-    assert job.log_writer.document.value("/items/0/value/top/3/1") == -3.125
+    assert job.log_writer.document.value("/items/0/value/top/3/1") == -3.1875
 
 
 @on_event_loop
