@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from tidewire_server.generation.engine import (
     ContinuationError,
     Delta,
@@ -140,7 +142,7 @@ class RunningRequest(RunningSequence):
         return Delta(rows, [], progress.reason, len(self.prompt), progress.retracted, progress.stable)
 
     def _row(self, token: int, text: str, values: Values) -> Sequence[Any]:
-        """Build the row of a token.
+        """Build the row of a token. All elements except the text are JSON.
 
         Args:
             token: Id of the token.
@@ -150,8 +152,9 @@ class RunningRequest(RunningSequence):
         names = self.columns
         if len(names) == 1:
             return (text,)
-        values = {**values, "text": text, "token_ids": token}
+        values = {**values, "text": text, "token_ids": b"%d" % token}
         if self.input.token_text:
-            values["token_text"] = self.text.of_token(token)
-            values["top_text"] = [*map(self.text.of_token, values.get("top_ids", ()))]
+            text_of = self.text.of_token
+            values["token_text"] = orjson.dumps(text_of(token))
+            values["top_text"] = orjson.dumps([*map(text_of, orjson.loads(values.get("top_ids", b"[]")))])
         return [values[name] for name in names]

@@ -40,7 +40,8 @@ class Sampled(NamedTuple):
 
     token: int
     values: Values
-    """The columns that depend on the logits. Log-probabilities are in nats, rounded, and None for a probability of 0."""
+    """JSON of the columns that depend on the logits. Log-probabilities are in nats, rounded, and null for a probability of
+    0."""
     is_number: bool = True
     """Whether the logits are valid. False if their maximum is NaN or infinite."""
 

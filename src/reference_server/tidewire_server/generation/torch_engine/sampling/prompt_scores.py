@@ -39,12 +39,14 @@ class PromptScores:
             self.tensors = score_columns(logits, to_device(self._ids, logits.device), self._scorings)
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Values] | None:
-        """Convert the copies of `tensors` to the prompt's columns of each token, or None if the logits are invalid (NaN)."""
+        """Convert the copies of `tensors` to the JSON of the prompt's columns of each token, or None if the logits are invalid (NaN)."""
         if self._ids and np.isnan(arrays[0][:, 0]).any():
             return None
         rest = values_of(arrays, self._scorings)
-        first: list[Values] = [{"logprobs": None, "top_ids": [], "top_logprobs": []}] * len(self._first)
+        first: list[Values] = [{"logprobs": b"null", "top_ids": b"[]", "top_logprobs": b"[]"}] * len(
+            self._first
+        )
         return [
-            {"prompt_token_ids": token, **{f"prompt_{name}": value for name, value in one.items()}}
+            {"prompt_token_ids": b"%d" % token, **{f"prompt_{name}": value for name, value in one.items()}}
             for token, one in zip(self._first + self._ids, first + rest, strict=True)
         ]
