@@ -21,6 +21,7 @@ import asyncio
 import copy
 import dataclasses
 import gc
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -180,10 +181,10 @@ def check(sizes: dict[str, int], device: torch.device) -> dict[str, float]:
         scheduler.launched(step)
         scheduler.completed(step, [one.token for one in result.sampled])
         for one, values in result.prompts:
-            found[id(one)].extend(row["prompt_logprobs"] for row in values or [])
+            found[id(one)].extend(json.loads(row["prompt_logprobs"]) for row in values or [])
         for one, sampled in zip(step.sampled, result.sampled, strict=True):
             texts[id(one)].append(sampled.token)
-            found[id(one)].append(sampled.values["logprobs"])
+            found[id(one)].append(json.loads(sampled.values["logprobs"]))
     errors = {"tidewire": 0.0, "transformers": 0.0}
     with torch.inference_mode():
         for one in sequences:
