@@ -185,7 +185,7 @@ def ours(folder: Path, prompts: list[str]) -> Iterator[Run]:
     async def one(prompt: str) -> list[int]:
         request = Generate(prompt=prompt, max_tokens=TOKENS, temperature=0.0, logprobs=True)
         column = request.columns.index("token_ids")
-        return [row[column] async for delta in engine.generate(request) for row in delta.rows]
+        return [int(row[column]) async for delta in engine.generate(request) for row in delta.rows]
 
     async def several(n: int) -> list[list[int]]:
         return await asyncio.gather(*(one(prompt) for prompt in prompts[:n]))

@@ -21,7 +21,8 @@ import sys
 import numpy as np
 from tidewire_server import Server
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, values_of
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled
+from tidewire_server.generation.torch_engine.sampling.score_columns import values_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
 
 port_file, slots = sys.argv[1:]
@@ -31,7 +32,14 @@ LOGPROBS = np.tile(-0.25137 - 0.1 * np.arange(65, dtype=np.float32), (64, 1))
 IDS = np.tile(np.arange(400, 464, dtype=np.int32), (64, 1))
 RANKS = np.ones(64, dtype=np.int32)
 
-def run(self, step):
+class Launched:
+    def __init__(self, step):
+        self._step = step
+
+    def result(self):
+        return result_of(self._step)
+
+def result_of(step):
     scorings = [s.scoring for s in step.sampled if s.scoring is not None]
     if not scorings:
         return StepResult([Sampled(300, {})] * len(step.sampled), [])
@@ -39,7 +47,7 @@ def run(self, step):
     values = values_of([LOGPROBS[:rows, :n + 1], IDS[:rows, :n], RANKS[:rows]], scorings)
     return StepResult([Sampled(300, one) for one in values], [])
 
-Runner.run = run
+Runner.launch = lambda self, step: Launched(step)
 server = Server()
 add_generate(server, device="cpu", threads=1, slots=int(slots), max_top=64)
 server.run(port=0, port_file=port_file, started=lambda url: None)

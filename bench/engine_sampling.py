@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from measured import save
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.torch_engine.models import attention
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
@@ -61,12 +61,12 @@ def llama(checkpoint: Checkpoint) -> Checkpoint:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME, dtype=torch.float32)
+    module = LlamaForCausalLM(config)
     with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(5)  # logits with a standard deviation of about 3
+        module.get_output_embeddings().weight.mul_(5)  # logits with a standard deviation of about 3
     return dataclasses.replace(
         checkpoint,
-        model=model.eval().requires_grad_(requires_grad=False),
+        model=LlamaModel(module.eval().requires_grad_(requires_grad=False)),
         vocab_size=config.vocab_size,
         layers=config.num_hidden_layers,
         kv_heads=config.num_key_value_heads,

@@ -582,6 +582,33 @@ def engine_sampling() -> str:
     return f"{table(head, rows)}\n\nThe numbers are medians, {_measured_with(result)}"
 
 
+def engine_gpu() -> str:
+    result = json.loads((HERE / "results/engine_gpu.json").read_text())
+    settings = list(result["rows"][0]["ms"])
+    rows = [
+        [
+            f"{row['model']}, {row['kind']}" + (", compiled" if row["runner"] == "compiled" else ""),
+            str(row["batch"]),
+            f"{row['ms'][settings[0]]:.2f}",
+            *(f"{row['shares'][one]:+.1f} %" for one in settings[1:]),
+        ]
+        for row in result["rows"]
+    ]
+    targets = ", ".join(
+        f"{one['what']} {one['percent']:.1f} % ({one['target']} %)" for one in result["verdicts"]
+    )
+    errors = ", ".join(
+        f"{name} {one['tidewire']:.4f} and {one['transformers']:.4f}"
+        for name, one in result["errors"].items()
+    )
+    used = versions(result["versions"])
+    return (
+        f"{table(['step', 'requests', f'{settings[0]}, ms', *settings[1:]], rows)}\n\n"
+        f"Results and targets: {targets}. Largest errors of a log-probability in nats, of tidewire and of transformers:\n"
+        f"{errors}. Measured on {result['device']}, which copies {result['bandwidth'] / 1e12:.2f} TB/s, using {used}."
+    )
+
+
 def engine_http() -> str:
     result = json.loads((HERE / "results/engine_http.json").read_text())
     rows = [

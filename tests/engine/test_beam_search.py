@@ -231,6 +231,22 @@ def test_rollback_of_the_text_and_its_columns_is_one_event(start: Start, tmp_pat
     assert item["stable"] == {"/text": len(value["text"])}
 
 
+def test_logged_columns_of_a_search_equal_those_of_the_engine(start: Start, random_checkpoint: Checkpoint):
+    """The engine delivers JSON, and rollbacks change the columns. The client verifies the digest of the result."""
+    engine = start(random_checkpoint)
+    members = {"num_beams": 4, "max_tokens": 40, "ranks": True, "prompt_logprobs": 1}
+    members |= {"top_logprobs": 2, "token_text": True, "ties": "count", "logprob_token_ids": [1, 2]}
+    request = Generate(prompt=PROMPTS[0], **members)
+    (expected,) = generate(engine, request)
+    server = Server(**QUICK)
+    add_engine(server, engine)
+    with serving(server) as peer, Client(peer.url) as client:
+        found = client.submit("generate", prompt=PROMPTS[0], **members).result()
+    assert found["text"] == "".join(expected.text)
+    for name in [*request.columns[1:], *request.prompt_columns]:
+        assert found[name] == getattr(expected, name), name
+
+
 def test_text_is_only_truncated_after_the_prefix_that_both_hypotheses_share(start: Start, tmp_path: Path):
     logits = {"a": {"b": 5.0, "bc": 4.8}, "b": {}, "bc": {"d": 20.0}, "d": {"e": 20.0}, "e": {"f": 20.0}}
     text = "/items/0/value/text"

@@ -48,13 +48,13 @@ def test_prompt_is_scored_in_parts_of_bounded_size_that_are_streamed(
     whole = generate(start(random_checkpoint), *requests)
     monkeypatch.setattr(step_scheduler, "SCORED_TOKENS", 7)
     sizes: list[int] = []
-    score = step_runner.score_prompt
+    score = step_runner.PromptScores
 
     def counted(logits: torch.Tensor, *arguments: Any) -> Any:
         sizes.append(len(logits))
         return score(logits, *arguments)
 
-    monkeypatch.setattr(step_runner, "score_prompt", counted)
+    monkeypatch.setattr(step_runner, "PromptScores", counted)
     parts = generate(start(random_checkpoint), *requests)
     assert max(sizes) <= 7
     assert len(sizes) > 20

@@ -16,7 +16,8 @@ def sequence(tokens: int) -> Sequence:
 def run(scheduler: StepScheduler[Sequence]) -> list[tuple[int, int]]:
     """Plan and complete one step; return the prompt tokens read, as (prompt length, tokens read)."""
     step = scheduler.schedule()
-    scheduler.done(step, [7] * len(step.sampled))
+    scheduler.launched(step)
+    scheduler.completed(step, [7] * len(step.sampled))
     return [(len(part.sequence.prompt), part.end - part.start) for part in step.prefill]
 
 
@@ -77,7 +78,8 @@ def test_steps_stay_within_their_token_budget_and_every_request_ends():
         assert len(set(slots)) == len(slots) <= 4
         if not step:
             break
-        scheduler.done(step, [7] * len(step.sampled))
+        scheduler.launched(step)
+        scheduler.completed(step, [7] * len(step.sampled))
         for s in step.sampled:
             if s.generated == wanted[s] or chance.random() < 0.02:
                 scheduler.finish(s)

@@ -42,9 +42,13 @@ async def test_readers_get_the_written_value_for_any_order_of_writes(seed):
             case 5 | 6:
                 job.stream.append([step, [step]], at="/ids")
                 expected["ids"] += [step, [step]]
-            case 7 | 8 | 9 | 10 | 11:
+            case 7 | 8 | 9 | 10:
                 job.stream.append(piece, at="/other")
                 expected["other"] += piece
+            case 11:
+                job.writer.encoded_rows([(piece, b"%d" % step), ("", b"[-0.5,null]")])
+                expected["text"] += piece
+                expected["ids"] += [step, [-0.5, None]]
             case 12 | 13 | 14 | 15:
                 expected["other"] += piece
                 job.writer.replace(expected)

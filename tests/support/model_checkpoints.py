@@ -1,6 +1,7 @@
 """Small model checkpoints for engine tests: a random model, and crafted models with known logits."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ class Output:
             setattr(self, column.name, [])
         for names, rows in ((request.columns, whole.rows), (request.prompt_columns, whole.prompt_rows)):
             for name, elements in zip(names, zip(*rows, strict=True), strict=bool(rows)):
-                setattr(self, name, list(elements))
+                setattr(self, name, [json.loads(x) if type(x) is bytes else x for x in elements])
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)

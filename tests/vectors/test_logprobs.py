@@ -155,29 +155,34 @@ def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
 def test_engine_rounds_as_the_vector_requires(vector, torch):
     import numpy as np
 
-    from tidewire_server.generation.torch_engine.sampling.postprocess import rounded
+    from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, values_of
 
     exact = -math.inf if vector["logprob"] is None else vector["logprob"]
-    assert rounded(np.array([[exact]]), [vector["decimals"]]) == [[vector["written"]]]
+    columns = [np.array([[exact]]), np.empty((1, 0), np.int32), np.array([1])]
+    (written,) = values_of(columns, [Scoring(decimals=vector["decimals"])])
+    assert json.loads(written["logprobs"]) == vector["written"]
 
 
 def next_token(torch, logits, members, *, max_top=20):
     """Postprocess logits like a step of the engine, for a request with the input members."""
     from tidewire_server.generation.generate_input_and_value import Generate
-    from tidewire_server.generation.torch_engine.sampling.postprocess import sample_and_score
+    from tidewire_server.generation.torch_engine.device_execution import HostCopy
+    from tidewire_server.generation.torch_engine.sampling.postprocess import SampledTokens
     from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
     from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 
     request = Generate(**{"ranks": True, "logprob_decimals": 9, "seed": 0, **members})
     parameters = parameters_of(request, [0], size=len(logits), device=torch.device("cpu"), max_top=max_top)
     sequence = RunningSequence(prompt=[0], **parameters)
-    return sample_and_score(torch.tensor([logits], dtype=torch.float32), [sequence])[0]
+    sampled = SampledTokens(torch.tensor([logits], dtype=torch.float32), [sequence])
+    token, values, is_number = sampled.on_host(HostCopy(sampled.tensors).arrays())[0]
+    return token, {name: json.loads(value) for name, value in values.items()}, is_number
 
 
 @for_each_vector("logprobs/ties")
 def test_engine_treats_ties_as_the_vector_requires(vector, torch):
     members = {"top_logprobs": min(vector["n"], vector["max_top"]), "ties": vector["ties"]}
-    found = next_token(torch, logits_of(vector), members, max_top=vector["max_top"]).values
+    found = next_token(torch, logits_of(vector), members, max_top=vector["max_top"])[1]
     assert found["top_ids"] == vector["top_ids"]
     assert found["top_logprobs"] == close(vector["top_logprobs"], TOLERANCE)
     assert found.get("tie_counts") == vector.get("tie_count")

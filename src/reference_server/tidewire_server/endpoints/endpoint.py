@@ -220,6 +220,9 @@ class Endpoint:
         self.on_restart = options.on_restart
         self.time_limit = limit
         self.validate = options.validate
+        self.checks_value = True
+        """Whether the final value is validated. False for an endpoint of the server itself whose values are always valid, and
+        so large that the validation would take longer than all other work."""
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""

@@ -120,9 +120,10 @@ class Delta:
     rows: list[Sequence[Any]] = field(default_factory=list)
     """One row per generated token, with the elements of `Generate.columns`. The first element is the text that the token
     adds: an empty string if a character is still incomplete, or if the text may be the beginning of a stop string.
+    The other elements are either values or, in all rows, the JSON of these values as orjson writes it (`bytes`).
     Log-probabilities are in nats, rounded, and None for a probability of 0."""
     prompt_rows: list[Sequence[Any]] = field(default_factory=list)
-    """One row per token of the prompt, with the elements of `Generate.prompt_columns`."""
+    """One row per token of the prompt, with the elements of `Generate.prompt_columns`: values, or their JSON."""
     finish_reason: FinishReason | None = None
     """Reason why the generation ended. None in all blocks except the last."""
     prompt_tokens: int = 0

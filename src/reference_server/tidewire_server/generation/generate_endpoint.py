@@ -26,7 +26,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_value,
 )
 from tidewire_server.generation.hypothesis_writer import HypothesisWriter
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
 
 PROGRESS_PARTS = 10
@@ -135,6 +135,8 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )(generate)
     served = server.endpoints["generate"]
+    # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
+    served.checks_value = False
     if "n" in caps.served:
         served.samples = samples_of
     # The other hypotheses of a beam search are not logged.
@@ -160,7 +162,7 @@ def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
 async def _write(
     deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any], logged: LoggedTokens | None
 ) -> None:
-    value = stream.value
+    value, writer = stream.value, writer_of(stream)
     # If the job was submitted before the endpoint had `on_restart="continue"`, its value has no column `token_ids`.
     text_only = len(request.columns) == 1 or "token_ids" not in value
     at = None if len(request.columns) == 1 else "/text"
@@ -177,9 +179,14 @@ async def _write(
             rows = delta.prompt_rows[max(0, prompt_tokens - scored) : delta.prompt_tokens - scored]
             scored += len(delta.prompt_rows)
             for pointer, elements in zip(prompt_columns, zip(*rows, strict=True), strict=False):
-                stream.append(list(elements), at=pointer)
+                if elements and type(elements[0]) is bytes:
+                    writer.append_encoded(elements, at=pointer)
+                else:
+                    stream.append([*elements], at=pointer)
         if hypothesis is not None:
             hypothesis.write(delta)
+        elif not text_only and delta.rows and type(delta.rows[0][1]) is bytes:
+            writer.encoded_rows(delta.rows)
         elif not text_only:
             for row in delta.rows:
                 stream.row(*row)

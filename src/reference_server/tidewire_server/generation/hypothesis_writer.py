@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import orjson
 
 from tidewire.protocol.document.json_values import common_prefix
 from tidewire_server.generation.engine import Delta
@@ -48,5 +51,13 @@ class HypothesisWriter:
         additions: list[str | list[Any]] = [new[shared:]]
         for column in range(1, 1 if self._text_only else self._writer.width):
             truncated.append(delta.retracted)
-            additions.append([row[column] for row in delta.rows])
+            additions.append(_values([row[column] for row in delta.rows]))
         self._writer.replace_end(truncated, additions, self._stable)
+
+
+def _values(elements: Sequence[Any]) -> list[Any]:
+    """Return the elements of a column, which are values or the JSON of values."""
+    if elements and type(elements[0]) is bytes:
+        values: list[Any] = orjson.loads(b"[%b]" % b",".join(elements))
+        return values
+    return [*elements]

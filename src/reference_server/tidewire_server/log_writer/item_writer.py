@@ -200,6 +200,21 @@ class ItemWriter:
             ["s", f"{place}/{escape(pointer)}", n_first] if self._stable else ["s", place, {pointer: n_first}]
         ]
 
+    def encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows whose elements are already JSON; see `LogWriter.append_encoded_rows`."""
+        if self._shadow is not None:
+            self._stop_comparing()
+        if self._writes_rows:
+            self._write(self.log_writer.append_encoded_rows, rows)
+        else:
+            for row in rows:
+                self._write(self.log_writer.append_encoded, self._as_appends(row))
+
+    def append_encoded(self, elements: Sequence[bytes], at: str) -> None:
+        """Append elements that are already JSON to an array; see `LogWriter.append_encoded`."""
+        self._stop_comparing()
+        self._write(self.log_writer.append_encoded, [(self._path(at), elements)])
+
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""
         value = self._to_json(value) if pointer == "" else plain(value)
@@ -382,7 +397,7 @@ class ItemWriter:
         else:
             self._write(self.log_writer.append, [(op[1], op[2]) for op in ops])
 
-    def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
+    def _as_appends(self, row: Sequence[Any]) -> list[tuple[str, Any]]:
         """Convert a row to separate appends. This is needed if several items of the job have columns."""
         columns = self._columns
         if len(row) != len(columns):

@@ -17,6 +17,8 @@ its states and the effect of each kind of change:
            | elements of arrays   | close and begin APPENDS  |                          | separate event
   ROWS     | rows                 | close, begin APPENDS     | add; if it is full,      | close, then log as a
            |                      |                          | close and begin ROWS     | separate event
+  ENCODED  | rows whose elements  | close, begin APPENDS     | close, begin ROWS        | close, then log as a
+           | are JSON texts       |                          |                          | separate event
   STARTED  | ops, already encoded | close, begin APPENDS     | close, begin ROWS        | log as a separate event, and
            |                      |                          |                          | apply the ops of both together
 
@@ -27,6 +29,9 @@ its states and the effect of each kind of change:
 
   The start of an item leaves the state STARTED. Most short functions write only their result, and applying both changes
   together takes two thirds of the time.
+
+  Encoded rows, which the text engine writes, are added to an ENCODED event. In any other state, the writer closes the
+  open event and begins an ENCODED event.
 
 When the writer closes an event, it applies the event's pieces of text and its rows to the document, encodes the event as
 JSON, and adds the text checks that are due (see `text_check_schedule`). Elements of arrays were applied when they arrived.
@@ -44,6 +49,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import compress
 from typing import Any, Final
 
 import orjson
@@ -53,7 +59,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.digests import ItemsDigest
+from tidewire.protocol.document.digests import ItemsDigest, digest
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire.protocol.messages import SnapshotReason
@@ -121,10 +127,16 @@ class OpenEvent(Enum):
     NONE = "none"
     APPENDS = "appends"
     ROWS = "rows"
+    ENCODED = "encoded"
     STARTED = "started"
 
 
 _NONE, _APPENDS, _ROWS, _STARTED = OpenEvent.NONE, OpenEvent.APPENDS, OpenEvent.ROWS, OpenEvent.STARTED
+_ENCODED = OpenEvent.ENCODED
+
+
+def _parsed(elements: Iterable[bytes]) -> Any:
+    return orjson.loads(b"[%b]" % b",".join(elements))
 
 
 def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
@@ -220,6 +232,7 @@ class LogWriter:
         "_stopped",
         "_stopping",
         "_task",
+        "_text_columns",
         "_texts",
         "_thread",
         "_unapplied",
@@ -267,6 +280,8 @@ class LogWriter:
         self._column_is_text: tuple[bool, ...] | None = None
         """For each column, whether its value is a text. None if a column is neither a text nor an array, and from any
         change that is not a row until the next row."""
+        self._text_columns: tuple[str, ...] = ()
+        """Paths of the columns that are texts. Set together with `_column_is_text`."""
         self._envelope = len(to_json(self._columns)) + _AROUND_STATE
 
         self._merge = settings.merge_window > 0
@@ -285,10 +300,10 @@ class LogWriter:
         self._arrays: dict[str, list[bytes]] = {}
         """If the open event is an APPENDS event: the JSON of the elements appended to each array, without the brackets of
         the array, by path."""
-        self._row_members: list[list[Any]] = []
-        """If the open event is a ROWS event: its rows, each as a list with one value for each column."""
+        self._row_members: list[Sequence[Any]] = []
+        """If the open event is a ROWS or ENCODED event: its rows, each as a sequence with one value for each column."""
         self._row_ops: list[bytes] = []
-        """Rows of the open event, each as JSON. Used only if the open event consists of rows (kind ROWS)."""
+        """If the open event is a ROWS or ENCODED event: its rows, each as JSON."""
         self._unapplied: list[Op] = []
         """If the state is STARTED: the ops that are not applied to the document yet."""
         self._closed: list[bytes] = []
@@ -473,6 +488,52 @@ class LogWriter:
             self._row(members)
             self._signal()
 
+    def append_encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows whose elements are already JSON. Neither the log nor the state parses or encodes them again.
+
+        If an open event cannot take them, because a limit is near or appends are not merged, they are parsed and appended
+        one by one with `row`.
+
+        Args:
+            rows: For each row, a string without lone surrogates for the first column, which is a text, and the JSON of one
+                element for each other column, which is an array. An element is a scalar or an array of scalars, as orjson
+                writes it.
+
+        Raises:
+            DiffError: The number of members differs from the number of columns, or a column has the wrong type.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        with self._lock:
+            self._check_not_ended()
+            ops = [b'["r",%b,%b]' % (orjson.dumps(row[0]), b",".join(row[1:])) for row in rows]
+            size = sum(map(len, ops)) + len(ops)
+            if not self._takes_encoded_rows(rows) or not self._open(_ENCODED, size):
+                for row in rows:
+                    self._row([row[0], *map(orjson.loads, row[1:])])
+            else:
+                self._budget -= size
+                self._row_members += rows
+                self._row_ops += ops
+            self._signal()
+
+    def append_encoded(self, additions: Sequence[tuple[str, str | Sequence[bytes]]]) -> None:
+        """Append to the texts or arrays at several paths in one event, like `append`. Elements of arrays are JSON texts, as in
+        `append_encoded_rows`.
+
+        Raises:
+            DiffError: The value at a path is not a text (for a string) or an array (for elements).
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        with self._lock:
+            self._check_not_ended()
+            additions = [(path, x) for path, x in additions if x]
+            if additions:
+                if not self._add_encoded(additions):
+                    self._append([(path, x if type(x) is str else _parsed(x)) for path, x in additions])  # type: ignore[arg-type]
+                self._signal()
+
     def change(
         self,
         ops: Sequence[Op],
@@ -656,6 +717,27 @@ class LogWriter:
                 self._grew(len(part))
         return True
 
+    def _add_encoded(self, additions: Sequence[tuple[str, Any]]) -> bool:
+        """Like `_add`. Return False if the additions exceed the size budget, or if a value has the wrong type."""
+        size = 0
+        for path, x in additions:
+            size += MAX_ESCAPED_BYTES * len(path) + _AROUND_OP
+            size += MAX_ESCAPED_BYTES * len(x) if type(x) is str else sum(map(len, x)) + len(x)
+        if size > self._max_event_bytes // 2 or not self._open(_APPENDS, size):
+            return False
+        for path, x in additions:
+            if not (self.is_text(path) if type(x) is str else is_array(self._document, path)):
+                return False
+        self._budget -= size
+        for path, x in additions:
+            if type(x) is str:
+                self._texts.setdefault(path, []).append(x)
+            else:
+                self._document.append_encoded(path, x)
+                self._arrays.setdefault(path, []).extend(x)
+                self._grew(sum(map(len, x)) + len(x))
+        return True
+
     def _row(self, members: Sequence[Any]) -> None:
         op: list[Any] = ["r", *members]
         encoded = to_json(op)
@@ -664,14 +746,28 @@ class LogWriter:
                 if type(x) is not str or x:
                     self._append([(path, x if type(x) is str and self.is_text(path) else [x])])
             return
-        if self._column_is_text is None and all(self._grows(path) for path in self._columns):
-            self._column_is_text = tuple(map(self.is_text, self._columns))
+        self._look_at_columns()
         if self._open(_ROWS, len(encoded) + 1) and self.append_row(members):
             return
         self._close()
         self._apply([op], len(encoded))
         self._log_ops([encoded], filter(self.is_text, self._columns))
         self._grew(len(encoded))
+
+    def _takes_encoded_rows(self, rows: Sequence[Sequence[Any]]) -> bool:
+        """Whether the first column is the only text, and each row has one value for each column."""
+        self._look_at_columns()
+        columns = self._columns
+        return (
+            self._column_is_text is not None
+            and self._text_columns == columns[:1]
+            and all(len(row) == len(columns) for row in rows)
+        )
+
+    def _look_at_columns(self) -> None:
+        if self._column_is_text is None and all(self._grows(path) for path in self._columns):
+            self._column_is_text = tuple(map(self.is_text, self._columns))
+            self._text_columns = tuple(compress(self._columns, self._column_is_text))
 
     def _grows(self, path: str) -> bool:
         return is_text(self._document, path) or is_array(self._document, path)
@@ -690,13 +786,13 @@ class LogWriter:
                     self._log_text(encoded, texts)
             else:
                 self._close_appends(texts)
-        elif state is _ROWS:
+        elif state is _ROWS or state is _ENCODED:
             rows, self._row_members = self._row_members, []
             ops, self._row_ops = self._row_ops, []
             if rows:
-                self._document.grow(rows)
+                (self._document.grow if state is _ROWS else self._document.grow_encoded)(rows)
                 self._grew(sum(map(len, ops)))
-                self._log_ops(ops, filter(self.is_text, self._columns))
+                self._log_ops(ops, self._text_columns)
         elif state is _STARTED:
             unapplied, self._unapplied = self._unapplied, []
             self._document.apply(unapplied)  # type: ignore[arg-type]  # a list of ops is a diff
@@ -995,13 +1091,6 @@ class LogWriter:
                 self._retrying = False
                 return
 
-    def _undigested(self) -> list[Any]:
-        """Return copies of the items that `_items_digest` does not contain."""
-        count = self._items_digest.count
-        if not count:
-            return self._document.value("/items")  # type: ignore[return-value]
-        return self._document.view().elements("/items", count)
-
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
         ended.
@@ -1038,8 +1127,15 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = self._block(self._loop.time())
-            finish, rest = self._items_digest.finish, self._undigested()
-            found = await asyncio.to_thread(finish, rest) if large and rest else finish(rest)
+            digested = self._items_digest.count
+            if digested:
+                items: Any = self._document.view().elements("/items", digested)
+                work = self._items_digest.finish
+            else:
+                # The log has ended, so nothing changes the items anymore. A copy of them would take as long as the digest.
+                items, work = self._document.node("/items"), digest
+            is_long = large and (not digested or bool(items))
+            found = await asyncio.to_thread(work, items) if is_long else work(items)
             record = make_record(found, self.pending_checks() if self._unchecked.changes else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:

@@ -22,7 +22,7 @@ from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text, nests_deeper_than
 from tidewire.protocol.document.object_tree import ObjectTree
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError
 
 Tokens = tuple[str, ...]
@@ -30,7 +30,7 @@ Tokens = tuple[str, ...]
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number"}
 
 TEXTS: Final = frozenset({str, Rope})
-ARRAYS: Final = frozenset({list, RopeArray, ArrayTree})
+ARRAYS: Final = frozenset({list, RopeArray, EncodedArray, ArrayTree})
 OBJECTS: Final = frozenset({dict, ObjectTree})
 """Types of nodes that represent a text (`TEXTS`), an array (`ARRAYS`) or an object (`OBJECTS`). Only a `Document` contains
 nodes of other types than `str`, `list` and `dict`, and so does the value while a `_LongDiffApplier` changes it."""
@@ -52,7 +52,7 @@ def describe(node: object) -> str:
 
 def length_of(node: Any) -> int:
     """Return the current length of a text in code points, or of an array in elements."""
-    return node.length if isinstance(node, Rope | RopeArray) else len(node)
+    return node.length if isinstance(node, Rope | RopeArray | EncodedArray) else len(node)
 
 
 def members_of(node: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.document.object_tree import ObjectTree
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
 from tidewire.protocol.strict_json import JsonValue, is_number_array
 
 DIGEST_LENGTH = 16
@@ -186,12 +186,18 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
       ----------------------------------------------------------+-------------------------------------------------------
       a value for which `_is_canonical_in_python` is true       | Python's module `json`, in one call
       an array of numbers                                       | msgspec, in one call (`_number_array`)
+      an array that is kept as JSON (`EncodedArray`)            | not again (`_encoded_array`)
       any other array or object                                 | this table, for each member or run of elements
       a text of more than `PART` code points                    | Python's module `json`, slice by slice
       a number                                                  | the library `rfc8785`
     """
     kind = type(value)
-    if kind is RopeArray or kind is ArrayTree:
+    if kind is EncodedArray and max_depth > 1:
+        encoded = _encoded_array(value.json_at(LATEST))
+        if encoded is not None:
+            yield encoded
+            return
+    if kind is RopeArray or kind is ArrayTree or kind is EncodedArray:
         value, kind = value.items_at(LATEST), list
     elif kind is ObjectTree:
         value, kind = value.members(), dict
@@ -300,6 +306,21 @@ def _canonical_numbers(text: bytes, numbers: list[Any]) -> bytes:
                 [b"0" if number == b"-0" else number for number in text[1:-1].split(b",")]
             )
     return _with_exponents_of_ecmascript(text) if b"e" in text else text
+
+
+def _encoded_array(text: bytes) -> bytes | None:
+    """Convert compact JSON of numbers, and of arrays of numbers, to canonical JSON.
+
+    Return None if the text contains a string, an object, `true`, `false` or a number with an exponent, and therefore has to
+    be parsed.
+    """
+    if b'"' in text or b"e" in text or b"{" in text or not _WRITES_EXPONENTS:
+        return None
+    if b".0" in text:
+        text = text.replace(b".0,", b",").replace(b".0]", b"]")
+    if b"-0" in text:
+        text = text.replace(b"-0,", b"0,").replace(b"-0]", b"0]")
+    return text
 
 
 def _with_exponents_of_ecmascript(text: bytes) -> bytes:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
+import msgspec
+
 from tidewire.protocol.document import diff_shapes
 from tidewire.protocol.document.apply_ops import (
     ARRAYS,
@@ -21,6 +23,7 @@ from tidewire.protocol.document.apply_ops import (
     TEXTS,
     DiffApplier,
     Tokens,
+    describe,
     find,
     length_of,
     place,
@@ -39,7 +42,13 @@ from tidewire.protocol.document.json_values import (
 )
 from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.state_size import json_bytes
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import (
+    LATEST,
+    EncodedArray,
+    Rope,
+    RopeArray,
+    materialize,
+)
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError
 
@@ -52,6 +61,9 @@ Copying so few takes about as long as changing an `ArrayTree` or `ObjectTree`.""
 _APPENDS_ONLY: Final = 8
 """If this part (1/8) of the elements of an `ArrayTree` was appended since its last other change, the next append converts
 it to a `RopeArray`, to which appending is faster. The conversion takes time linear in the number of these appends."""
+
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class TextChange(NamedTuple):
@@ -137,16 +149,16 @@ class Document(DiffApplier):
         for index, tokens in enumerate(self._column_tokens):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
-        self._growing: dict[Tokens, Rope | RopeArray] = {}
+        self._growing: dict[Tokens, Rope | RopeArray | EncodedArray] = {}
         """Cache of versioned nodes by their path. Every op that does not append clears the cache."""
-        self._rows: list[Rope | RopeArray] | None = None
+        self._rows: list[Any] | None = None
         """Cache of the nodes of all columns, in order. It is cleared together with `_growing`."""
         self._sole: Rope | None = None
         """If the job has exactly one column, and this column is a text, the node of this text.
 
         String diffs append to the node directly.
         """
-        self._grown: list[Rope | RopeArray] = []
+        self._grown: list[Rope | RopeArray | EncodedArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
         self._long = False
@@ -215,6 +227,61 @@ class Document(DiffApplier):
                 super()._grow(tokens, target, list(members))
             else:
                 target.extend("".join(members) if type(target) in TEXTS else list(members), self._clock)
+        self._end_growth(before)
+
+    def grow_encoded(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows whose elements are JSON texts, without parsing or validating them.
+
+        Args:
+            rows: The rows. Each row has one value for each column: a string for a text, or the JSON of one new element for
+                an array, as in an `EncodedArray`. An element is a scalar or an array of scalars.
+
+        Raises:
+            DiffError: A column does not exist, or is neither a text nor an array.
+        """
+        before = View(self._top, self._clock)
+        self._clock += 1
+        targets = self._column_targets()
+        for index, members in enumerate(zip(*rows, strict=True)):
+            target = targets[index]
+            if type(target) is EncodedArray:
+                target.extend_encoded(members, self._clock)
+            elif type(target) is Rope:
+                target.extend("".join(members), self._clock)
+            else:
+                targets[index] = self._grow_encoded(self._column_tokens[index], target, members)
+        self._end_growth(before)
+
+    def append_encoded(self, pointer: str, elements: Sequence[bytes]) -> None:
+        """Append elements to an array. They are JSON texts, as in `grow_encoded`.
+
+        Raises:
+            DiffError: There is no array at the pointer.
+        """
+        before = View(self._top, self._clock)
+        self._clock += 1
+        tokens = parse(pointer)
+        target = self._growable(tokens)
+        if type(target) not in ARRAYS:
+            raise DiffError(f"cannot append elements to {describe(target)}")
+        self._grow_encoded(tokens, target, elements)
+        self._end_growth(before)
+
+    def _grow_encoded(self, tokens: Tokens, target: Any, elements: Sequence[bytes]) -> Any:
+        """Append elements to an array, and return the array, which keeps its elements as JSON if possible."""
+        if type(target) is RopeArray and _has_plain_elements(target):
+            container, key = place(self._top, tokens)
+            # Existing views can read the new node in their versions, too.
+            target = container[key] = self._growing[tokens] = EncodedArray(target)
+        if type(target) is EncodedArray:
+            target.extend_encoded(elements, self._clock)
+        elif type(target) is RopeArray:
+            target.extend([*map(msgspec.json.decode, elements)], self._clock)
+        else:
+            super()._grow(tokens, target, [*map(msgspec.json.decode, elements)])
+        return target
+
+    def _end_growth(self, before: View) -> None:
         if self._own:
             self._own.clear()
             self._touched = []
@@ -354,7 +421,7 @@ class Document(DiffApplier):
             and node.appended * _APPENDS_ONLY > len(node)
         ):
             node = container[key] = RopeArray(list(node))
-        elif not isinstance(node, Rope | RopeArray):
+        elif not isinstance(node, Rope | RopeArray | EncodedArray):
             return node
         self._growing[tokens] = node
         if isinstance(node, Rope) and self._column_tokens == (tokens,):
@@ -399,3 +466,11 @@ class Document(DiffApplier):
     def _clear_node_caches(self) -> None:
         self._growing.clear()
         self._rows = self._sole = None
+
+
+def _has_plain_elements(array: RopeArray) -> bool:
+    """Whether the elements of an array are scalars and arrays of scalars. Other elements may be versioned nodes."""
+    return all(
+        type(element) in _SCALARS or (type(element) is list and _SCALARS.issuperset(map(type, element)))
+        for element in array.items
+    )

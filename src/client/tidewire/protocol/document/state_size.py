@@ -13,7 +13,7 @@ from msgspec.json import encode
 
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.object_tree import ObjectTree
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
 from tidewire.protocol.strict_json import is_number_array
 
 MAX_STATE_BYTES: Final = 64 * 2**20
@@ -47,6 +47,8 @@ def json_bytes(node: Any) -> int:
         node = node.members()
     if type(node) is dict:
         return 1 + max(1, sum(4 + _inner(name) + json_bytes(member) for name, member in node.items()))
+    if kind is EncodedArray:
+        return len(node.json_at(LATEST))
     if kind is RopeArray or kind is ArrayTree:
         node = node.items_at(LATEST)
     if type(node) is list:

@@ -6,7 +6,7 @@ from typing import Any
 from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, TEXTS, Tokens, find, members_of, place
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.json_pointer import PointerError, parse
-from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import EncodedArray, Rope, materialize
 from tidewire.protocol.strict_json import JsonValue
 
 
@@ -38,6 +38,9 @@ class View:
             count += 1
             if type(node) in OBJECTS:
                 length = len(node)
+            elif type(node) is EncodedArray:
+                count += sum(text.count(b",") + 1 for text in node.texts[: node.length_at(self._version)])
+                continue
             elif type(node) in ARRAYS:
                 length = len(node) if type(node) is list else node.length_at(self._version)
             else:

@@ -15,6 +15,10 @@ The reader sees the best hypothesis of all. If another one becomes the best, the
     logits [k, V] ── topk ──► candidates ── choose ──► Selection ── commit ──► SearchProgress
                    device                 host, pure       │
                                                            └── copies between slots: one index_select per step
+
+A step needs one copy to the host, like a step without searches. For this, the log-probabilities that a request asks for are
+computed for all candidates, before the host chooses among them. The next step has the chosen tokens as its input, so it cannot
+be launched early (`RunningSequence.may_run_ahead`).
 """
 
 from __future__ import annotations
@@ -22,17 +26,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol, Self
 
+import numpy as np
 import torch
 
 from tidewire_server.generation.engine import FinishReason
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
-from tidewire_server.generation.torch_engine.sampling.postprocess import (
+from tidewire_server.generation.torch_engine.sampling.score_columns import (
     Scoring,
     Values,
-    score_tokens,
-    to_host,
+    score_columns,
+    values_of,
 )
 
 
@@ -111,14 +118,8 @@ class Selection(NamedTuple):
     """The live hypotheses, in descending order of their scores."""
     ended: list[Hypothesis]
     """The hypotheses that ended in this step."""
-    parents: list[int]
-    """Index of the live hypothesis of the last step that each of `live` and `ended` continues."""
     copies: list[tuple[int, int]]
     """Pairs of slots: the keys and values of the first are copied to the second. No slot is in both places."""
-
-    @property
-    def new(self) -> list[Hypothesis]:
-        return self.live + self.ended
 
 
 class SearchProgress(NamedTuple):
@@ -168,17 +169,19 @@ class BeamSearch:
         """Number of tokens of each live hypothesis."""
         return self.live[0].last.length if self.live else 0
 
-    def choose(self, scores: Sequence[float], indexes: Sequence[int], size: int) -> Selection:
+    def choose(
+        self, scores: Sequence[float], indexes: Sequence[int], size: int, values: Sequence[Values] = ()
+    ) -> Selection:
         """Select the hypotheses of the next step. The state of the search does not change.
 
         Args:
             scores: Sums of the log-probabilities of the candidates, in descending order.
             indexes: Index of each candidate in the log-probabilities of the live hypotheses, [live * size].
             size: Number of logits of each position.
+            values: The columns of each candidate that depend on the logits, if the request asks for any.
         """
         live: list[Hypothesis] = []
         ended: list[Hypothesis] = []
-        live_parents, ended_parents = [], []
         length = self.length + 1
         for place, (score, index) in enumerate(zip(scores, indexes, strict=True)):
             if len(live) == self.beams or score == -math.inf:
@@ -187,15 +190,13 @@ class BeamSearch:
             parent = self.live[row]
             text = parent.text.fork()
             piece, reason = text.feed(token)
-            last = Token(parent.last, length, token, piece, {})
+            last = Token(parent.last, length, token, piece, values[place] if values else {})
             if reason is None:
                 live.append(Hypothesis(score, last, text, parent.slot))
-                live_parents.append(row)
             elif place < self.beams:
                 ended.append(Hypothesis(self._normalized(score, length), last, text, -1, reason))
-                ended_parents.append(row)
         live, copies = self._with_slots(live)
-        return Selection(live, ended, live_parents + ended_parents, copies)
+        return Selection(live, ended, copies)
 
     def commit(self, selection: Selection) -> SearchProgress:
         """Replace the state of the search, and return what changed for the reader."""
@@ -263,8 +264,9 @@ class Searched(NamedTuple):
 class SearchStep:
     """One step of all beam searches that run.
 
-    The constructor computes everything that can fail, and changes nothing. If the memory is exhausted, the step can
-    therefore be repeated with fewer requests. `commit` then changes the cache and the searches.
+    The constructor computes the candidates, and `choose` selects the hypotheses. Both can fail, for example because the memory
+    is exhausted, and change nothing, so that the step can be repeated with fewer requests. `commit` then changes the cache and
+    the searches.
 
     Args:
         requests: The requests, with the logits of their live hypotheses, [live, V], float32.
@@ -273,14 +275,51 @@ class SearchStep:
 
     def __init__(self, requests: Sequence[tuple[Searching, torch.Tensor]], cache: KVCache) -> None:
         self._cache = cache
-        self._searches = [request.search for request, _ in requests if request.search is not None]
-        self._selections = _select(self._searches, [logits for _, logits in requests])
-        _score(self._searches, self._selections, [logits for _, logits in requests])
-        self._targets: list[int] = []
+        self._requests = [
+            (request, request.search, logits.shape[-1])
+            for request, logits in requests
+            if request.search is not None
+        ]
+        self._scorings: list[Scoring] = []
+        self._selections: list[Selection | None] = []
+        self.tensors: list[torch.Tensor] = []
+        """Tensors to copy to the host for `choose`."""
+        self.results: list[Searched] = []
+        """Results in the order of the requests, after `commit`."""
+        parents, tokens = [], []
+        for (_, search, size), (_, logits) in zip(self._requests, requests, strict=True):
+            so_far = to_device([[one.score] for one in search.live], logits.device, torch.float32)
+            sums = (logits.log_softmax(-1) + so_far).view(-1)
+            scores, indexes = sums.topk(min(search.candidates, len(sums)))
+            self.tensors += [scores, indexes, logits.amax(-1).isfinite().all()]
+            if search.scoring is not None:
+                parents.append(logits.index_select(0, indexes // size))
+                tokens.append(indexes % size)
+                self._scorings.extend([search.scoring] * len(indexes))
+        if self._scorings:
+            self.tensors += score_columns(torch.cat(parents), torch.cat(tokens), self._scorings)
+
+    def choose(self, arrays: Sequence[np.ndarray]) -> None:
+        """Select the hypotheses of the next step with the copies of `tensors`, and prepare the changes of the device."""
+        count = 3 * len(self._requests)
+        found, values = iter(arrays[:count]), iter(values_of(arrays[count:], self._scorings))
         sources: list[int] = []
+        self._targets: list[int] = []
         starts, ends = [], []
-        for (request, _), search, selection in zip(requests, self._searches, self._selections, strict=True):
-            if selection is not None and selection.copies:
+        slots: list[int] = []
+        tokens: list[int] = []
+        for (request, search, size), scores, indexes, valid in zip(
+            self._requests, found, found, found, strict=True
+        ):
+            columns = [] if search.scoring is None else [*islice(values, len(indexes))]
+            if not valid:
+                self._selections.append(None)
+                continue
+            selection = search.choose(scores.tolist(), indexes.tolist(), size, columns)
+            self._selections.append(selection)
+            slots.extend(request.slots[hypothesis.slot] for hypothesis in selection.live)
+            tokens.extend(hypothesis.last.id for hypothesis in selection.live)
+            if selection.copies:
                 sources.extend(request.slots[source] for source, _ in selection.copies)
                 self._targets.extend(request.slots[target] for _, target in selection.copies)
                 # After the first step, all slots of the request contain its prompt.
@@ -288,46 +327,20 @@ class SearchStep:
                 ends.append(request.length)
         # One copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
         self._positions = slice(min(starts, default=0), max(ends, default=0))
-        self._copied = cache.take(sources, self._positions) if sources else None
+        self._copied = self._cache.take(sources, self._positions) if sources else None
+        self._slots = to_device(slots, self._cache.device, torch.int64)
+        self._tokens = to_device(tokens, self._cache.device, torch.int64)
 
-    def commit(self) -> list[Searched]:
-        """Copy the keys and values between the slots, and advance the searches."""
+    def commit(self, last: torch.Tensor) -> None:
+        """Copy the keys and values between the slots, and advance the searches.
+
+        Args:
+            last: The last token of each slot, which is the input of the next step, [slots], int64. It is changed.
+        """
         if self._copied is not None:
             self._cache.put(self._targets, self._positions, self._copied)
-        return [
+        last.index_copy_(0, self._slots, self._tokens)
+        self.results = [
             Searched(None if selection is None else search.commit(selection))
-            for search, selection in zip(self._searches, self._selections, strict=True)
+            for (_, search, _), selection in zip(self._requests, self._selections, strict=True)
         ]
-
-
-def _select(searches: Sequence[BeamSearch], logits: Sequence[torch.Tensor]) -> list[Selection | None]:
-    """Choose the hypotheses of the next step. The result is None for a search whose logits are invalid."""
-    tensors: list[torch.Tensor] = []
-    for search, rows in zip(searches, logits, strict=True):
-        so_far = torch.tensor([[hypothesis.score] for hypothesis in search.live], device=rows.device)
-        sums = (rows.log_softmax(-1) + so_far).view(-1)
-        tensors += [*sums.topk(min(search.candidates, len(sums))), rows.amax(-1).isfinite().all()]
-    arrays = iter(to_host(tensors))
-    return [
-        search.choose(scores.tolist(), indexes.tolist(), rows.shape[-1]) if valid else None
-        for search, rows, scores, indexes, valid in zip(searches, logits, arrays, arrays, arrays, strict=True)
-    ]
-
-
-def _score(
-    searches: Sequence[BeamSearch], selections: Sequence[Selection | None], logits: Sequence[torch.Tensor]
-) -> None:
-    """Compute the log-probabilities that the requests ask for, for the last tokens of the new hypotheses."""
-    parts: list[torch.Tensor] = []
-    last: list[Token] = []
-    scorings: list[Scoring] = []
-    for search, selection, rows in zip(searches, selections, logits, strict=True):
-        if search.scoring is not None and selection is not None:
-            parts.append(rows[torch.tensor(selection.parents, device=rows.device)])
-            last.extend(hypothesis.last for hypothesis in selection.new)
-            scorings.extend([search.scoring] * len(selection.new))
-    if not parts:
-        return
-    chosen = torch.tensor([token.id for token in last], device=parts[0].device)
-    for token, values in zip(last, score_tokens(torch.cat(parts), chosen, scorings), strict=True):
-        token.values = values

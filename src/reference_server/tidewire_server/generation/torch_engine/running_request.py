@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from tidewire_server.generation.engine import (
     ContinuationError,
     Delta,
@@ -20,7 +22,8 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine.beam_search import Searched
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
-from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, Values
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled
+from tidewire_server.generation.torch_engine.sampling.score_columns import Values
 from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -125,6 +128,8 @@ class RunningRequest(RunningSequence):
             return EngineError(INVALID_LOGITS)
         token = sampled.token
         text, finish = self.text.feed(token)
+        if self.processor is not None:
+            self.processor.advance(token)
         if self.processor is not None and (reason := self.processor.error) is not None:
             return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
         row = self._row(token, text, sampled.values)
@@ -137,7 +142,7 @@ class RunningRequest(RunningSequence):
         return Delta(rows, [], progress.reason, len(self.prompt), progress.retracted, progress.stable)
 
     def _row(self, token: int, text: str, values: Values) -> Sequence[Any]:
-        """Build the row of a token.
+        """Build the row of a token. All elements except the text are JSON.
 
         Args:
             token: Id of the token.
@@ -147,8 +152,9 @@ class RunningRequest(RunningSequence):
         names = self.columns
         if len(names) == 1:
             return (text,)
-        values = {**values, "text": text, "token_ids": token}
+        values = {**values, "text": text, "token_ids": b"%d" % token}
         if self.input.token_text:
-            values["token_text"] = self.text.of_token(token)
-            values["top_text"] = [*map(self.text.of_token, values.get("top_ids", ()))]
+            text_of = self.text.of_token
+            values["token_text"] = orjson.dumps(text_of(token))
+            values["top_text"] = orjson.dumps([*map(text_of, orjson.loads(values.get("top_ids", b"[]")))])
         return [values[name] for name in names]

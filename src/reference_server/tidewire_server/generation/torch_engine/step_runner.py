@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Searched, SearchStep
+from tidewire_server.generation.torch_engine.device_execution import (
+    HostCopy,
+    length_bucket,
+    row_bucket,
+    to_device,
+)
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.postprocess import (
-    Sampled,
-    Scoring,
-    Values,
-    sample_and_score,
-    score_prompt,
-)
+from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, SampledTokens
+from tidewire_server.generation.torch_engine.sampling.prompt_scores import PromptScores
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
+from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, Values
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
 
 
@@ -36,10 +39,19 @@ class RunningSequence(Sequence):
     """State of the beam search, or None if the request samples its tokens."""
 
     @property
-    def last_tokens(self) -> dict[int, int]:
+    def decoding_slots(self) -> list[int]:
+        """Slots in which the next step decodes a token, if the prompt was processed completely."""
         if self.search is None:
-            return {self.slot: self.last}
-        return {self.slots[hypothesis.slot]: hypothesis.last.id for hypothesis in self.search.live}
+            return [self.slot]
+        return [self.slots[hypothesis.slot] for hypothesis in self.search.live]
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether the request's next step can be launched before its last token is on the host.
+
+        A beam search chooses its hypotheses on the host, and a grammar computes its mask there.
+        """
+        return self.search is None and (self.processor is None or not self.processor.needs_tokens_on_host)
 
 
 R = TypeVar("R", bound=RunningSequence)
@@ -54,90 +66,157 @@ class StepResult(NamedTuple, Generic[R]):
     """Requests of whose prompts the step scored a part, with the columns of its tokens. None if the logits are invalid."""
 
 
-class Runner:
-    """Executes the steps of the engine with one model and one key-value cache."""
+class LaunchedStep(Generic[R]):
+    """A step whose results are being computed, and copied to the host.
 
-    def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
+    Args:
+        requests: The requests for which the step samples a token.
+        sampled: The tokens of the requests that have no beam search, or None if there are none.
+        prompts: The requests of whose prompts the step scores a part, with the scores.
+        search: The step of the beam searches, or None if there are none. It chooses its hypotheses on the host, so the
+            constructor waits for the copy.
+    """
+
+    def __init__(
+        self,
+        requests: list[R],
+        sampled: SampledTokens | None,
+        prompts: list[tuple[R, PromptScores]],
+        search: SearchStep | None = None,
+    ) -> None:
+        self._requests = requests
+        self._sampled = sampled
+        self._prompts = prompts
+        self._search = search
+        tensors = [] if sampled is None else [*sampled.tensors]
+        for _, scores in prompts:
+            tensors.extend(scores.tensors)
+        start = len(tensors)
+        if search is not None:
+            tensors.extend(search.tensors)
+        self._copy = HostCopy(tensors) if tensors else None
+        if search is not None and self._copy is not None:
+            search.choose(self._copy.arrays()[start:])
+
+    def result(self) -> StepResult[R]:
+        """Wait for the step, and return its results."""
+        arrays = iter([] if self._copy is None else self._copy.arrays())
+
+        def on_host(part: SampledTokens | PromptScores) -> Any:
+            return part.on_host([*islice(arrays, len(part.tensors))])
+
+        sampled: list[Sampled | Searched] = [] if self._sampled is None else on_host(self._sampled)
+        prompts = [(request, on_host(scores)) for request, scores in self._prompts]
+        if self._search is not None:
+            tokens, searched = iter(sampled), iter(self._search.results)
+            sampled = [
+                next(tokens) if request.search is None else next(searched) for request in self._requests
+            ]
+        return StepResult(sampled, prompts)
+
+
+class Runner:
+    """Executes the steps of the engine with one model and one key-value cache.
+
+    The last token of each slot stays on the device, where it is the input of the slot's next step. A step can therefore be
+    launched before the tokens of the step before it are on the host.
+
+    Args:
+        checkpoint: The loaded model.
+        cache: The cache. Its slots are those of the scheduler.
+        buckets: Whether the shapes of steps without prompts come from a small set (`Execution.buckets`).
+    """
+
+    def __init__(self, checkpoint: Checkpoint, cache: KVCache, *, buckets: bool = False) -> None:
         self._model = checkpoint.model
         self._device = checkpoint.device
         self._cache = cache
+        self._buckets = buckets
+        self._last = torch.zeros(cache.slots, dtype=torch.int64, device=checkpoint.device)
 
     @torch.inference_mode()
-    def run(self, step: StepPlan[R]) -> StepResult[R]:
-        """Execute one step: the forward pass, and the postprocessing of its logits."""
+    def launch(self, step: StepPlan[R]) -> LaunchedStep[R]:
+        """Launch one step: the forward pass, and the postprocessing of its logits. On a GPU, do not wait for it, unless
+        the step has a beam search.
+
+        If this raises an exception, the step has changed nothing that a repetition of it would read.
+        """
         logits = self._forward(step)
         requests = step.sampled
-        counts = [len(request.last_tokens) if request.decodes else 1 for request in requests]
-        prompts, row = [], sum(counts)
-        sampling = logits[:row]
+        counts = [len(request.decoding_slots) if request.decodes else 1 for request in requests]
+        row = sum(counts)
+        plain, parts, searches = requests, logits[:row], list[tuple[R, torch.Tensor]]()
+        if any(request.search is not None for request in requests):
+            split = [*zip(requests, torch.split(parts, counts), strict=True)]
+            searches = [(request, part) for request, part in split if request.search is not None]
+            plain = [request for request in requests if request.search is None]
+            parts = torch.cat([part for request, part in split if request.search is None] or [parts[:0]])
+        sampled = SampledTokens(parts, plain) if plain else None
+        prompts = []
         for part in step.prefill:
             if part.sequence.scores_prompt:
-                rows = logits[row : row + part.scored]
-                prompts.append((part.sequence, score_prompt(rows, part.sequence, part.start)))
+                one, rows = part.sequence, logits[row : row + part.scored]
+                prompts.append((one, PromptScores(rows, one.prompt, one.scoring, part.start)))
                 row += part.scored
-        # This is last, because it changes the state of requests. A step that fails before it can be repeated.
-        sampled = self._postprocess(sampling, requests, counts)
-        return StepResult(sampled, prompts)
+        search = SearchStep(searches, self._cache) if searches else None
+        launched = LaunchedStep(requests, sampled, prompts, search)
+        # From here on, nothing fails. A step that fails is repeated, so it must not have changed a search.
+        if sampled is not None:
+            slots = to_device([request.slot for request in plain], self._device)
+            self._last.index_copy_(0, slots, sampled.tokens)
+            for i, request in enumerate(plain):
+                if request.processor is not None:
+                    request.processor.add(sampled.tokens[i : i + 1])
+        if search is not None:
+            search.commit(self._last)
+        return launched
+
+    def run(self, step: StepPlan[R]) -> StepResult[R]:
+        """Execute one step, and wait for it."""
+        return self.launch(step).result()
 
     def clear(self, slot: int) -> None:
         """Set the keys and values of a slot to zero."""
         self._cache.clear(slot)
 
-    def _postprocess(
-        self, logits: torch.Tensor, requests: list[R], counts: list[int]
-    ) -> list[Sampled | Searched]:
-        """Sample the tokens, and advance the beam searches.
-
-        Args:
-            logits: Logits of all hypotheses of the requests, [sum of `counts`, V].
-            requests: The requests.
-            counts: Number of hypotheses of each request.
-        """
-        if all(request.search is None for request in requests):
-            return [*sample_and_score(logits, requests)] if requests else []
-        rows = list(zip(requests, torch.split(logits, counts), strict=True))
-        step = SearchStep(
-            [(request, part) for request, part in rows if request.search is not None], self._cache
-        )
-        plain = [request for request in requests if request.search is None]
-        sampled: list[Sampled] = []
-        if plain:
-            parts = torch.cat([part for request, part in rows if request.search is None])
-            sampled = sample_and_score(parts, plain)
-        # From here on, nothing fails. A step that fails is repeated, so it must not have changed a search.
-        tokens, searched = iter(sampled), iter(step.commit())
-        return [next(tokens) if request.search is None else next(searched) for request in requests]
-
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.
 
-        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored.
+        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored. With
+        buckets, a step without prompts has further rows, whose logits have no meaning.
 
         A request has the logits of each of its hypotheses. The model's input is a packed row of tokens. It begins with one
         token for each slot, up to the highest slot that decodes, followed by the prompt chunks.
         """
-        last_tokens, ends = dict[int, int](), dict[int, int]()
-        for run in step.decode:
-            last_tokens |= run.last_tokens
-            ends |= dict.fromkeys(run.last_tokens, run.length - 1)
-        wanted = [*last_tokens]
-        slots = range(1 + max(last_tokens, default=-1))
-        tokens = [last_tokens.get(slot, 0) for slot in slots]
-        decode_positions = [ends.get(slot) for slot in slots]
+        positions_of = {slot: run.length - 1 for run in step.decode for slot in run.decoding_slots}
+        decoding = 1 + max(positions_of, default=-1)
+        length = None
+        if self._buckets and step.decode:
+            decoding = row_bucket(decoding, self._cache.slots)
+            length = length_bucket(1 + max(positions_of.values()), self._cache.context)
+        decode_positions = [positions_of.get(slot) for slot in range(decoding)]
         positions = [position or 0 for position in decode_positions]
+        wanted = [*positions_of]
+        prompts: list[int] = []
         chunks = []
         for part in step.prefill:
-            chunks.append(PrefillChunk(part.sequence.slot, len(tokens), part.start, part.end))
-            tokens.extend(part.sequence.prompt[part.start : part.end])
+            chunks.append(PrefillChunk(part.sequence.slot, len(positions), part.start, part.end))
+            prompts.extend(part.sequence.prompt[part.start : part.end])
             positions.extend(range(part.start, part.end))
             if part.completes:
-                wanted.append(len(tokens) - 1)
+                wanted.append(len(positions) - 1)
         for part, chunk in zip(step.prefill, chunks, strict=True):
             wanted.extend(range(chunk.row, chunk.row + part.scored))
+        if self._buckets and not chunks:
+            wanted.extend([0] * (decoding - len(wanted)))
+        tokens = self._last[:decoding]
+        if prompts:
+            read = to_device(prompts, self._device)
+            tokens = torch.cat([tokens, read]) if decoding else read
         logits = self._model(
-            tokens=torch.tensor(tokens, device=self._device),
-            positions=torch.tensor(positions, device=self._device),
-            wanted=torch.tensor(wanted, dtype=torch.int64, device=self._device),
-            context=Step(self._cache, decode_positions, chunks),
+            tokens=tokens,
+            positions=to_device(positions, self._device),
+            wanted=to_device(wanted, self._device, torch.int64),
+            context=Step(self._cache, decode_positions, chunks, length),
         )
         return logits.float()

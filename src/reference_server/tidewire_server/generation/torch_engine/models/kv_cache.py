@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from tidewire_server.generation.torch_engine.device_execution import to_device
+
 
 class KVCache:
     """Cache of the attention keys and values of all running requests. Each request occupies one slot while it runs.
@@ -69,11 +71,11 @@ class KVCache:
 
     def take(self, slots: Sequence[int], positions: slice) -> torch.Tensor:
         """Return a copy of the keys and values of some slots, for `put`."""
-        return self._all[:, :, positions].index_select(1, torch.tensor(slots, device=self.device))
+        return self._all[:, :, positions].index_select(1, to_device(slots, self.device))
 
     def put(self, slots: Sequence[int], positions: slice, key_value: torch.Tensor) -> None:
         """Overwrite the keys and values of some slots with those that `take` returned for the same positions."""
-        self._all[:, :, positions].index_copy_(1, torch.tensor(slots, device=self.device), key_value)
+        self._all[:, :, positions].index_copy_(1, to_device(slots, self.device), key_value)
 
     def clear(self, slot: int) -> None:
         """Set all keys and values of a slot to zero."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 
 
@@ -38,17 +39,22 @@ class LogitsProcessor:
         frequency: float,
         grammar: Grammar | None = None,
     ) -> None:
-        self._bias_ids = torch.tensor([*bias], dtype=torch.int64, device=device)
-        self._bias = torch.tensor([*bias.values()], dtype=torch.float32, device=device)
+        self._bias_ids = to_device([*bias], device, torch.int64)
+        self._bias = to_device([*bias.values()], device, torch.float32)
         self._repetition, self._presence, self._frequency = repetition, presence, frequency
         self._grammar = grammar
         self._occurred: torch.Tensor | None = None
         self._counts: torch.Tensor | None = None
         if repetition != 1:
             self._occurred = torch.zeros(size, dtype=torch.bool, device=device)
-            self._occurred[torch.tensor(prompt, device=device)] = True
+            self._occurred.index_fill_(0, to_device(prompt, device), value=True)
         if presence or frequency:
             self._counts = torch.zeros(size, device=device)
+
+    @property
+    def needs_tokens_on_host(self) -> bool:
+        """Whether `apply` needs the last token on the host. Penalties keep their history on the device."""
+        return self._grammar is not None
 
     @property
     def error(self) -> str | None:
@@ -67,11 +73,14 @@ class LogitsProcessor:
         if self._grammar is not None:
             self._grammar.mask(logits)
 
-    def add(self, token: int) -> None:
-        """Record a generated token."""
+    def add(self, tokens: torch.Tensor) -> None:
+        """Record generated tokens for the penalties, [N], int64, on the device."""
         if self._occurred is not None:
-            self._occurred[token] = True
+            self._occurred.index_fill_(0, tokens, value=True)
         if self._counts is not None:
-            self._counts[token] += 1
+            self._counts.index_add_(0, tokens, self._counts.new_ones(len(tokens)))
+
+    def advance(self, token: int) -> None:
+        """Record a generated token for the grammar."""
         if self._grammar is not None:
             self._grammar.advance(token)

@@ -1,48 +1,26 @@
-"""Postprocessing of a step (`postprocess`): from the logits to sampled tokens, log-probabilities and ranks.
+"""Postprocessing of a step: from the logits to sampled tokens, log-probabilities and ranks.
 
-Everything is computed on the device and packed into one tensor, so that a step needs one copy to the host. Nothing is
-computed that no request of the step asked for.
+Everything is computed on the device without waiting for it. The runner copies the tensors of all parts of a step to the host
+at once, and `on_host` converts the copies. Nothing is computed that no request of the step asked for.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling, processed_logits, sample
-from tidewire_server.generation.torch_engine.sampling.top_n import score, tie_counts
-
-Values = dict[str, Any]
-"""Elements of the columns of one token, by the names of the columns."""
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """Log-probabilities that a request asks for."""
-
-    top: int = 0
-    """Number of most probable tokens to return for each generated token."""
-    max_top: int = 20
-    """Maximum number of tokens that are returned with the ties `all`."""
-    ranks: bool = False
-    ties: Literal["cut", "count", "all"] = "cut"
-    mode: Literal["raw", "processed"] = "raw"
-    token_ids: tuple[int, ...] = ()
-    """Ids whose log-probabilities are returned for each token."""
-    decimals: int = 4
-    prompt_top: int | None = None
-    """Number of most probable tokens for each token of the prompt, or None if the prompt is not scored."""
-
-    @property
-    def candidates(self) -> int:
-        """Number of most probable tokens that are computed."""
-        return self.max_top if self.ties == "all" and self.top else self.top
+from tidewire_server.generation.torch_engine.sampling.score_columns import (
+    Scoring,
+    Values,
+    score_columns,
+    values_of,
+)
 
 
 class Scored(Protocol):
@@ -62,96 +40,44 @@ class Sampled(NamedTuple):
 
     token: int
     values: Values
-    """The columns that depend on the logits. Log-probabilities are in nats, rounded, and None for a probability of 0."""
+    """JSON of the columns that depend on the logits. Log-probabilities are in nats, rounded, and null for a probability of
+    0."""
     is_number: bool = True
     """Whether the logits are valid. False if their maximum is NaN or infinite."""
 
 
-def sample_and_score(logits: torch.Tensor, requests: Sequence[Scored]) -> list[Sampled]:
-    """Sample the next token of each request, with the log-probabilities that it asks for.
+class SampledTokens:
+    """Next tokens of several requests, with the log-probabilities that they ask for, on the device.
 
     Args:
         logits: Logits of the next tokens, [B, V], float32.
         requests: The requests of the rows.
     """
-    changed = _processed(logits, requests)
-    tokens = sample(changed, [r.sampling for r in requests], [r.length for r in requests])
-    tensors = [tokens, logits.amax(-1).isfinite()]
-    rows = [i for i, r in enumerate(requests) if r.scoring is not None]
-    scorings = [r.scoring for r in requests if r.scoring is not None]
-    if rows:
-        distributions = logits if len(rows) == len(requests) else logits[rows]
-        if any(scoring.mode == "processed" for scoring in scorings):
-            distributions = _with_processed(distributions, changed, requests, rows)
-        tensors.extend(_score(distributions, tokens[rows], scorings))
-    chosen, valid, *columns = to_host(tensors)
-    values: list[Values] = [{}] * len(requests)
-    for i, found in zip(rows, values_of(columns, scorings), strict=True):
-        values[i] = found
-    sampled = [*map(Sampled, chosen.tolist(), values, valid.astype(bool).tolist())]
-    for request, one in zip(requests, sampled, strict=True):
-        if request.processor is not None and one.is_number:
-            request.processor.add(one.token)
-    return sampled
 
+    def __init__(self, logits: torch.Tensor, requests: Sequence[Scored]) -> None:
+        changed = _processed(logits, requests)
+        self.tokens = sample(changed, [r.sampling for r in requests], [r.length for r in requests])
+        """Token ids, [B], int64."""
+        self.tensors = [self.tokens, logits.amax(-1).isfinite()]
+        """Tensors to copy to the host for `on_host`."""
+        self._rows = [i for i, r in enumerate(requests) if r.scoring is not None]
+        self._scorings = [r.scoring for r in requests if r.scoring is not None]
+        if self._rows:
+            distributions, tokens = logits, self.tokens
+            if len(self._rows) < len(requests):
+                rows = to_device(self._rows, logits.device)
+                distributions, tokens = logits[rows], tokens[rows]
+            if any(scoring.mode == "processed" for scoring in self._scorings):
+                distributions = _with_processed(distributions, changed, requests, self._rows)
+            self.tensors.extend(score_columns(distributions, tokens, self._scorings))
 
-def score_prompt(logits: torch.Tensor, request: Scored, start: int) -> list[Values] | None:
-    """Score a part of a prompt. The log-probabilities of the prompt are always raw.
-
-    Args:
-        logits: Logits after the tokens of the prompt from position `start` on, [T, V], float32. They belong to the tokens
-            from position `start + 1` on.
-        request: The request.
-        start: Position in the prompt. If it is 0, the result begins with the first token, which has no log-probability.
-
-    Returns:
-        The prompt's columns of each token, or None if the logits are invalid (NaN).
-    """
-    scoring = request.scoring
-    if scoring is None or scoring.prompt_top is None:
-        raise ValueError("the request does not ask for the log-probabilities of its prompt")
-    ids = request.prompt[start + 1 : start + 1 + len(logits)]
-    first: list[Values] = [] if start else [{"logprobs": None, "top_ids": [], "top_logprobs": []}]
-    rest: list[Values] = []
-    if ids:
-        plain = Scoring(top=scoring.prompt_top, decimals=scoring.decimals)
-        chosen = torch.tensor(ids, device=logits.device)
-        scorings = [plain] * len(ids)
-        columns = to_host(_score(logits, chosen, scorings))
-        if np.isnan(columns[0][:, 0]).any():
-            return None
-        rest = values_of(columns, scorings)
-    ids = request.prompt[start : start + 1] * len(first) + ids
-    return [
-        {"prompt_token_ids": token, **{f"prompt_{name}": value for name, value in one.items()}}
-        for token, one in zip(ids, first + rest, strict=True)
-    ]
-
-
-def score_tokens(logits: torch.Tensor, chosen: torch.Tensor, scorings: Sequence[Scoring]) -> list[Values]:
-    """Return the columns of tokens that were chosen by other means than `sample`.
-
-    Args:
-        logits: Logits at the positions of the tokens, [B, V], float32.
-        chosen: Ids of the tokens, [B].
-        scorings: The log-probabilities to return for each token.
-    """
-    return values_of(to_host(_score(logits, chosen, scorings)), scorings)
-
-
-def to_host(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Copy tensors to the host in one piece. Integers and booleans become int32."""
-    bits = [
-        (one if one.dtype == torch.float32 else one.int()).contiguous().view(torch.int32).view(-1)
-        for one in tensors
-    ]
-    whole = torch.cat(bits).cpu().numpy()
-    arrays, start = [], 0
-    for one in tensors:
-        part = whole[start : start + one.numel()]
-        start += one.numel()
-        arrays.append((part.view(np.float32) if one.dtype == torch.float32 else part).reshape(one.shape))
-    return arrays
+    def on_host(self, arrays: Sequence[np.ndarray]) -> list[Sampled]:
+        """Convert the copies of `tensors`."""
+        chosen, valid, *columns = arrays
+        values: list[Values] = [{}] * len(chosen)
+        for i, found in zip(self._rows, values_of(columns, self._scorings), strict=True):
+            values[i] = found
+        return [*map(Sampled, chosen.tolist(), values, valid.astype(bool).tolist())]
 
 
 def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor:
@@ -175,63 +101,3 @@ def _with_processed(
         if scoring is not None and scoring.mode == "processed":
             mixed[at : at + 1] = processed_logits(changed[i : i + 1], [requests[i].sampling])
     return mixed
-
-
-def _score(logits: torch.Tensor, chosen: torch.Tensor, scorings: Sequence[Scoring]) -> list[torch.Tensor]:
-    """Compute the log-probabilities of the chosen tokens and the asked ids, the most probable tokens, ranks and ties."""
-    n = min(max(s.candidates for s in scorings), logits.shape[-1])
-    asked = None
-    if any(s.token_ids for s in scorings):
-        most = max(len(s.token_ids) for s in scorings)
-        padded = [[*s.token_ids, *[0] * (most - len(s.token_ids))] for s in scorings]
-        asked = torch.tensor(padded, device=logits.device)
-    found = score(logits, chosen, n, ranks=any(s.ranks for s in scorings), asked=asked)
-    tensors = [
-        torch.cat([found.chosen[:, None], found.top, found.asked], -1),
-        found.top_ids,
-        found.ranks,
-    ]
-    if any(s.ties != "cut" for s in scorings):
-        last = [max(1, min(s.top, logits.shape[-1])) for s in scorings]
-        tensors.append(torch.stack(tie_counts(logits, last), -1))
-    return tensors
-
-
-def values_of(columns: Sequence[np.ndarray], scorings: Sequence[Scoring]) -> list[Values]:
-    """Convert the arrays of `_score` to the elements of the columns of each request."""
-    if not columns:
-        return []
-    exact, ids, ranks, *ties = columns
-    logprobs = rounded(exact, [s.decimals for s in scorings])
-    width = ids.shape[-1]
-    counts = ties[0].tolist() if ties else [(0, 0)] * len(scorings)
-    values = []
-    for scoring, row, top_ids, rank, (above, level) in zip(
-        scorings, logprobs, ids.tolist(), ranks.tolist(), counts, strict=True
-    ):
-        n = scoring.top
-        one: Values = {"logprobs": row[0], "ranks": rank}
-        if scoring.ties != "cut":
-            if scoring.ties == "all" and n:
-                n = min(above + level, scoring.max_top, width)
-            one["tie_counts"] = max(0, above + level - n) if n else 0
-        one["top_ids"], one["top_logprobs"] = top_ids[:n], row[1 : 1 + n]
-        if scoring.token_ids:
-            one["scored_logprobs"] = row[1 + width : 1 + width + len(scoring.token_ids)]
-        values.append(one)
-    return values
-
-
-def rounded(logprobs: np.ndarray, decimals: Sequence[int]) -> list[list[float | None]]:
-    """Round log-probabilities for JSON. Infinity becomes None, and -0.0 becomes 0.0.
-
-    Args:
-        logprobs: Log-probabilities, [B, n].
-        decimals: Number of decimals of each row.
-    """
-    scale = 10.0 ** np.array(decimals)[:, None]
-    numbers = np.rint(logprobs.astype(np.float64) * scale) / scale + 0.0
-    rows: list[list[float | None]] = numbers.tolist()
-    if not np.isfinite(numbers).all():
-        rows = [[x if math.isfinite(x) else None for x in row] for row in numbers.tolist()]
-    return rows

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tidewire_server.generation.torch_engine.device_execution import to_device
+
 BLOCK = 128
 """Number of probabilities whose sum is computed at once when the cumulative sum is inverted."""
 
@@ -60,11 +62,12 @@ def sample(logits: torch.Tensor, sampling: Sequence[Sampling], positions: Sequen
     greedy = [i for i, s in enumerate(sampling) if s.temperature == 0]
     if len(greedy) == len(sampling):
         return logits.argmax(-1)
-    uniform = uniform_numbers([s.seed for s in sampling], positions).to(logits.device)
-    parts = [_draw(logits[rows], sampling[rows], uniform[rows]) for rows in row_blocks(logits)]
+    uniform = to_device(uniform_numbers([s.seed for s in sampling], positions), logits.device)
+    parts = [_draw(logits[block], sampling[block], uniform[block]) for block in row_blocks(logits)]
     tokens = torch.cat(parts)
     if greedy:
-        tokens[greedy] = logits[greedy].argmax(-1)
+        rows = to_device(greedy, logits.device)
+        tokens.index_copy_(0, rows, logits[rows].argmax(-1))
     return tokens
 
 
@@ -86,7 +89,9 @@ def _draw(logits: torch.Tensor, sampling: Sequence[Sampling], uniform: torch.Ten
     if len(filtered) == len(sampling):
         probabilities *= _kept(scaled, sampling)
     elif filtered:
-        probabilities[filtered] *= _kept(scaled[filtered], [sampling[i] for i in filtered])
+        rows = to_device(filtered, logits.device)
+        kept = _kept(scaled[rows], [sampling[i] for i in filtered])
+        probabilities.index_copy_(0, rows, probabilities[rows].mul_(kept))
     return inverse_cumulative_sum(probabilities, uniform)
 
 
@@ -103,9 +108,7 @@ def processed_logits(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torc
     processed = _scaled(logits, sampling)
     for i, s in enumerate(sampling):
         if s.temperature == 0:
-            token = logits[i].argmax()
-            processed[i] = -torch.inf
-            processed[i, token] = 0.0
+            processed[i].fill_(-torch.inf).index_fill_(0, logits[i].argmax(-1, keepdim=True), 0.0)
         elif s.filters:
             row = processed[i : i + 1]
             row.masked_fill_(_kept(row, [s]) == 0, -torch.inf)
@@ -114,7 +117,7 @@ def processed_logits(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torc
 
 def _scaled(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
     """Return the logits divided by the temperature, as a new tensor. Rows with temperature 0 are not divided."""
-    temperature = torch.tensor([s.temperature or 1.0 for s in sampling], device=logits.device)
+    temperature = to_device([s.temperature or 1.0 for s in sampling], logits.device)
     return logits / temperature[:, None]
 
 
@@ -141,17 +144,17 @@ def _kept(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
     kept = None
     if any(s.top_k or s.top_p < 1 for s in sampling):
         ordered = _descending(scaled)
-        top_k = torch.tensor([min(s.top_k or size, size) for s in sampling], device=device)
+        top_k = to_device([min(s.top_k or size, size) for s in sampling], device)
         if any(s.top_p < 1 for s in sampling):
             weights = ordered.softmax(-1)
             if any(s.top_k for s in sampling):
                 weights *= torch.arange(size, device=device) < top_k[:, None]
-            top_p = torch.tensor([s.top_p for s in sampling], device=device, dtype=torch.float64)
+            top_p = to_device([s.top_p for s in sampling], device, torch.float64)
             first = inverse_cumulative_sum(weights, top_p, reaches=True) + 1
             top_k = torch.where(top_p < 1, torch.minimum(first, top_k), top_k)
         kept = _prefix(scaled, ordered, top_k)
     if any(s.min_p > 0 for s in sampling):
-        min_p = torch.tensor([s.min_p for s in sampling], device=device)[:, None]
+        min_p = to_device([s.min_p for s in sampling], device)[:, None]
         enough = scaled >= scaled.amax(-1, keepdim=True) + min_p.log()
         kept = enough.float() if kept is None else kept * enough
     if any(s.typical_p < 1 for s in sampling):
@@ -167,7 +170,7 @@ def _typical(scaled: torch.Tensor, typical_p: Sequence[float]) -> torch.Tensor:
     expected = torch.where(probabilities > 0, probabilities * logprobs, 0.0).sum(-1, keepdim=True)
     closeness = -(logprobs - expected).abs()
     order = _descending_order(closeness)
-    mass = torch.tensor(typical_p, device=scaled.device, dtype=torch.float64)
+    mass = to_device(typical_p, scaled.device, torch.float64)
     count = inverse_cumulative_sum(probabilities.gather(-1, order), mass, reaches=True) + 1
     count = torch.where(mass < 1, count, scaled.shape[-1])
     return _prefix(closeness, closeness.gather(-1, order), count)
@@ -198,7 +201,12 @@ def _prefix(scaled: torch.Tensor, ordered: torch.Tensor, count: torch.Tensor) ->
     last = ordered.gather(-1, count[:, None] - 1)
     kept = torch.empty_like(scaled)
     torch.ge(scaled, last, out=kept)
-    # Tokens that tie with the last one are kept, too. Remove those with the highest ids.
+    # Tokens that tie with the last one are kept, too. Remove those with the highest ids. On a GPU, treat all rows as rows
+    # with such ties, because reading the values would stop the device.
+    if scaled.device.type != "cpu":
+        level = scaled == last
+        above = (scaled > last).sum(-1, keepdim=True)
+        return kept.mul_(~(level & (level.cumsum(-1) > count[:, None] - above)))
     after = ordered.gather(-1, count[:, None].clamp(max=scaled.shape[-1] - 1))
     tied = ((after == last)[:, 0] & (count < scaled.shape[-1])).nonzero()[:, 0]
     if len(tied):

@@ -10,8 +10,8 @@ import torch
 
 from tidewire_server.generation.generate_input_and_value import MIN_TEMPERATURE, Generate
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.postprocess import Scoring
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
+from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 
 UNSCORED = frozenset({"text", "token_ids", "token_text"})

@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Grammar:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         allowed = np.unpackbits(bits, count=self._size, bitorder="little").astype(bool)
         if not self._matcher.is_error():
-            logits.masked_fill_(torch.from_numpy(~allowed).to(logits.device), -torch.inf)
+            logits.masked_fill_(to_device(torch.from_numpy(~allowed), logits.device), -torch.inf)
 
     def advance(self, token: int) -> None:
         """Record a generated token."""
