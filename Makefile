@@ -20,7 +20,7 @@ demo: $(STAMP)  ## a generation with its log-probabilities, through a network th
 	$(BIN)/python docs/examples/demo.py
 
 test: $(STAMP)  ## all quick tests that need no GPU; says what was skipped and why
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_ARGS)
 
 slow: $(STAMP)  ## what `make test` leaves out because it is long: campaigns of the same tests with more seeds and kills
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)

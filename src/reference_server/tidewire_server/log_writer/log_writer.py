@@ -850,15 +850,15 @@ class LogWriter:
             index: Index of the item.
             written: The item's value as JSON.
         """
-        digest, later = self._items_digest, self._final_arrays
-        if index != digest.count:
-            if index > digest.count and self._final_arrays_bytes + len(written) <= _MAX_FINAL_ARRAYS_BYTES:
+        so_far, later = self._items_digest, self._final_arrays
+        if index != so_far.count:
+            if index > so_far.count and self._final_arrays_bytes + len(written) <= _MAX_FINAL_ARRAYS_BYTES:
                 later[index] = written
                 self._final_arrays_bytes += len(written)
             return
         item = self._document.node(f"/items/{index}")
-        while digest.add_number_array(item, written) and digest.count in later:
-            item, written = self._document.node(f"/items/{digest.count}"), later.pop(digest.count)
+        while so_far.add_number_array(item, written) and so_far.count in later:
+            item, written = self._document.node(f"/items/{so_far.count}"), later.pop(so_far.count)
             self._final_arrays_bytes -= len(written)
 
     def _change(
