@@ -195,7 +195,7 @@ def _lifetime(answer: RecordedExchange, later: Sequence[RecordedExchange] = ()) 
 
 @check("TW-BRW-016", "TW-BRW-018", "TW-BRW-014", needs=TOKENS, slow=True)
 async def stream_ends_when_its_token_expires(s: Session) -> None:
-    """When its stream token expires, an open stream ends with `goaway` and `auth_expired`, and continues with another token.
+    """When a stream token expires, its open stream ends with `goaway` and `auth_expired`; another token resumes it.
 
     The check needs a server whose stream tokens are valid for at most 10 seconds.
     """

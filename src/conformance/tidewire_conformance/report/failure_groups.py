@@ -51,7 +51,7 @@ class Section:
     result: RequirementResult
     symptoms: list[Symptom]
     left_out: list[Failure]
-    """Failures of the requirement whose symptoms the report does not show."""
+    """Failures of the requirement that the report counts, but whose symptoms it does not show."""
     omitted: int
     """Number of failures of the requirement that are not printed in full."""
 

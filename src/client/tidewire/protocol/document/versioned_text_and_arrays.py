@@ -246,7 +246,7 @@ class EncodedArray(_RopeNode):
     def __init__(self, array: RopeArray) -> None:
         """Create the array from an array whose elements are neither objects nor versioned nodes, and take its place."""
         super().__init__(array.length)
-        self.version = array.version
+        self.version: int = array.version
         self._versions, self._lengths = array._versions, array._lengths
         self.texts: list[bytes] = [*map(encode, array.items)]
         """JSON of each element."""

@@ -75,7 +75,7 @@ class Token:
     """The columns that depend on the logits."""
 
     def after(self, earlier: Token) -> list[Token]:
-        """Return the tokens after an earlier token of the same hypothesis, up to this one."""
+        """Return the tokens of this hypothesis that follow `earlier`, in order. The last one is this token."""
         return [*self._back_to(earlier)][::-1]
 
     def _back_to(self, earlier: Token) -> Iterator[Token]:

@@ -110,7 +110,7 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
         ids = selected.reshape(-1, n) - size * np.arange(len(values))[:, None]
         if ((ids >= 0) & (ids < size)).all():
             return _sorted(logits, torch.from_numpy(ids))
-    # If a row contains NaN, which is not greater than any number, the number of its tokens also differs from n.
+    # Rows with ties have more than n tokens here. Rows with NaN have fewer, because no comparison with NaN is true.
     exact = above.sum(-1) == n
     found = torch.empty((len(values), n), dtype=torch.int64)
     ids = np.flatnonzero(above[exact]).reshape(-1, n) % size
