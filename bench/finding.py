@@ -36,7 +36,8 @@ from tidewire.protocol.diff import apply
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.differ import ShadowCopy
 from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter, first_block
+from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.log_writer.snapshot_events import first_block
 from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog

@@ -30,7 +30,7 @@ from tidewire.testing import FakeServer
 from tidewire.types import ItemChange, Position, ResultType
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.log_writer.log_writer import snapshot_frame
+from tidewire_server.log_writer.snapshot_events import snapshot_frame
 from tidewire_server.log_writer.op_splitting import split_op
 from tidewire_server.log_writer.stream import writer_of
 from tidewire_server.store.interfaces import Block, JobRecord, QueueEntry, Retention, StateAt

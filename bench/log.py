@@ -32,7 +32,7 @@ import uvloop
 from measured import save
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.log_writer.log_writer import first_block
+from tidewire_server.log_writer.snapshot_events import first_block
 from tidewire_server.store.interfaces import Block, JobRecord, Retention, StateAt, Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore

@@ -10,7 +10,8 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter, first_block
+from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.log_writer.snapshot_events import first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.settings import Settings

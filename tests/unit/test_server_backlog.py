@@ -7,7 +7,7 @@ import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import LogUnavailableError
-from tidewire_server.log_writer import log_writer
+from tidewire_server.log_writer import append_retries, log_writer
 from tidewire_server.store.interfaces import Block, StoreError
 
 
@@ -34,7 +34,7 @@ def churn(harness: StreamHarness) -> None:
 
 @on_event_loop
 async def test_a_function_on_the_event_loop_fails_above_the_limit_while_the_store_refuses_writes(monkeypatch):
-    monkeypatch.setattr(log_writer, "_RETRY", 0.001)
+    monkeypatch.setattr(append_retries, "RETRY_INTERVAL", 0.001)
     monkeypatch.setattr(log_writer, "_MAX_PENDING_BYTES", 20_000)
     harness = StreamHarness("")
     writer = harness.log_writer

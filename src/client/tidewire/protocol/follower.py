@@ -313,7 +313,7 @@ class Follower:
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if continuity is Continuity.REPEAT:
                 return self._repeat(event)
-            document = Document(snapshot.state, snapshot.columns, keep_value=True)
+            document = Document(snapshot.state, snapshot.columns, keep_values=True)
         except (MessageError, DiffError) as error:
             raise _Broken(str(error)) from None
         if not self._fits(document, size, room=self.max_state_bytes):
@@ -336,7 +336,7 @@ class Follower:
             raise _Broken(f"diff {event.id} does not continue from {self._place()}")
         before = document.view()
         try:
-            document.apply(diff, keep_values=True)
+            document.apply(diff)
         except (DiffError, IntegrityError) as error:
             kind = FatalKind.UNSUPPORTED if isinstance(error, UnknownOpError) else FatalKind.PROTOCOL
             raise _Broken(f"diff {event.id}: {error}", kind) from None

@@ -45,7 +45,7 @@ from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender,
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.shared_texts import MIN_SHARED_BYTES, SharedText
-from tidewire_server.log_writer.log_writer import snapshot_parts
+from tidewire_server.log_writer.snapshot_events import snapshot_parts
 from tidewire_server.store.interfaces import Block, JobRecord, LogChunk, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024

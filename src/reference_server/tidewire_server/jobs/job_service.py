@@ -43,7 +43,8 @@ from tidewire_server.jobs.recovery import (
 from tidewire_server.jobs.retention import JobCleanup
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_block
+from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.log_writer.snapshot_events import epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import may_use
 from tidewire_server.settings import Settings, share_of

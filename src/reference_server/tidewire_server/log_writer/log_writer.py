@@ -43,9 +43,7 @@ enforces every limit exactly.
 """
 
 import asyncio
-import contextlib
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -59,12 +57,12 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.digests import ItemsDigest, digest
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
 from tidewire.protocol.document.json_values import is_text as is_unicode
-from tidewire.protocol.messages import SnapshotReason
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
+from tidewire_server.log_writer.append_retries import AppendRetries, append
 from tidewire_server.log_writer.commit_schedule import GroupCommit
+from tidewire_server.log_writer.ended_items import LONG_ARRAY, EndedItems
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
 from tidewire_server.log_writer.op_splitting import MAX_ESCAPED_BYTES, split_in_document, split_text
 from tidewire_server.log_writer.text_check_schedule import (
@@ -85,11 +83,6 @@ _DIGEST_IN_THREAD: Final = 256 * 1024
 too long.
 """
 
-_EPOCH_STEPS: Final = 10_000
-
-_RETRY: Final = 1.0
-"""Time between two attempts to write to a log if the store fails, in seconds."""
-
 _new: Final = tuple.__new__
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
@@ -104,12 +97,6 @@ end with 64 KiB, and 0.48 µs with 1 MiB (bench/compare.py)."""
 _MAX_JOINED_BYTES: Final = 64 * 1024
 """Maximum size of an event with several changes that have the option `joins`, in bytes. A client takes 20 µs of CPU time
 less for each item of a batch whose end shares an event with others (bench/arrays.py)."""
-
-_LONG_ARRAY: Final = 64
-"""Number of elements from which an array is added to the digest of the items as soon as its item has ended."""
-
-_MAX_FINAL_ARRAYS_BYTES: Final = 256 * 1024
-"""Maximum total size of the texts in `_final_arrays`, in bytes."""
 
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
@@ -139,59 +126,6 @@ def _parsed(elements: Iterable[bytes]) -> Any:
     return orjson.loads(b"[%b]" % b",".join(elements))
 
 
-def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
-    """Make the first block of a job's log. The block contains only a snapshot with the id 1-1.
-
-    Returns:
-        The block, the document to which the job's changes will be applied, and the size of the snapshot in bytes.
-
-    Raises:
-        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
-    """
-    document = Document(state, columns)
-    cursor = Cursor(1, 1)
-    frame = snapshot_frame(cursor, state, columns, "start")
-    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
-
-
-def epoch_block(
-    head: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason
-) -> tuple[Block, Document, int]:
-    """Make the first block that a restarted job writes: a snapshot with a higher epoch in its id (TW-RES-033).
-
-    Args:
-        head: Id of the last event in the log.
-        state: The state of the job.
-        columns: Paths of the columns.
-        reason: The snapshot's `reason`.
-
-    Returns:
-        See `first_block`.
-
-    Raises:
-        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
-    """
-    document = Document(state, columns)
-    # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of that log. If the new
-    # attempt used the same epoch, the readers would mistake the new events for the lost events. A random increment of
-    # the epoch makes that unlikely.
-    cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
-    frame = snapshot_frame(cursor, state, columns, reason)
-    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
-
-
-def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
-    """Encode a snapshot as a server-sent event. The caller must have validated the state with a `Document`."""
-    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason})
-    return b"id:%d-%d\nevent:snapshot\ndata:%b\n\n" % (*cursor, data)
-
-
-def snapshot_parts(cursor: Cursor, columns: Sequence[str], reason: SnapshotReason) -> tuple[bytes, bytes]:
-    """Encode the parts of a snapshot that precede and follow the JSON text of the state."""
-    head, _, tail = snapshot_frame(cursor, None, columns, reason).partition(b"null")
-    return head, tail
-
-
 class LogWriter:
     """The only writer of a job's log. The docstring of this module describes how it works."""
 
@@ -208,11 +142,9 @@ class LogWriter:
         "_committing",
         "_document",
         "_ended",
+        "_ended_items",
         "_envelope",
-        "_final_arrays",
-        "_final_arrays_bytes",
         "_head",
-        "_items_digest",
         "_joinable",
         "_lock",
         "_log",
@@ -222,15 +154,13 @@ class LogWriter:
         "_max_state_bytes",
         "_max_unreserved_bytes",
         "_merge",
-        "_retrying",
+        "_retries",
         "_row_members",
         "_row_ops",
         "_signalled",
         "_sole",
         "_state",
         "_state_bytes",
-        "_stopped",
-        "_stopping",
         "_task",
         "_text_columns",
         "_texts",
@@ -313,12 +243,7 @@ class LogWriter:
         events, the next such change joins the last event."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
-        self._items_digest = ItemsDigest()
-        """Digest of the first items of the job, which have ended. It is computed from the JSON text in their events, because
-        writing arrays of numbers again at the end of the job takes a fifth of the CPU time of a job (bench/arrays.py)."""
-        self._final_arrays: dict[int, bytes] = {}
-        """JSON texts of the values of items that have ended before an item with a lower index, by index."""
-        self._final_arrays_bytes = 0
+        self._ended_items = EndedItems()
         self.backlog = 0
         """Total size of the closed events that wait for a commit, in bytes."""
 
@@ -335,13 +260,9 @@ class LogWriter:
         """Whether a commit of the pending changes is already scheduled."""
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
-        self._retrying = False
-        """Whether the store refused the last write, which is retried."""
+        self._retries = AppendRetries()
         self._writes: set[asyncio.Future[None]] = set()
         """Tasks of `commit_shielded`."""
-        self._stopped = False
-        self._stopping: asyncio.Event | None = None
-        """Event that ends the pause before a retry. The first pause creates it, because hardly any job needs it."""
         self._backlog_fell: threading.Condition | None = None
         """Condition on which worker threads wait until the backlog shrinks. The first thread that waits creates it."""
 
@@ -583,9 +504,9 @@ class LogWriter:
             self._check_not_ended()
             ops: list[Op] = [["s", f"{pointer}/value", value], ["s", f"{pointer}/status", status]]
             encoded = self._change(ops, None, ends=False, joins=joins)
-            if type(value) is list and len(value) >= _LONG_ARRAY and encoded is not None:
+            if type(value) is list and len(value) >= LONG_ARRAY and encoded is not None:
                 start = len(f'[["s","{pointer}/value",')
-                self._digest_array(index, encoded[start : encoded.rindex(b',["s","') - 1])
+                self._ended_items.add(self._document, index, encoded[start : encoded.rindex(b',["s","') - 1])
             self._signal(urgent=True)
 
     def start(self, ops: list[Op], *, joins: bool = False) -> None:
@@ -637,7 +558,7 @@ class LogWriter:
         if threading.get_ident() != self._thread:
             self._backlog_fell = self._backlog_fell or threading.Condition(self._lock)
             self._backlog_fell.wait_for(lambda: self._ended or self.backlog <= _MAX_PENDING_BYTES)
-        elif self._retrying:
+        elif self._retries.retrying:
             raise LogUnavailableError(self.backlog)
 
     def _wake_threads(self) -> None:
@@ -843,24 +764,6 @@ class LogWriter:
 
     # ---- changes as separate events ------------------------------------------------------------------------
 
-    def _digest_array(self, index: int, written: bytes) -> None:
-        """Add an ended item to the digest of the first items.
-
-        Args:
-            index: Index of the item.
-            written: The item's value as JSON.
-        """
-        so_far, later = self._items_digest, self._final_arrays
-        if index != so_far.count:
-            if index > so_far.count and self._final_arrays_bytes + len(written) <= _MAX_FINAL_ARRAYS_BYTES:
-                later[index] = written
-                self._final_arrays_bytes += len(written)
-            return
-        item = self._document.node(f"/items/{index}")
-        while so_far.add_number_array(item, written) and so_far.count in later:
-            item, written = self._document.node(f"/items/{so_far.count}"), later.pop(so_far.count)
-            self._final_arrays_bytes -= len(written)
-
     def _change(
         self, ops: Sequence[Op], check_below: str | None, *, ends: bool, joins: bool = False
     ) -> bytes | None:
@@ -1020,7 +923,7 @@ class LogWriter:
         async with self._committing:
             block = self._block(self._loop.time())
             if block is not None:
-                await self._append_block(block)
+                await append(self._log, self._head, block, self._retries)
                 self._head = block.state.cursor
                 self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
@@ -1063,34 +966,6 @@ class LogWriter:
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
         return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False, None))
 
-    async def _append_block(self, block: Block) -> None:
-        """Write a block to the log. If the store fails, retry until the write succeeds or the server stops.
-
-        Until the write succeeds, no reader gets the block, and worker threads that write to this job may have to wait.
-
-        Raises:
-            HeadMovedError: The log was deleted, or another process writes it, or the server stopped before a retry
-                succeeded.
-        """
-        reported = False
-        while True:
-            try:
-                await self._log.append(self._head, block)
-            except StoreError as error:
-                self._retrying = True
-                if not reported:
-                    _log.error("%s; a job cannot continue, and retries the write every %g s", error, _RETRY)
-                reported = True
-                self._stopping = self._stopping or asyncio.Event()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0 if self._stopped else _RETRY):
-                        await self._stopping.wait()
-                if self._stopped:
-                    raise HeadMovedError(f"the server is stopping, and {error}") from None
-            else:
-                self._retrying = False
-                return
-
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
         ended.
@@ -1099,9 +974,7 @@ class LogWriter:
             self._ended = True
             self._close()
             self._wake_threads()
-        self._stopped = True
-        if self._stopping is not None:
-            self._stopping.set()
+        self._retries.stop()
         self.waits_until = None
 
     async def end(self, make_record: Callable[[str, list[JsonValue]], JobRecord]) -> JobRecord:
@@ -1127,15 +1000,7 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = self._block(self._loop.time())
-            digested = self._items_digest.count
-            if digested:
-                items: Any = self._document.view().elements("/items", digested)
-                work = self._items_digest.finish
-            else:
-                # The log has ended, so nothing changes the items anymore. A copy of them would take as long as the digest.
-                items, work = self._document.node("/items"), digest
-            is_long = large and (not digested or bool(items))
-            found = await asyncio.to_thread(work, items) if is_long else work(items)
+            found = await self._ended_items.digest(self._document, in_thread=large)
             record = make_record(found, self.pending_checks() if self._unchecked.changes else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:
@@ -1146,7 +1011,7 @@ class LogWriter:
             cursor = _new(Cursor, (epoch, seq + 1))
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             frames.append(messages.done_frame(cursor, record.done))
-            await self._append_block(_new(Block, (frames, state, True, record)))
+            await append(self._log, self._head, _new(Block, (frames, state, True, record)), self._retries)
             self._head = cursor
         self._commits.logged(len(frames), sum(map(len, frames)))
         return record

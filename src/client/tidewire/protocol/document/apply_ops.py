@@ -142,7 +142,7 @@ class DiffApplier:
         self._top: list[Any] = [value]
         """List whose only element is the root. It makes the root an element of a container like all other nodes."""
         self._keeps_values = False
-        """Whether the values in the current diff were parsed by `strict_json` for this document, which can keep them."""
+        """Whether `strict_json` has parsed the values in the diffs for this document, which can keep them."""
         self._own: dict[int, Any] = {}
         """Dicts and lists that the current diff has created, by their `id`. The diff may modify them in place."""
 

@@ -127,24 +127,25 @@ class Document(DiffApplier):
         "_touched",
     )
 
-    def __init__(self, value: JsonValue, columns: Sequence[str] = (), *, keep_value: bool = False) -> None:
+    def __init__(self, value: JsonValue, columns: Sequence[str] = (), *, keep_values: bool = False) -> None:
         """Create a document from a state.
 
         Args:
-            value: The state, or any other JSON value. The document copies it, unless `keep_value` is true.
+            value: The state, or any other JSON value.
             columns: JSON Pointers of the columns. Rows, and diffs that are only a string, append to the texts and arrays at
                 these pointers. The texts and arrays need not exist yet.
-            keep_value: Whether the document may keep the value without a copy. Only a value that `strict_json.loads` has
-                returned, and that nothing else changes, may be kept.
+            keep_values: Whether the document may keep the value, and the values in diffs, without copies. They must be
+                values that `strict_json.loads` has returned, and that nothing else changes.
 
         Raises:
             DiffError: A column is not a valid JSON Pointer, or the value is nested too deep or is not I-JSON.
         """
         try:
-            may_keep = keep_value and not nests_deeper_than(MAX_STATE_DEPTH, value)
+            may_keep = keep_values and not nests_deeper_than(MAX_STATE_DEPTH, value)
             super().__init__(value if may_keep else admit(value), columns)
         except StrictJsonError as error:
             raise DiffError(str(error)) from None
+        self._keeps_values = keep_values
         self._columns_by_item: dict[Tokens, list[int]] = {}
         for index, tokens in enumerate(self._column_tokens):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
@@ -167,13 +168,8 @@ class Document(DiffApplier):
         """
         self._last: str | _Applied | tuple[TextChange, ...] = ()
 
-    def apply(self, diff: JsonValue, *, keep_values: bool = False) -> None:
+    def apply(self, diff: JsonValue) -> None:
         """Apply one diff, which may have any of the three shapes. If the diff is invalid, the document does not change.
-
-        Args:
-            diff: The diff.
-            keep_values: Whether the document may keep the values in the diff without copies. Only a diff that
-                `strict_json.loads` has returned, and that nothing else changes, may be kept.
 
         Raises:
             DiffError: The diff is malformed, or cannot be applied to the document, or changes a stable prefix
@@ -188,7 +184,6 @@ class Document(DiffApplier):
         before = View(self._top, self._clock)
         self._clock += 1
         self._grown, self._touched, self._row_grew = [], [], False
-        self._keeps_values = keep_values
         try:
             shape = diff_shapes.read(diff, self.columns)
             self._long = len(shape.ops) > MAX_COPYING_OPS

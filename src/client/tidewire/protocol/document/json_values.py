@@ -22,6 +22,9 @@ MAX_STATE_DEPTH: Final = MAX_VALUE_DEPTH + 3
 _PART: Final = 2**16
 """Number of code points of long texts that are compared at a time."""
 
+_SHORT: Final = 16
+"""Number of elements up to which an array of numbers is copied as fast element by element."""
+
 _NUMBERS: Final = frozenset({int, float})
 _LEAST: Final = -strict_json.MAX_INTEGER
 _MOST: Final = strict_json.MAX_INTEGER
@@ -152,8 +155,9 @@ def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
             if not value:
                 value = kind()  # noqa: PLW2901 - the copy replaces the original
             elif kind is list:
-                # `_copies` takes five times as long for an array of numbers. (bench/arrays.py)
-                value = value[:] if is_number_array(value) else _copies(value, max_depth - 1)  # noqa: PLW2901
+                # `_copies` takes five times as long for a long array of numbers (bench/arrays.py).
+                is_plain = len(value) > _SHORT and is_number_array(value)
+                value = value[:] if is_plain else _copies(value, max_depth - 1)  # noqa: PLW2901
             elif _are_names(value):
                 value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901
             else:
