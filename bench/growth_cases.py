@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import random
 import tempfile
 from collections.abc import Callable, Iterable
@@ -30,8 +31,8 @@ from tidewire.testing import FakeServer
 from tidewire.types import ItemChange, Position, ResultType
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.log_writer.snapshot_events import snapshot_frame
 from tidewire_server.log_writer.op_splitting import split_op
+from tidewire_server.log_writer.snapshot_events import snapshot_frame
 from tidewire_server.log_writer.stream import writer_of
 from tidewire_server.store.interfaces import Block, JobRecord, QueueEntry, Retention, StateAt
 from tidewire_server.store.memory_queue import MemoryQueue
@@ -473,12 +474,16 @@ def _server_writes() -> dict[str, Case]:
 
         return make
 
-    def yields(value: Callable[[int], Any], change: Callable[[Any, int], object]) -> Case:
+    def yields(
+        value: Callable[[int], Any],
+        change: Callable[[Any, int], object],
+        steps: Callable[[int], int] = lambda n: n,
+    ) -> Case:
         def make(n: int) -> Call:
             async def main() -> None:
                 whole = value(n)
                 log_writer, stream = job(None, ())
-                for at in range(n):
+                for at in range(steps(n)):
                     change(whole, at)
                     writer_of(stream).replace(whole)
                     if at % 100 == 0:
@@ -511,7 +516,10 @@ def _server_writes() -> dict[str, Case]:
         "truncate a text": case(lambda n: "x" * n, ("",), lambda stream, _: stream.truncate(1)),
         "truncate an array": case(lambda n: [0] * n, ("",), lambda stream, _: stream.truncate(1)),
         "notes": case("", ("",), lambda stream, at: stream.note(f"note {at}")),
-        "yield a text that grows": yields(lambda _: [""], text_grows),
+        # Each yield passes the whole text, so n counts the characters of all yielded texts together.
+        "yield a text that grows": yields(
+            lambda _: [""], text_grows, lambda n: math.isqrt(2 * n // len("word "))
+        ),
         "yield an array that grows": yields(lambda _: [], lambda whole, at: whole.append(at)),
         "yield an object that grows": yields(lambda _: {}, lambda whole, at: whole.update({str(at): at})),
         "yield an array that shrinks": yields(lambda n: [0] * n, lambda whole, _: whole.pop()),

@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,14 +78,15 @@ class LoopThread:
             )
         pending = _Call(work, args)
         try:
-            return self._state.start(pending.run).result()
+            self._state.start(pending)
+            return pending.future.result()
         except ClientClosedError:
             raise
         except CancelledError:
             raise ClientClosedError("the client was closed during the call") from None
         except BaseException:
             with suppress(RuntimeError):
-                pending.cancel(self._state.portal())
+                self._state.cancel(pending)
             raise
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
@@ -126,35 +127,46 @@ class LoopThread:
 
 
 class _Call(Generic[X]):
-    """Coroutine of one blocking call. A KeyboardInterrupt on the caller's thread must be able to cancel this coroutine.
+    """A blocking call: a coroutine on the event loop, and the future for which the caller's thread waits.
 
-    The interrupt may arrive before the coroutine starts, while it runs, or after it has ended.
+    A KeyboardInterrupt on the caller's thread must be able to cancel the coroutine. The interrupt may arrive before the
+    coroutine starts, while it runs, or after it has ended.
     """
 
+    __slots__ = ("_args", "_cancelled", "_scope", "_work", "future")
+
     def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
+        self.future: Future[X] = Future()
         self._work = work
         self._args = args
         self._cancelled = False
         self._scope: anyio.CancelScope | None = None
-        self._ended = threading.Event()
 
-    async def run(self) -> X:
-        with anyio.CancelScope() as self._scope:
-            try:
+    async def run(self) -> None:
+        try:
+            with anyio.CancelScope() as self._scope:
                 if not self._cancelled:
-                    return await self._work(*self._args)
-            finally:
-                self._ended.set()
-        raise CancelledError
+                    self.future.set_result(await self._work(*self._args))
+                    return
+        except asyncio.CancelledError:
+            self.future.set_exception(CancelledError())
+            raise
+        except BaseException as error:
+            self.future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self.future.set_exception(CancelledError())
 
-    def cancel(self, portal: anyio.from_thread.BlockingPortal) -> None:
-        """Cancel the coroutine and wait until it has ended. Until then it may still change the state of the job."""
+    def cancel(self) -> anyio.CancelScope | None:
+        """Cancel the coroutine before it starts.
+
+        Returns:
+            None if the coroutine has not started. When it starts, it ends at once. If it has started, the scope, which the
+            caller must cancel on the event loop.
+        """
         self._cancelled = True
-        # If there is no cancel scope yet, the coroutine has not started. When it starts, it checks `_cancelled` and
-        # ends.
-        if self._scope is not None and not self._ended.is_set():
-            portal.start_task_soon(self._scope.cancel)
-            self._ended.wait(INTERRUPT_TIMEOUT)
+        return self._scope
 
 
 class _State:
@@ -230,19 +242,27 @@ class _State:
             stacklevel=6,
         )
 
-    def start(self, work: Callable[[], Awaitable[X]]) -> "Future[X]":
-        """Start a coroutine function on the thread.
+    def start(self, call: _Call[Any]) -> None:
+        """Start the coroutine of a call on the thread.
 
         Raises:
             ClientClosedError: The thread has ended.
         """
         calls = self._run().calls
         try:
-            return calls.start(work)
+            calls.start(call)
         except RuntimeError:
             if not self._closed:
                 raise
-        raise ClientClosedError("the client was closed during the call")
+            raise ClientClosedError("the client was closed during the call") from None
+
+    def cancel(self, call: _Call[Any]) -> None:
+        """Cancel a call and wait until its coroutine has ended. Until then it may still change the state of the job.
+
+        Raises:
+            RuntimeError: The event loop has ended.
+        """
+        self._run().calls.cancel(call)
 
     def stop(self) -> None:
         """Stop the thread and wait for it to end.
@@ -283,67 +303,68 @@ class _State:
 
 
 class _Calls:
-    """Starts the coroutines of blocking calls on the event loop.
+    """The calls on the event loop.
 
-    A portal could start them too, but `BlockingPortal.start_task_soon` waits until the event loop has started the
-    coroutine. A blocking call would then wait for the other thread twice, which took a tenth of the CPU time of a short
-    job (`bench/client.py`).
+    They are plain tasks of asyncio. With a task group of anyio, a short job took a quarter more CPU time, and with anyio's
+    portal another tenth (`bench/client.py`).
     """
 
-    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._tasks = tasks
-        self._waiting: set[Future[Any]] = set()
+        self._calls: set[_Call[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ended = False
 
-    def start(self, work: Callable[[], Awaitable[X]]) -> "Future[X]":
-        """Start a coroutine function in the context of the caller. This method may be called on any thread.
+    def start(self, call: _Call[Any]) -> None:
+        """Start a call in the context of the caller. This method may be called on any thread.
 
         Raises:
             RuntimeError: The event loop has ended.
         """
-        future: Future[X] = Future()
-        # Add the future before the check. `end` sets the flag before it reads the set, so one of the two sees the other.
-        self._waiting.add(future)
-        future.add_done_callback(self._waiting.discard)
+        # Add the call before the check. `end` sets the flag before it reads the set, so one of the two sees the other.
+        self._calls.add(call)
         if self._ended:
             raise RuntimeError("the event loop has ended")
-        self._loop.call_soon_threadsafe(self._begin, work, future)
-        return future
+        self._loop.call_soon_threadsafe(self._begin, call)
 
-    def _begin(self, work: Callable[[], Awaitable[Any]], future: "Future[Any]") -> None:
+    def _begin(self, call: _Call[Any]) -> None:
         # The context of the caller may name another library, if the caller is a task of trio.
         if "sniffio" in sys.modules:
             sys.modules["sniffio"].current_async_library_cvar.set("asyncio")
+        task = self._loop.create_task(self._run(call))
+        self._tasks.add(task)  # The event loop has only weak references to tasks.
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, call: _Call[Any]) -> None:
         try:
-            self._tasks.start_soon(_complete, work, future)
-        except RuntimeError:
-            # The task group has ended.
-            future.cancel()
+            await call.run()
+        finally:
+            self._calls.discard(call)
+
+    def cancel(self, call: _Call[Any]) -> None:
+        """Cancel a call, and wait up to `INTERRUPT_TIMEOUT` seconds until it has ended.
+
+        Raises:
+            RuntimeError: The event loop has ended.
+        """
+        if not call.future.done() and (scope := call.cancel()) is not None:
+            self._loop.call_soon_threadsafe(scope.cancel)
+            wait([call.future], INTERRUPT_TIMEOUT)
+
+    async def cancel_all(self) -> None:
+        """Cancel all calls and wait until they have ended."""
+        for call in [*self._calls]:
+            if (scope := call.cancel()) is not None:
+                scope.cancel()
+        if self._tasks:
+            await asyncio.wait([*self._tasks])
 
     def end(self) -> None:
-        """Cancel the calls whose coroutines were never started. The event loop must have ended."""
+        """Fail the calls that were never started. The event loop must have ended."""
         self._ended = True
-        for future in [*self._waiting]:
-            future.cancel()
-
-
-async def _complete(work: Callable[[], Awaitable[Any]], future: "Future[Any]") -> None:
-    """Await a coroutine function and store its result or exception in a future."""
-    try:
-        result = await work()
-    except asyncio.CancelledError:
-        future.cancel()
-        future.set_running_or_notify_cancel()
-        raise
-    except BaseException as error:
-        if future.set_running_or_notify_cancel():
-            future.set_exception(error)
-        if not isinstance(error, Exception):
-            raise
-    else:
-        if future.set_running_or_notify_cancel():
-            future.set_result(result)
+        for call in [*self._calls]:
+            if not call.future.done():
+                call.future.set_exception(CancelledError())
 
 
 @dataclass(slots=True)
@@ -371,14 +392,15 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
         nonlocal running
         closing = asyncio.Event()
         end = partial(asyncio.get_running_loop().call_soon_threadsafe, closing.set)
-        async with anyio.from_thread.BlockingPortal() as portal, anyio.create_task_group() as tasks:
-            running = _Running(portal, _Calls(tasks), end, alive)
+        calls = _Calls()
+        async with anyio.from_thread.BlockingPortal() as portal:
+            running = _Running(portal, calls, end, alive)
             started.set_result(running)
             await closing.wait()
             try:
                 await at_close()
             finally:
-                tasks.cancel_scope.cancel()
+                await calls.cancel_all()
                 await portal.stop(cancel_remaining=True)
 
     if not started.set_running_or_notify_cancel():

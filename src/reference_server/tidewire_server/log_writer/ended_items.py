@@ -1,7 +1,7 @@
 """The digest of a job's items, to which arrays of numbers are added while the job runs."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import ItemsDigest, digest
