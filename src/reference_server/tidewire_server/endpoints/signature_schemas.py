@@ -29,6 +29,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
+from tidewire.protocol.document.json_values import holds_only_numbers
 from tidewire.protocol.jsonable import rows_of
 from tidewire.protocol.messages import message_of
 from tidewire_server.endpoints.context import Context
@@ -181,9 +182,10 @@ class ValueShape:
         Raises:
             InvalidValueError: The value does not match the schema. The message gives the path and the reason.
         """
-        if type(value) is list and strict_json.is_number_array(value):
+        if type(value) is list and holds_only_numbers(value):
             # First validate the value as Python objects, which takes a quarter of the time. This validation is stricter
-            # than the validation of JSON, so a value that it rejects may still be valid.
+            # than the validation of JSON, so a value that it rejects may still be valid. The document rejects integers
+            # beyond ±2^53 later.
             with contextlib.suppress(ValidationError):
                 self.adapter.validate_python(value, strict=True)
                 return

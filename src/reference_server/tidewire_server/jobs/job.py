@@ -110,6 +110,7 @@ class Job:
         self._deadline: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        report = partial(publish_progress, log, self._loop)
         self._items = [
             Item(
                 value,
@@ -118,7 +119,7 @@ class Job:
                     index,
                     columns=columns[index],
                     rollback=endpoint.rollback,
-                    report=partial(publish_progress, log, self._loop),
+                    report=report,
                     to_json=endpoint.value.to_json,
                     attempt=record.attempt,
                 ),

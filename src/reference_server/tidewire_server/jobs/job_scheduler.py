@@ -12,7 +12,7 @@ not apply to batches, because a batch serves several principals.
 import asyncio
 import logging
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ class JobScheduler:
         self._announce = announce
         self._threads = settings.max_threads
         self._max_threads_per_caller = share_of(settings.max_threads, share)
-        self._threads_of: Counter[str] = Counter()
+        self._threads_of: dict[str, int] = {}
         """Number of worker threads that each principal uses."""
         self._at_thread_limit: set[str] = set()
         """Principals that use as many worker threads as they may."""
@@ -334,9 +334,9 @@ class JobScheduler:
 
     def _count_thread(self, principal: str, change: int) -> None:
         """Count a worker thread that a principal has started to use (1) or has released (-1)."""
-        used = self._threads_of[principal] = self._threads_of[principal] + change
-        if not used:
-            del self._threads_of[principal]
+        used = self._threads_of.pop(principal, 0) + change
+        if used:
+            self._threads_of[principal] = used
         if used < self._max_threads_per_caller:
             self._at_thread_limit.discard(principal)
         else:

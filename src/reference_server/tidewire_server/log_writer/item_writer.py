@@ -80,7 +80,7 @@ class ItemWriter:
         self._lock = log_writer.lock
         self._place = f"/items/{index}/value"
         self._index = index
-        self._columns = tuple(self._place + column for column in columns)
+        self._columns = tuple([self._place + column for column in columns])
         self._growing = self._columns[0] if len(self._columns) == 1 else self._place
         self.open_text: str | None = self._growing
         """The text that `Stream.append` may pass straight to `LogWriter.append_text`; None while yielded values are

@@ -71,17 +71,16 @@ def nests_deeper_than(max_depth: int, value: Any) -> bool:
 
 
 def holds_only_numbers(elements: list[Any]) -> bool:
-    """Whether all elements of a list are numbers or booleans. If not, the elements may be anything.
+    """Whether all elements of a list are finite numbers or booleans. If not, the elements may be anything.
 
     `sum` raises an error for all other types. It takes a quarter of the time of a look at each type.
     """
     if not elements or type(elements[0]) not in _NUMBERS:
         return False
     try:
-        sum(elements)
+        return isfinite(sum(elements))
     except (TypeError, OverflowError):
         return False
-    return True
 
 
 def admit_all(values: Iterable[JsonValue], max_depth: int = MAX_STATE_DEPTH) -> list[JsonValue]:
