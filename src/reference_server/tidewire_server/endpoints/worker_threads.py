@@ -4,6 +4,7 @@ A thread that has ended a call waits for the next call for a short time. Without
 start a thread, which takes longer than everything else that the server does for a short call (bench/arrays.py).
 """
 
+import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -16,6 +17,10 @@ _Call = tuple[Callable[[], Any], Callable[[Any], None], str]
 
 _idle: Final[list["_Worker"]] = []
 """Threads that can run a call. The last element became idle last, and gets the next call."""
+
+# The threads do not exist in a forked process. A call that is passed to one of them there would never end.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)
 
 
 class _Worker:
