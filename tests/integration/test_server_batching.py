@@ -584,3 +584,18 @@ def test_items_that_end_with_texts_and_errors_next_to_others_are_complete():
     items = Fold().take(events).items
     assert [item.get("value") for item in items] == ["0", 1, None, "3", 4, None, "6", 7, None]
     assert [item["status"] for item in items] == ["succeeded", "succeeded", "failed"] * 3
+
+
+@pytest.mark.parametrize(("merge_window", "together"), [(0.0, False), (0.005, True)])
+def test_ends_of_items_share_an_event_only_if_the_server_merges(merge_window, together):
+    server = Server(**(QUICK | {"merge_window": merge_window}))
+
+    @server.endpoint(batch=True)
+    def same(n: list[int]) -> list[int]:
+        return n
+
+    with serving(server) as peer:
+        events = peer.events(peer.start("same", inputs=[{"n": n} for n in range(4)]), "0-0")
+    ended = [str(event.data).count('"succeeded"') for event in events if event.type == "message"]
+    assert (max(ended) > 1) is together
+    assert sum(ended) == 4

@@ -203,16 +203,15 @@ class Job:
         return self._items[index].writer
 
     @property
-    def _has_many_items(self) -> bool:
+    def _joins(self) -> bool:
         """Whether one event may contain the starts or ends of several items. If so, a client reads a part of this event
-        for each item.
+        for each item. Without merging, each start and end is a separate event.
         """
-        return len(self._items) > 1
+        return len(self._items) > 1 and self._settings.merge_window > 0
 
     def begin(self, index: int) -> None:
-        """Set the status of a queued item that runs alone to running. Without merging, this is a separate event."""
-        joins = self._has_many_items and self._settings.merge_window > 0
-        self._log_writer.start(self._start(index), joins=joins)
+        """Set the status of a queued item that runs alone to running."""
+        self._log_writer.start(self._start(index), joins=self._joins)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
@@ -225,7 +224,7 @@ class Job:
         ops: list[Any] = []
         for index, batch, leave in rows:
             ops += self._start(index, batch, leave)
-        self._log_writer.start(ops, joins=self._has_many_items)
+        self._log_writer.start(ops, joins=self._joins)
 
     def _start(
         self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
@@ -488,7 +487,7 @@ class Job:
             with self._log_writer.lock:
                 end_ops: list[Any] = [["s", f"{pointer}/status", status]]
                 if value is not UNSET:
-                    self._log_writer.end_with_value(index, status, value, joins=self._has_many_items)
+                    self._log_writer.end_with_value(index, status, value, joins=self._joins)
                 elif error is None:
                     self._log_writer.change(end_ops, check_below=pointer, ends=True)
                 else:
