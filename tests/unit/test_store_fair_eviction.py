@@ -16,15 +16,6 @@ def test_the_oldest_entry_of_the_principal_with_the_most_entries_goes_first():
         held.evict()
 
 
-def test_a_principal_that_adds_an_entry_loses_one_before_others_with_as_many():
-    held = FairEviction[int]()
-    for entry, principal in enumerate("aabbc"):
-        held.add(principal, entry)
-    assert held.evict(adding="b") == 2
-    assert held.evict(adding="c") == 0
-    assert held.evict(adding="new") == 4
-
-
 def test_entries_of_an_only_principal_go_in_their_order():
     held = FairEviction[int]()
     for entry in range(5):

@@ -31,11 +31,6 @@ class HypothesisWriter:
         # Otherwise `iter_text` of the client would yield text before it is stable.
         stream.stable(self._stable, at="/text")
 
-    @property
-    def tokens(self) -> int:
-        """Number of tokens of the written hypothesis."""
-        return len(self._pieces)
-
     def write(self, delta: Delta) -> None:
         """Write a block. Text is truncated to the prefix that the old and the new text share."""
         first = len(self._pieces) - delta.retracted

@@ -28,8 +28,8 @@ except ModuleNotFoundError as error:
 from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
-from tidewire_server.serving.anonymous_access import check_anonymous_access, check_debug
 from tidewire_server.serving.daemon_threads import DaemonThreads
+from tidewire_server.serving.exposure_check import check_exposure
 from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
 from tidewire_server.serving.port_file import port_file as prepare_port_file
@@ -157,8 +157,7 @@ def serve(
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
-    check_anonymous_access(listener, settings)
-    check_debug(listener, settings)
+    check_exposure(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
         removed_at_exit(listener) as path,
@@ -215,6 +214,7 @@ def in_background(
     Raises:
         OSError: The address cannot be bound.
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
+        StoreError: The log cannot be opened, or another server is using it.
     """
     listener = bind(host, port, uds=uds)
     with removed_at_exit(listener):
@@ -224,8 +224,7 @@ def in_background(
 def _in_background(app: TidewireApp, settings: Settings, listener: socket.socket) -> Iterator[str]:
     app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
-        check_anonymous_access(listener, settings)
-        check_debug(listener, settings)
+        check_exposure(listener, settings)
         app.open_log()
     except BaseException:
         listener.close()
@@ -281,9 +280,9 @@ def _thread_switch_interval(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _short_gc_pauses() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, and collect new objects more often, but in smaller steps.
+    """Exclude the objects that exist now from garbage collection, and collect new objects less often.
 
-    A full collection would stop all streams while it examines the objects of a loaded model and of thousands of jobs.
+    A full collection would stop all streams while it examines the objects of a loaded model.
     """
     before = gc.get_threshold()
     gc.collect()

@@ -38,20 +38,18 @@ class FairEviction(Generic[E]):
             del entries[entry]
             self._resized(principal, len(entries) + 1)
 
-    def evict(self, *, adding: str = "") -> E:
+    def evict(self) -> E:
         """Remove and return the entry that the store must delete next.
 
         If several principals have the most entries, the principal that has had this number of entries for the longest
-        time loses its oldest entry. But if the principal `adding`, for whose new entry the store makes room, is among
-        them, this principal loses its oldest entry.
+        time loses its oldest entry.
 
         Raises:
             LookupError: There is no entry.
         """
         if not self._count:
             raise LookupError("there is no entry to delete")
-        largest = self._principals[self._most]
-        principal = adding if adding in largest else next(iter(largest))
+        principal = next(iter(self._principals[self._most]))
         entries = self._entries[principal]
         entry, _ = entries.popitem(last=False)
         self._resized(principal, len(entries) + 1)

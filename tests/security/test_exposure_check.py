@@ -7,7 +7,7 @@ import pytest
 
 from support.reference_server import Peer
 from tidewire_server import Server
-from tidewire_server.serving.anonymous_access import AnonymousAccessError, check_anonymous_access
+from tidewire_server.serving.exposure_check import ExposedServerError, check_exposure
 from tidewire_server.settings import Settings
 
 
@@ -17,7 +17,7 @@ def test_wildcard_address_without_tokens_is_refused(host):
         Server().run(host=host, port=0)
     for remedy in ("--token-file", "TIDEWIRE_TOKENS", "--allow-anonymous"):
         assert remedy in str(ended.value)
-    with pytest.raises(AnonymousAccessError), Server().running(host=host):
+    with pytest.raises(ExposedServerError), Server().running(host=host):
         pass
 
 
@@ -55,5 +55,5 @@ def test_address_of_a_network_is_refused():
         def getsockname(self):
             return ("2001:db8::1", 8000, 0, 0)
 
-    with pytest.raises(AnonymousAccessError, match=r"on \[2001:db8::1\]:8000 without"):
-        check_anonymous_access(Listener(), Settings(operator_tokens=("only metrics".replace(" ", "-"),)))
+    with pytest.raises(ExposedServerError, match=r"on \[2001:db8::1\]:8000 without"):
+        check_exposure(Listener(), Settings(operator_tokens=("only metrics".replace(" ", "-"),)))
