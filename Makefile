@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST_ARGS ?=
 
+# Some images set this variable. Each of the hundreds of processes that the tests start would then compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test slow chaos proof check fix bench clean
 
 help:  ## what there is to make

@@ -1,5 +1,6 @@
 """Loader for scenario files. The schema `spec/schema/scenario.schema.json` documents each member of these files."""
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,8 +54,17 @@ def load_all(folder: Path | None = None) -> list[Scenario]:
     Raises:
         ScenarioError: A file does not match its schema, or two scenarios have the same name.
     """
-    place = specification.folder() / "scenarios" / "client" if folder is None else folder
-    found = [scenario for file in sorted(place.glob("*.json")) for scenario in load(file)]
+    return _load_folder(folder) if folder is not None else [*_load_specification()]
+
+
+@functools.cache
+def _load_specification() -> tuple[Scenario, ...]:
+    """Load the scenarios of the specification once, because their validation takes most of a second."""
+    return tuple(_load_folder(specification.folder() / "scenarios" / "client"))
+
+
+def _load_folder(folder: Path) -> list[Scenario]:
+    found = [scenario for file in sorted(folder.glob("*.json")) for scenario in load(file)]
     names = [scenario.name for scenario in found]
     for name in names:
         if names.count(name) > 1:
