@@ -21,6 +21,7 @@ from transformers import (
 from support.model_checkpoints import (
     CONTEXT,
     Output,
+    byte_level_tokenizer,
     collect,
     crafted_checkpoint,
     generate,
@@ -115,6 +116,46 @@ def test_tokens_equal_those_of_transformers_alone_and_in_a_batch(
     assert mixed.token_ids == plain.token_ids
     reasons = {output.finish_reason for output in together}
     assert ("stop" in reasons) is (config.eos_token_id is not None)
+
+
+def test_only_live_hypothesis_of_the_first_step_shares_its_prompt_with_all_slots(
+    start: Start, tmp_path: Path
+):
+    """Three of the four candidates of the first step are stop strings, so only one of two hypotheses continues."""
+    torch.manual_seed(3)
+    letters = byte_level_tokenizer([*"abcdefghijklmnopqrstuvwxyz"])
+    config = LlamaConfig(**SIZES | {"vocab_size": 27, "eos_token_id": None}, intermediate_size=48)
+    folder = save(tmp_path, AutoModelForCausalLM.from_config(config), letters)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    engine = start(folder, slots=2)
+    for prompt in ["sample", "z" * 40, "hello", "quick"]:
+        ids = torch.tensor([letters.encode(prompt).ids])
+        with torch.no_grad():
+            stops = model(ids).logits[0, -1].topk(4).indices[[0, 2, 3]]
+        members: dict[str, Any] = {"num_beams": 2, "length_penalty": 9.0}
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=12,
+            do_sample=False,
+            pad_token_id=0,
+            stopping_criteria=[lambda texts, _, stops=stops: torch.isin(texts[:, -1], stops)],
+            **members,
+        )
+        found = generate_one(
+            engine,
+            prompt=prompt,
+            max_tokens=12,
+            stop=[letters.id_to_token(int(stop)) for stop in stops],
+            logprobs=True,
+            **members,
+        )
+        assert found.token_ids == expected[0, ids.shape[1] :].tolist()
+        assert len(found.token_ids) > 2
+        with torch.no_grad():
+            exact = model(expected).logits[0, ids.shape[1] - 1 : -1].log_softmax(-1)
+        chosen = exact.gather(-1, torch.tensor(found.token_ids)[:, None])
+        assert found.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=2e-4)
 
 
 def test_log_probabilities_are_those_of_the_best_hypothesis(start: Start, tmp_path: Path):

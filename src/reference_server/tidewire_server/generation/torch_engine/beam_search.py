@@ -196,6 +196,10 @@ class BeamSearch:
             elif place < self.beams:
                 ended.append(Hypothesis(self._normalized(score, length), last, text, -1, reason))
         live, copies = self._with_slots(live)
+        if live and length == 1:
+            # A slot that stays free now may be assigned later, and then only generated tokens are copied to it. Without a
+            # copy of the prompt, its hypothesis would read what an earlier request left in the slot.
+            copies = [(0, slot) for slot in range(1, self.beams)]
         return Selection(live, ended, copies)
 
     def commit(self, selection: Selection) -> SearchProgress:
@@ -322,7 +326,7 @@ class SearchStep:
             if selection.copies:
                 sources.extend(request.slots[source] for source, _ in selection.copies)
                 self._targets.extend(request.slots[target] for _, target in selection.copies)
-                # After the first step, all slots of the request contain its prompt.
+                # The first step copies the prompt to all slots of the request.
                 starts.append(len(request.prompt) if search.length else 0)
                 ends.append(request.length)
         # One copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
