@@ -308,7 +308,7 @@ class SearchStep:
         count = 3 * len(self._requests)
         found, values = iter(arrays[:count]), iter(values_of(arrays[count:], self._scorings))
         sources: list[int] = []
-        self._targets: list[int] = []
+        targets: list[int] = []
         starts, ends = [], []
         slots: list[int] = []
         tokens: list[int] = []
@@ -325,18 +325,19 @@ class SearchStep:
             tokens.extend(hypothesis.last.id for hypothesis in selection.live)
             if selection.copies:
                 sources.extend(request.slots[source] for source, _ in selection.copies)
-                self._targets.extend(request.slots[target] for _, target in selection.copies)
+                targets.extend(request.slots[target] for _, target in selection.copies)
                 # The first step copies the prompt to all slots of the request.
                 starts.append(len(request.prompt) if search.length else 0)
                 ends.append(request.length)
         # One copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
         self._positions = slice(min(starts, default=0), max(ends, default=0))
         self._copied = self._cache.take(sources, self._positions) if sources else None
+        self._targets = to_device(targets, self._cache.device, torch.int64)
         self._slots = to_device(slots, self._cache.device, torch.int64)
         self._tokens = to_device(tokens, self._cache.device, torch.int64)
 
     def commit(self, last: torch.Tensor) -> None:
-        """Copy the keys and values between the slots, and advance the searches.
+        """Copy the keys and values between the slots, and advance the searches. This allocates no memory on the device.
 
         Args:
             last: The last token of each slot, which is the input of the next step, [slots], int64. It is changed.
