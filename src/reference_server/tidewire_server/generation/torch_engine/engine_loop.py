@@ -59,7 +59,7 @@ class TorchEngine:
         checkpoint: The loaded model.
         slots: Maximum number of requests that run at the same time.
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
-        step_tokens: Maximum number of tokens that one forward pass processes.
+        step_tokens: Maximum number of tokens that one forward pass processes, or `slots` + 1 if that is more.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
         max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
@@ -69,8 +69,8 @@ class TorchEngine:
         execution: Execution of the steps. None selects the one that suits the checkpoint's device.
 
     Raises:
-        LoadError: The model's context is shorter than `context`, the cache cannot be allocated, or a cache of
-            `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
+        LoadError: `slots` is less than 1, the model's context is shorter than `context`, the cache cannot be allocated,
+            or a cache of `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TorchEngine:
             checkpoint, context=cache.context, slots=slots, max_top=max_top, max_num_beams=max_num_beams
         )
         self._reader = RequestReader(checkpoint, cache.context)
-        self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, step_tokens)
+        self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, max(step_tokens, slots + 1))
         self._execution = execution or Execution.of(checkpoint.device)
         self._runner = Runner(checkpoint, cache, buckets=self._execution.buckets)
         self.cache_bytes = cache.nbytes
