@@ -1,11 +1,13 @@
 """Beam searches, compared with transformers, and what a reader sees of them: rollbacks and the stable prefix."""
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from support.line_counts import line_count
 from support.model_checkpoints import (
     CONTEXT,
     Output,
@@ -34,10 +37,11 @@ from tidewire import Client
 from tidewire.protocol import strict_json
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.generation.engine import Delta, EngineError
+from tidewire_server.generation.engine import Delta, EngineError, FinishReason
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Token
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
@@ -321,6 +325,67 @@ def test_stable_text_is_never_retracted_and_iter_text_yields_it(start: Start, ra
         pieces = [*client.submit("generate", **request).iter_text()]
     assert "".join(pieces) == PROMPTS[0] + "".join(row[0] for row in rows)
     assert pieces[0].startswith(PROMPTS[0]), "the prompt is stable from the start"
+
+
+class Word:
+    """A text that ends with token 0."""
+
+    def feed(self, token: int) -> tuple[str, FinishReason | None]:
+        return "", None if token else "stop"
+
+    def fork(self) -> Self:
+        return self
+
+
+def path_of(token: Token) -> list[Token]:
+    path = [token]
+    while path[-1].before is not None:
+        path.append(path[-1].before)
+    return path[::-1]
+
+
+def test_stable_tokens_are_those_that_all_hypotheses_share():
+    chance = random.Random(4)
+    values = set()
+    for _ in range(200):
+        search = BeamSearch(3, end_tokens=1, length_penalty=chance.random(), text=Word())
+        shown: list[Token] = []
+        scores = [0.0]
+        for _ in range(30):
+            # Good candidates of the first hypothesis make the others die out.
+            indexes = chance.sample(range(8 * (1 if chance.random() < 0.4 else len(search.live))), 6)
+            scores = sorted(scores[0] - chance.random() for _ in indexes)[::-1]
+            progress = search.commit(search.choose(scores, indexes, 8))
+            shown = shown[: len(shown) - progress.retracted] + progress.added
+            if progress.reason is not None:
+                break
+            paths = [path_of(one.last)[1:] for one in [*search.live, *search._ended[:1]]]
+            shared = [*takewhile(lambda tokens: len(set(tokens)) == 1, zip(*paths, strict=False))]
+            assert shown in paths
+            assert progress.stable == len(shared)
+            values.add(progress.stable)
+        else:
+            continue
+        assert progress.stable == len(shown)
+    assert len(values) > 10
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_cost_of_a_step_does_not_grow_with_the_text(ends: bool):
+    """Two hypotheses differ in their first token, so that no token is stable."""
+
+    def lines(steps: int) -> int:
+        search = BeamSearch(2, end_tokens=1, length_penalty=1.0, text=Word())
+
+        def run() -> None:
+            search.commit(search.choose([-0.1, -0.2, -0.3], [0 if ends else 3, 1, 2], 8))
+            for step in range(1, steps):
+                progress = search.commit(search.choose([-step - 0.1, -step - 0.2], [5, 13], 8))
+                assert progress.stable == 0
+
+        return line_count(run)
+
+    assert lines(400) <= 2.1 * lines(200)
 
 
 def test_blocks_that_are_not_read_are_merged():
