@@ -1,11 +1,13 @@
 """Beam searches, compared with transformers, and what a reader sees of them: rollbacks and the stable prefix."""
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -18,9 +20,11 @@ from transformers import (
     Qwen3Config,
 )
 
+from support.line_counts import line_count
 from support.model_checkpoints import (
     CONTEXT,
     Output,
+    byte_level_tokenizer,
     collect,
     crafted_checkpoint,
     generate,
@@ -33,10 +37,11 @@ from tidewire import Client
 from tidewire.protocol import strict_json
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.generation.engine import Delta, EngineError
+from tidewire_server.generation.engine import Delta, EngineError, FinishReason
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Token
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
@@ -115,6 +120,46 @@ def test_tokens_equal_those_of_transformers_alone_and_in_a_batch(
     assert mixed.token_ids == plain.token_ids
     reasons = {output.finish_reason for output in together}
     assert ("stop" in reasons) is (config.eos_token_id is not None)
+
+
+def test_only_live_hypothesis_of_the_first_step_shares_its_prompt_with_all_slots(
+    start: Start, tmp_path: Path
+):
+    """Three of the four candidates of the first step are stop strings, so only one of two hypotheses continues."""
+    torch.manual_seed(3)
+    letters = byte_level_tokenizer([*"abcdefghijklmnopqrstuvwxyz"])
+    config = LlamaConfig(**SIZES | {"vocab_size": 27, "eos_token_id": None}, intermediate_size=48)
+    folder = save(tmp_path, AutoModelForCausalLM.from_config(config), letters)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    engine = start(folder, slots=2)
+    for prompt in ["sample", "z" * 40, "hello", "quick"]:
+        ids = torch.tensor([letters.encode(prompt).ids])
+        with torch.no_grad():
+            stops = model(ids).logits[0, -1].topk(4).indices[[0, 2, 3]]
+        members: dict[str, Any] = {"num_beams": 2, "length_penalty": 9.0}
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=12,
+            do_sample=False,
+            pad_token_id=0,
+            stopping_criteria=[lambda texts, _, stops=stops: torch.isin(texts[:, -1], stops)],
+            **members,
+        )
+        found = generate_one(
+            engine,
+            prompt=prompt,
+            max_tokens=12,
+            stop=[letters.id_to_token(int(stop)) for stop in stops],
+            logprobs=True,
+            **members,
+        )
+        assert found.token_ids == expected[0, ids.shape[1] :].tolist()
+        assert len(found.token_ids) > 2
+        with torch.no_grad():
+            exact = model(expected).logits[0, ids.shape[1] - 1 : -1].log_softmax(-1)
+        chosen = exact.gather(-1, torch.tensor(found.token_ids)[:, None])
+        assert found.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=2e-4)
 
 
 def test_log_probabilities_are_those_of_the_best_hypothesis(start: Start, tmp_path: Path):
@@ -280,6 +325,67 @@ def test_stable_text_is_never_retracted_and_iter_text_yields_it(start: Start, ra
         pieces = [*client.submit("generate", **request).iter_text()]
     assert "".join(pieces) == PROMPTS[0] + "".join(row[0] for row in rows)
     assert pieces[0].startswith(PROMPTS[0]), "the prompt is stable from the start"
+
+
+class Word:
+    """A text that ends with token 0."""
+
+    def feed(self, token: int) -> tuple[str, FinishReason | None]:
+        return "", None if token else "stop"
+
+    def fork(self) -> Self:
+        return self
+
+
+def path_of(token: Token) -> list[Token]:
+    path = [token]
+    while path[-1].before is not None:
+        path.append(path[-1].before)
+    return path[::-1]
+
+
+def test_stable_tokens_are_those_that_all_hypotheses_share():
+    chance = random.Random(4)
+    values = set()
+    for _ in range(200):
+        search = BeamSearch(3, end_tokens=1, length_penalty=chance.random(), text=Word())
+        shown: list[Token] = []
+        scores = [0.0]
+        for _ in range(30):
+            # Good candidates of the first hypothesis make the others die out.
+            indexes = chance.sample(range(8 * (1 if chance.random() < 0.4 else len(search.live))), 6)
+            scores = sorted(scores[0] - chance.random() for _ in indexes)[::-1]
+            progress = search.commit(search.choose(scores, indexes, 8))
+            shown = shown[: len(shown) - progress.retracted] + progress.added
+            if progress.reason is not None:
+                break
+            paths = [path_of(one.last)[1:] for one in [*search.live, *search._ended[:1]]]
+            shared = [*takewhile(lambda tokens: len(set(tokens)) == 1, zip(*paths, strict=False))]
+            assert shown in paths
+            assert progress.stable == len(shared)
+            values.add(progress.stable)
+        else:
+            continue
+        assert progress.stable == len(shown)
+    assert len(values) > 10
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_cost_of_a_step_does_not_grow_with_the_text(ends: bool):
+    """Two hypotheses differ in their first token, so that no token is stable."""
+
+    def lines(steps: int) -> int:
+        search = BeamSearch(2, end_tokens=1, length_penalty=1.0, text=Word())
+
+        def run() -> None:
+            search.commit(search.choose([-0.1, -0.2, -0.3], [0 if ends else 3, 1, 2], 8))
+            for step in range(1, steps):
+                progress = search.commit(search.choose([-step - 0.1, -step - 0.2], [5, 13], 8))
+                assert progress.stable == 0
+
+        return line_count(run)
+
+    assert lines(400) <= 2.1 * lines(200)
 
 
 def test_blocks_that_are_not_read_are_merged():

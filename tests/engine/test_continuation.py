@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import pytest
 
 from support.model_checkpoints import collect, crafted_checkpoint, generate
 from support.reference_server import QUICK, eventually, serving
+from support.stream_harness import StreamHarness
 from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import OnRestart
-from tidewire_server.generation.engine import ContinuationError, LoggedTokens
-from tidewire_server.generation.generate_endpoint import add_engine
+from tidewire_server.generation.engine import ContinuationError, Delta, LoggedTokens
+from tidewire_server.generation.generate_endpoint import _write, add_engine, columns_of, initial_of
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
@@ -166,3 +167,27 @@ def test_a_beam_search_runs_again_from_the_start(tmp_path: Path, start: Start, r
     assert item["value"]["token_ids"] == expected.token_ids
     assert item["value"]["text"] == "def f" + "".join(expected.text)
     assert job["done"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 60}
+
+
+@pytest.mark.parametrize("logged_rows", [0, 2, 3])
+def test_parts_of_the_scored_text_after_the_prompt_add_no_rows(logged_rows: int):
+    """A new attempt scores the logged tokens like a prompt, in parts. Only the rows of the prompt belong to the value."""
+    request = ContinuedGenerate(prompt="def", prompt_logprobs=0, max_tokens=20)
+    rows = [(at, -float(at)) for at in range(14)]
+    value = initial_of(request) | {"text": "x" * 11, "token_ids": [7] * 11}
+    value |= {"prompt_token_ids": [0, 1, 2][:logged_rows], "prompt_logprobs": [0.0, -1.0, -2.0][:logged_rows]}
+
+    async def deltas() -> AsyncIterator[Delta]:
+        for start in range(0, len(rows), 5):
+            yield Delta(prompt_rows=rows[start : start + 5], prompt_tokens=3)
+        yield Delta([("y", 8)], finish_reason="stop", prompt_tokens=3)
+
+    async def written() -> Any:
+        harness = StreamHarness(value, tuple(columns_of(request)))
+        await _write(deltas(), request, harness.stream, LoggedTokens([7] * 11, "x" * 11))
+        return await harness.read()
+
+    found = asyncio.run(written())
+    assert found["prompt_token_ids"] == [0, 1, 2]
+    assert found["prompt_logprobs"] == [0.0, -1.0, -2.0]
+    assert found["text"] == "x" * 11 + "y"

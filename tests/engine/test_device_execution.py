@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.model_checkpoints import (
     Output,
@@ -341,6 +342,43 @@ def test_step_on_a_device_waits_for_nothing_but_one_copy(
     assert found == expected
     assert [one["to_host"] for one in counts] == [1] * STEPS
     assert {event for one in counts for event in one} == {"to_host", "to_device"}
+
+
+class Allocations(TorchDispatchMode):
+    """Operators that allocate memory after the first change of a tensor. Use it as a context manager."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._tensor = tensor
+        self.is_changed = False
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returns = func._schema.returns
+        if self.is_changed and ("lift" in str(func) or any(one.alias_info is None for one in returns)):
+            self.names.append(str(func))
+        found = func(*args, **kwargs or {})
+        changes = returns and returns[0].alias_info is not None and returns[0].alias_info.is_write
+        self.is_changed |= bool(changes) and args[0] is self._tensor
+        return found
+
+
+@pytest.mark.parametrize("steps_of", [steps_on, search_on])
+def test_step_allocates_no_memory_after_its_first_change(
+    random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, steps_of: Callable[..., list[Any]]
+):
+    """If the memory were exhausted after a change, the step would be repeated with the changed state."""
+    launch = Runner.launch
+
+    def launching(self: Runner, step: StepPlan[Any]) -> Any:
+        with Allocations(self._last) as allocations:
+            launched = launch(self, step)
+        assert allocations.is_changed is bool(step.sampled)
+        assert allocations.names == []
+        return launched
+
+    monkeypatch.setattr(Runner, "launch", launching)
+    steps_of(torch.device("cpu"), random_checkpoint, lambda: None)
 
 
 @pytest.mark.gpu

@@ -1,14 +1,11 @@
 """JSON of the log-probabilities of one step, made for all requests of the step at once."""
 
 import json
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
 
+from support.line_counts import line_count
 from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, values_of
 
 WIDTH, ASKED = 64, 3
@@ -27,23 +24,6 @@ def step_of(scorings: list[Scoring]) -> list[np.ndarray]:
         np.arange(1, rows + 1, dtype=np.int32),
         np.tile(np.array([3, 4], np.int32), (rows, 1)),
     ]
-
-
-def line_count(work: Callable[[], Any]) -> int:
-    """Return how many lines of Python a call executes."""
-    count = 0
-
-    def trace(_frame: FrameType, event: str, _arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return count
 
 
 def test_json_of_a_request_does_not_depend_on_the_other_requests_of_the_step():

@@ -23,6 +23,7 @@ from tidewire_server.generation.engine import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
+from tidewire_server.generation.torch_engine.device_execution import Execution
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
@@ -167,6 +168,56 @@ async def test_failing_step_fails_its_requests_and_the_engine_continues(
     assert "secret" not in str(failure.value)
     assert (await engine.stats()).running == 0
     assert len((await collect(engine, Generate(max_tokens=5))).text) == 5
+
+
+async def assert_failed(engine: TorchEngine, jobs: list[asyncio.Task[Output]]) -> None:
+    """Assert that all requests have ended with an error, that new ones are refused, and that the engine can be closed."""
+    async with asyncio.timeout(10):
+        failures = await asyncio.gather(*jobs, return_exceptions=True)
+        assert [type(failure) for failure in failures] == [EngineClosedError] * len(jobs)
+        assert {str(failure) for failure in failures} == {
+            "the engine failed (RuntimeError); see the server's log, and restart the server"
+        }
+        with pytest.raises(EngineClosedError, match=r"the engine failed \(RuntimeError\)"):
+            await collect(engine, Generate(max_tokens=2))
+        await engine.close()
+    assert (await engine.stats()).running == 0
+
+
+async def test_request_whose_slot_cannot_be_cleared_gets_its_error_and_ends_the_engine(
+    start: Start, random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint, gate = gated(random_checkpoint, is_open=False, fails_at=2)
+    engine = start(checkpoint, slots=1)
+
+    def fail(slot: int) -> None:
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(engine._runner, "clear", fail)
+    first, *waiting = [asyncio.create_task(collect(engine, Generate(max_tokens=9))) for _ in range(3)]
+    await until(engine, lambda s: s.started == 3)
+    gate.open()
+    with pytest.raises(EngineError, match="memory does not suffice for the next token"):
+        async with asyncio.timeout(10):
+            await first
+    await assert_failed(engine, waiting)
+
+
+@pytest.mark.parametrize("early_launch", [False, True])
+async def test_exception_outside_of_a_step_ends_the_engine_and_all_of_its_requests(
+    start: Start, random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, early_launch: bool
+):
+    checkpoint, gate = gated(random_checkpoint, is_open=False)
+    engine = start(checkpoint, slots=2, execution=Execution(early_launch=early_launch))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(engine._scheduler, "completed", fail)
+    jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=9))) for _ in range(4)]
+    await until(engine, lambda s: s.started == 4)
+    gate.open()
+    await assert_failed(engine, jobs)
 
 
 async def test_logits_without_probabilities_fail_only_their_own_request(start: Start, tmp_path: Path):

@@ -9,6 +9,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, MambaConf
 
 from support.model_checkpoints import (
     crafted_checkpoint,
+    generate_one,
     random_llama,
     random_tokenizer,
     save,
@@ -186,3 +187,16 @@ def test_engine_is_loaded_from_a_folder(folder: Path):
     assert "messages" not in engine.caps.members
     assert len(engine.caps.vocabulary) == 265
     asyncio.run(engine.close())
+
+
+def test_more_slots_than_tokens_of_a_step_are_supported(folder: Path):
+    engine = TorchEngine.load(folder, device="cpu", slots=4096, context=16)
+    assert len(generate_one(engine, prompt="a", max_tokens=3).text) == 3
+    assert asyncio.run(engine.stats()).slots == 4096
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("slots", [0, -1])
+def test_engine_without_slots_is_refused(folder: Path, slots: int):
+    with pytest.raises(LoadError, match=f"the number of slots must be at least 1, not {slots}"):
+        TorchEngine.load(folder, device="cpu", slots=slots)

@@ -16,6 +16,7 @@ from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine, step_runner, step_scheduler
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.prefix_reuse import REUSED_TOKENS
 
 Start = Callable[..., TorchEngine]
 PROMPT = "import re\ndef turn(re): return re"
@@ -100,5 +101,5 @@ def test_prompt_is_scored_completely_although_an_earlier_text_has_the_same_begin
     request = Generate(prompt=PROMPT * 3, max_tokens=2, seed=1, prompt_logprobs=1)
     engine = start(random_checkpoint)
     first = generate(engine, request)[0]
-    assert first.prompt_tokens > 2 * step_scheduler.REUSED_TOKENS
+    assert first.prompt_tokens > 2 * REUSED_TOKENS
     assert generate(engine, request)[0].prompt_logprobs == first.prompt_logprobs

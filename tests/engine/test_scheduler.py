@@ -2,11 +2,9 @@ import random
 
 import pytest
 
-from tidewire_server.generation.torch_engine.step_scheduler import (
-    REUSED_TOKENS,
-    Sequence,
-    StepScheduler,
-)
+from support.line_counts import line_count
+from tidewire_server.generation.torch_engine.prefix_reuse import REUSED_TOKENS
+from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepScheduler
 
 
 def sequence(tokens: int) -> Sequence:
@@ -135,6 +133,25 @@ def test_slot_with_the_longest_shared_prefix_is_assigned():
     scheduler.add(other)
     assert run(scheduler) == [(90, 10), (90, 90)]
     assert (follower.slot, other.slot) == (2, 0)
+
+
+def test_assignment_among_many_slots_executes_few_lines_however_long_the_shared_prefix_is():
+    def lines(tokens: int) -> int:
+        scheduler = StepScheduler(slots=64, step_tokens=1 << 20)
+        texts = [Sequence(prompt=[*range(tokens + i), -1]) for i in range(64)]
+        for text in texts:
+            scheduler.add(text)
+        run(scheduler)
+        for text in texts:
+            scheduler.finish(text)
+        follower = Sequence(prompt=[*range(tokens + 50), 7, 7])
+        scheduler.add(follower)
+        count = line_count(scheduler.schedule)
+        assert (follower.slot, follower.read) == (50, tokens + 50)
+        return count
+
+    # Each slot shares more than the ones before it, which is the most expensive order. A bisection has four more rounds.
+    assert lines(1600) <= lines(100) * 2
 
 
 def test_prompt_that_was_cancelled_while_it_was_read_is_reused_as_far_as_it_was_read():

@@ -176,7 +176,8 @@ async def _write(
     async for delta in deltas:
         if delta.prompt_rows:
             # A new attempt scores the prompt again, and the logged tokens after it.
-            rows = delta.prompt_rows[max(0, prompt_tokens - scored) : delta.prompt_tokens - scored]
+            end = max(0, delta.prompt_tokens - scored)
+            rows = delta.prompt_rows[max(0, prompt_tokens - scored) : end]
             scored += len(delta.prompt_rows)
             for pointer, elements in zip(prompt_columns, zip(*rows, strict=True), strict=False):
                 if elements and type(elements[0]) is bytes:

@@ -120,8 +120,8 @@ class Generate(BaseModel):
         None,
         ge=0,
         le=2**53 - 1,
-        description="Seed for sampling. The same seed gives the same tokens, even if other requests run in the same batch. "
-        "The default is a random seed.",
+        description="Seed for sampling. In float32, the same seed gives the same tokens, even if other requests run in the "
+        "same batch, except where two tokens are equally probable up to rounding error. The default is a random seed.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list,

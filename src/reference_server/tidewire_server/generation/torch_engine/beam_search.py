@@ -24,7 +24,7 @@ be launched early (`RunningSequence.may_run_ahead`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol, Self
@@ -73,28 +73,8 @@ class Token:
     """Text that the token adds."""
     values: Values
     """The columns that depend on the logits."""
-
-    def after(self, earlier: Token) -> list[Token]:
-        """Return the tokens of this hypothesis that follow `earlier`, in order. The last one is this token."""
-        return [*self._back_to(earlier)][::-1]
-
-    def _back_to(self, earlier: Token) -> Iterator[Token]:
-        token = self
-        while token is not earlier:
-            yield token
-            if token.before is None:
-                raise ValueError("the hypothesis does not contain the earlier token")
-            token = token.before
-
-
-def last_shared(one: Token, other: Token) -> Token:
-    """Return the last token that two hypotheses share, or the root."""
-    while one is not other:
-        if one.length >= other.length and one.before is not None:
-            one = one.before
-        elif other.before is not None:
-            other = other.before
-    return one
+    branches: int = 0
+    """Number of tokens after this one in the live hypotheses and the best ended one."""
 
 
 class Hypothesis(NamedTuple):
@@ -159,10 +139,13 @@ class BeamSearch:
         self.candidates = candidates_per_beam(end_tokens) * beams
         self.scoring = scoring
         self._length_penalty = length_penalty
-        self._shown = Token(None, 0, -1, "", {})
+        root = Token(None, 0, -1, "", {})
+        self._shown = [root]
+        # The root and the tokens of the shown text.
+        self._stable = 0
         self._ended: list[Hypothesis] = []
         # Before the first step, only the prompt's slot is in use. Its index in the request's slots is 0.
-        self.live = [Hypothesis(0.0, self._shown, text, 0)]
+        self.live = [Hypothesis(0.0, root, text, 0)]
 
     @property
     def length(self) -> int:
@@ -196,23 +179,62 @@ class BeamSearch:
             elif place < self.beams:
                 ended.append(Hypothesis(self._normalized(score, length), last, text, -1, reason))
         live, copies = self._with_slots(live)
+        if live and length == 1:
+            # A slot that stays free now may be assigned later, and then only generated tokens are copied to it. Without a
+            # copy of the prompt, its hypothesis would read what an earlier request left in the slot.
+            copies = [(0, slot) for slot in range(1, self.beams)]
         return Selection(live, ended, copies)
 
     def commit(self, selection: Selection) -> SearchProgress:
         """Replace the state of the search, and return what changed for the reader."""
+        before = [*self.live, *self._ended[:1]]
         self.live = selection.live
         ended = sorted([*self._ended, *selection.ended], key=lambda hypothesis: -hypothesis.score)
         self._ended = ended[: self.beams]
         best, over = self._best()
-        shared = last_shared(self._shown, best.last)
-        retracted, added = self._shown.length - shared.length, best.last.after(shared)
-        self._shown = stable = best.last
+        retracted, added = self._show(best.last)
         if over:
             self.live = []
+            self._stable = best.last.length
         else:
-            for hypothesis in [*self.live, *self._ended[:1]]:
-                stable = last_shared(stable, hypothesis.last)
-        return SearchProgress(retracted, added, stable.length, best.reason if over else None)
+            self._count_branches(before, [*self.live, *self._ended[:1]])
+            while self._shown[self._stable].branches == 1:
+                self._stable += 1
+        return SearchProgress(retracted, added, self._stable, best.reason if over else None)
+
+    def _show(self, last: Token) -> tuple[int, list[Token]]:
+        """Show another hypothesis. Return the number of tokens to retract, and the tokens to add."""
+        added, token = [], last
+        while token.before is not None and (
+            token.length >= len(self._shown) or self._shown[token.length] is not token
+        ):
+            added.append(token)
+            token = token.before
+        added.reverse()
+        retracted = len(self._shown) - 1 - token.length
+        self._shown[token.length + 1 :] = added
+        return retracted, added
+
+    def _count_branches(self, before: list[Hypothesis], after: list[Hypothesis]) -> None:
+        """Update `Token.branches` after a step.
+
+        A token is visited at most twice: when it becomes the last one of a hypothesis, and when no hypothesis contains it
+        any more. A long text therefore costs no more per step than a short one.
+
+        Args:
+            before: The live hypotheses before the step, and the best ended one.
+            after: Those after the step.
+        """
+        kept = {id(hypothesis.last) for hypothesis in before}
+        for hypothesis in after:
+            if id(hypothesis.last) not in kept and hypothesis.last.before is not None:
+                hypothesis.last.before.branches += 1
+        kept = {id(hypothesis.last) for hypothesis in after}
+        for hypothesis in before:
+            token = hypothesis.last
+            while id(token) not in kept and token.branches == 0 and token.before is not None:
+                token = token.before
+                token.branches -= 1
 
     def _best(self) -> tuple[Hypothesis, bool]:
         """Return the best hypothesis, and whether the search is over."""
@@ -304,7 +326,7 @@ class SearchStep:
         count = 3 * len(self._requests)
         found, values = iter(arrays[:count]), iter(values_of(arrays[count:], self._scorings))
         sources: list[int] = []
-        self._targets: list[int] = []
+        targets: list[int] = []
         starts, ends = [], []
         slots: list[int] = []
         tokens: list[int] = []
@@ -321,18 +343,19 @@ class SearchStep:
             tokens.extend(hypothesis.last.id for hypothesis in selection.live)
             if selection.copies:
                 sources.extend(request.slots[source] for source, _ in selection.copies)
-                self._targets.extend(request.slots[target] for _, target in selection.copies)
-                # After the first step, all slots of the request contain its prompt.
+                targets.extend(request.slots[target] for _, target in selection.copies)
+                # The first step copies the prompt to all slots of the request.
                 starts.append(len(request.prompt) if search.length else 0)
                 ends.append(request.length)
         # One copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
         self._positions = slice(min(starts, default=0), max(ends, default=0))
         self._copied = self._cache.take(sources, self._positions) if sources else None
+        self._targets = to_device(targets, self._cache.device, torch.int64)
         self._slots = to_device(slots, self._cache.device, torch.int64)
         self._tokens = to_device(tokens, self._cache.device, torch.int64)
 
     def commit(self, last: torch.Tensor) -> None:
-        """Copy the keys and values between the slots, and advance the searches.
+        """Copy the keys and values between the slots, and advance the searches. This allocates no memory on the device.
 
         Args:
             last: The last token of each slot, which is the input of the next step, [slots], int64. It is changed.

@@ -26,9 +26,11 @@ def allocate_cache(
         max_bytes: Maximum size of the cache, in bytes. It has no effect if `context` is set.
 
     Raises:
-        LoadError: The model's context is shorter than `context`, the cache cannot be allocated, or a cache of `max_bytes`
-            is too small even for a context of `MIN_CONTEXT` tokens.
+        LoadError: `slots` is less than 1, the model's context is shorter than `context`, the cache cannot be allocated, or
+            a cache of `max_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
     """
+    if slots < 1:
+        raise LoadError(f"the number of slots must be at least 1, not {slots}")
     c = checkpoint
     per_slot = slots * KVCache.bytes_per_position(c.layers, c.kv_heads, c.head_size, c.dtype)
     if context is not None:

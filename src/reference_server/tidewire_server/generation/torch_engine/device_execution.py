@@ -21,7 +21,9 @@ BLOCKING_DEVICES = frozenset({"cpu", "mps"})
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution of steps on one device. The tokens do not depend on it."""
+    """Execution of steps on one device. In float32, the tokens do not depend on it, except where two tokens are equally
+    probable up to rounding error: the shapes of a step change the last digits of the logits.
+    """
 
     early_launch: bool = False
     """Whether a step may be launched before the tokens of the step before it are on the host. Each text then ends one step

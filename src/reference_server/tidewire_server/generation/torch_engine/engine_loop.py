@@ -59,7 +59,7 @@ class TorchEngine:
         checkpoint: The loaded model.
         slots: Maximum number of requests that run at the same time.
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
-        step_tokens: Maximum number of tokens that one forward pass processes.
+        step_tokens: Maximum number of tokens that one forward pass processes, or `slots` + 1 if that is more.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
         max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
@@ -69,8 +69,8 @@ class TorchEngine:
         execution: Execution of the steps. None selects the one that suits the checkpoint's device.
 
     Raises:
-        LoadError: The model's context is shorter than `context`, the cache cannot be allocated, or a cache of
-            `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
+        LoadError: `slots` is less than 1, the model's context is shorter than `context`, the cache cannot be allocated,
+            or a cache of `max_cache_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TorchEngine:
             checkpoint, context=cache.context, slots=slots, max_top=max_top, max_num_beams=max_num_beams
         )
         self._reader = RequestReader(checkpoint, cache.context)
-        self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, step_tokens)
+        self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, max(step_tokens, slots + 1))
         self._execution = execution or Execution.of(checkpoint.device)
         self._runner = Runner(checkpoint, cache, buckets=self._execution.buckets)
         self.cache_bytes = cache.nbytes
@@ -104,6 +104,7 @@ class TorchEngine:
         self._arrivals: deque[RunningRequest] = deque()
         self._max_open = slots + max_waiting
         self._closing = False
+        self._reason = "the engine was closed"
         self._started = 0
         # Only the engine's thread changes the counters below.
         self._steps = 0
@@ -273,7 +274,7 @@ class TorchEngine:
     def _submit(self, job: RunningRequest) -> None:
         with self._wake:
             if self._closing:
-                raise EngineClosedError("the engine was closed")
+                raise EngineClosedError(self._reason)
             taken = len(self._arrivals) + self._scheduler.waiting + self._scheduler.running
             if taken >= self._max_open:
                 raise EngineFullError(
@@ -288,6 +289,20 @@ class TorchEngine:
     # ---- engine thread -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        """Execute steps until the engine is closed or fails. Then end all requests with an error."""
+        try:
+            self._execute_steps()
+        except Exception as error:
+            logger.exception("the engine failed; restart the server")
+            self._reason = (
+                f"the engine failed ({type(error).__name__}); see the server's log, and restart the server"
+            )
+        with self._wake:
+            self._closing = True
+            left = [*self._scheduler.clear(), *self._arrivals]
+        deliver([(job, EngineClosedError(self._reason)) for job in left])
+
+    def _execute_steps(self) -> None:
         scheduler = self._scheduler
         flight: Flight | None = None
         while True:
@@ -306,9 +321,6 @@ class TorchEngine:
             self._complete(flight)
         if self._profiler is not None:
             self._profiler.finish()
-        with self._wake:
-            left = [*scheduler.clear(), *self._arrivals]
-        deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
     def _run(self, step: StepPlan[RunningRequest], before: Flight | None = None) -> Flight | None:
         """Launch a step, and complete the step before it, if that is still in flight.
@@ -393,14 +405,16 @@ class TorchEngine:
 
     def _finish(self, results: list[tuple[RunningRequest, Delta | EngineError]]) -> None:
         """Free the slots of the requests that have ended, and deliver all results."""
-        for job, delta in results:
-            if isinstance(delta, EngineError):
-                # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide them,
-                # because NaN plus -inf is NaN.
-                for slot in job.slots:
-                    self._runner.clear(slot)
-        with self._wake:
+        try:
             for job, delta in results:
-                if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
-                    self._scheduler.finish(job, failed=isinstance(delta, EngineError))
-        deliver(results)
+                if isinstance(delta, EngineError):
+                    # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide
+                    # them, because NaN plus -inf is NaN. If this fails, the engine ends.
+                    for slot in job.slots:
+                        self._runner.clear(slot)
+        finally:
+            with self._wake:
+                for job, delta in results:
+                    if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
+                        self._scheduler.finish(job, failed=isinstance(delta, EngineError))
+            deliver(results)

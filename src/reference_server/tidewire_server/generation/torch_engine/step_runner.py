@@ -160,7 +160,8 @@ class Runner:
                 row += part.scored
         search = SearchStep(searches, self._cache) if searches else None
         launched = LaunchedStep(requests, sampled, prompts, search)
-        # From here on, nothing fails. A step that fails is repeated, so it must not have changed a search.
+        # A step that fails is repeated, so it must not have changed `_last`, the penalties, the cache or a search. After the
+        # first of these changes, nothing allocates memory.
         if sampled is not None:
             slots = to_device([request.slot for request in plain], self._device)
             self._last.index_copy_(0, slots, sampled.tokens)

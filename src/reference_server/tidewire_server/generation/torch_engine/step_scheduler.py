@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Generic, TypeVar
 
-REUSED_TOKENS = 32
-"""Minimum number of tokens of a shared prefix whose keys and values are reused. A reuse in a high slot makes each step
-compute the rows of the lower slots, so a short prefix is not worth it."""
+from tidewire_server.generation.torch_engine.prefix_reuse import reusable_slot
+
 SCORED_TOKENS = 256
 """Maximum number of prompt tokens per step whose logits are kept for log-probabilities. This bounds the memory: for a
 vocabulary of 128,000, the logits of 256 tokens have 131 MB."""
@@ -65,11 +63,6 @@ class Sequence:
 
 
 S = TypeVar("S", bound=Sequence)
-
-
-def _shared_prefix(one: list[int], other: list[int]) -> int:
-    """Return the length of the longest common prefix."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 @dataclass(frozen=True)
@@ -226,10 +219,7 @@ class StepScheduler(Generic[S]):
         # The last token of the prompt is always processed, because its logits are needed.
         # A request for the log-probabilities of its prompt needs the logits of all its tokens.
         end = 0 if sequence.scores_prompt else len(sequence.prompt) - 1
-        shared = {slot: _shared_prefix(kept, sequence.prompt[:end]) for slot, kept in self._free.items()}
-        slot = min(shared, key=lambda slot: (-shared[slot] if shared[slot] >= REUSED_TOKENS else 0, slot))
-        if shared[slot] >= REUSED_TOKENS:
-            sequence.read = shared[slot]
+        slot, sequence.read = reusable_slot(self._free, sequence.prompt[:end])
         others = sorted(self._free.keys() - {slot})[: sequence.beams - 1]
         sequence.slot, sequence.slots = slot, [slot, *others]
         for taken in sequence.slots:

@@ -73,9 +73,16 @@ class KVCache:
         """Return a copy of the keys and values of some slots, for `put`."""
         return self._all[:, :, positions].index_select(1, to_device(slots, self.device))
 
-    def put(self, slots: Sequence[int], positions: slice, key_value: torch.Tensor) -> None:
-        """Overwrite the keys and values of some slots with those that `take` returned for the same positions."""
-        self._all[:, :, positions].index_copy_(1, to_device(slots, self.device), key_value)
+    def put(self, slots: torch.Tensor, positions: slice, key_value: torch.Tensor) -> None:
+        """Overwrite the keys and values of some slots with those that `take` returned for the same positions. This
+        allocates no memory.
+
+        Args:
+            slots: The slots, [B], int64, on the device.
+            positions: The positions.
+            key_value: The keys and values.
+        """
+        self._all[:, :, positions].index_copy_(1, slots, key_value)
 
     def clear(self, slot: int) -> None:
         """Set all keys and values of a slot to zero."""

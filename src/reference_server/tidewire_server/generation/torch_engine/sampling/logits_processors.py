@@ -50,6 +50,7 @@ class LogitsProcessor:
             self._occurred.index_fill_(0, to_device(prompt, device), value=True)
         if presence or frequency:
             self._counts = torch.zeros(size, device=device)
+            self._one = torch.ones(1, device=device)
 
     @property
     def needs_tokens_on_host(self) -> bool:
@@ -74,11 +75,13 @@ class LogitsProcessor:
             self._grammar.mask(logits)
 
     def add(self, tokens: torch.Tensor) -> None:
-        """Record generated tokens for the penalties, [N], int64, on the device."""
+        """Record generated tokens for the penalties, [N], int64, on the device. This allocates no memory, because a step
+        that failed here would be repeated, and count its token twice.
+        """
         if self._occurred is not None:
             self._occurred.index_fill_(0, tokens, value=True)
         if self._counts is not None:
-            self._counts.index_add_(0, tokens, self._counts.new_ones(len(tokens)))
+            self._counts.index_add_(0, tokens, self._one.expand(len(tokens)))
 
     def advance(self, token: int) -> None:
         """Record a generated token for the grammar."""
