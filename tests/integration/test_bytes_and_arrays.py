@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,33 @@ def test_bytes_in_models_dataclasses_and_lists_arrive_in_both_directions(client)
     contents = TypeAdapter(list[Binary])
     assert client.run("lists", contents=[TEXT], returns=contents) == [PNG, PNG]
     assert client.run("lists", contents=[TEXT]) == [TEXT, TEXT]
+
+
+class Pages(list[Any]):
+    pass
+
+
+@dataclass(slots=True)
+class Slotted:
+    scan: Binary
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        deque([Page(PNG)]),
+        Pages([Page(PNG)]),
+        OrderedDict(a=Page(PNG)),
+        {"a": deque([Page(PNG)])},
+        [Slotted(PNG)],
+        Slotted(PNG),
+    ],
+)
+def test_bytes_in_dataclasses_are_sent_as_base64_in_every_container(client, value):
+    sent = client.run("echo", of=value)
+    while "scan" not in sent:
+        (sent,) = sent.values() if isinstance(sent, dict) else sent
+    assert sent["scan"] == TEXT
 
 
 @pytest.mark.parametrize("endpoint", ["yields", "appends", "streams"])

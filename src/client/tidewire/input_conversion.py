@@ -58,9 +58,9 @@ def _with_typed_dataclasses(value: Any, depth_left: int) -> Any:
         return value
     if is_plain_dataclass(value):
         return converted(rows_of_dataclass(value), value, from_array)
-    if type(value) is dict and not _SAFE.issuperset(map(type, value.values())):
+    if isinstance(value, Mapping) and not _SAFE.issuperset(map(type, value.values())):
         return {name: _with_typed_dataclasses(member, depth_left - 1) for name, member in value.items()}
-    if type(value) in {list, tuple} and not _SAFE.issuperset(map(type, value)):
+    if isinstance(value, list | tuple | deque) and not _SAFE.issuperset(map(type, value)):
         return [_with_typed_dataclasses(element, depth_left - 1) for element in value]
     return value
 

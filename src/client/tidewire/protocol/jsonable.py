@@ -186,7 +186,9 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
         return value.items()
     if isinstance(value, list | tuple):
         return enumerate(value)
-    return vars(value).items() if isinstance(value, BaseModel) or is_plain_dataclass(value) else ()
+    if is_plain_dataclass(value):
+        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    return vars(value).items() if isinstance(value, BaseModel) else ()
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ decoded when it is validated. (`pydantic.Base64Bytes` also decodes the bytes tha
 
 def is_plain_dataclass(value: Any) -> bool:
     """Whether a value is an instance of a dataclass of the standard library."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
