@@ -184,7 +184,7 @@ def place_of(value: Any, convert: Callable[[Any], Any], depth: int = 0) -> str:
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, dict):
         return value.items()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         return enumerate(value)
     if is_plain_dataclass(value):
         return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
