@@ -36,6 +36,18 @@ def state(text="", ids=(), top=()):
     return {"status": "running", "items": [{"status": "running", "value": value}]}
 
 
+def test_row_after_encoded_elements_that_replace_the_node_of_a_column_loses_nothing():
+    document = Document({"a": [], "b": ""}, ["/a", "/b"])
+    document.grow([[1, "x"]])
+    view = document.view()
+    document.append_encoded("/a", [b"2"])
+    document.grow([[3, "y"]])
+    document.grow_encoded([[b"4", "z"]])
+    document.grow([[5, ""]])
+    assert document.value() == {"a": [1, 2, 3, 4, 5], "b": "xyz"}
+    assert view.value() == {"a": [1], "b": "x"}
+
+
 # --- test vectors
 
 
