@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_a
 from msgspec import Meta, field
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import Count, MessageError, Number, Positive, WireModel, build_models, shown
+from tidewire.protocol.base_model import (
+    Count,
+    MessageError,
+    Number,
+    Positive,
+    WireModel,
+    build_models,
+    members_of,
+    shown,
+)
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
@@ -253,8 +262,8 @@ def ephemeral_frame(
 
 
 def to_json(message: WireModel) -> dict[str, Any]:
-    """Convert a model to a JSON object. Members that are None are left out."""
-    return message.model_dump(exclude_none=True)
+    """Convert a model to a JSON object, which shares plain JSON with the model. Members that are None are left out."""
+    return members_of(message, exclude_none=True)
 
 
 def to_text(message: WireModel) -> str:
