@@ -233,7 +233,9 @@ _MAX_SHOWN: Final = 60
 
 
 def shown(value: Any) -> str:
-    """Return a short form of a JSON value for an error message. The cost does not depend on the size of the value."""
+    """Return a short form of a value for an error message. The cost does not depend on the size of a JSON value. Values
+    of other types, which only pydantic reports, are converted by `repr` as a whole.
+    """
     if isinstance(value, dict):
         return "an object" if value else "{}"
     if isinstance(value, list | tuple | set | frozenset):
