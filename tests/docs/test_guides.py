@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tidewire import errors
+from tidewire.protocol.messages import ENDED
 from tidewire_server.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -39,3 +40,9 @@ def test_the_table_of_metrics_is_complete():
         if sample.startswith("# TYPE ") and "_created " not in sample
     }
     assert set(re.findall(r"`(tidewire_\w+)`", table)) == served
+
+
+def test_the_metric_of_ended_jobs_has_each_status_of_an_ended_job():
+    page = (HOW_TO / "monitor.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| `tidewire_jobs_ended_total`")]
+    assert {*re.findall(r"`(\w+)`", row)} >= ENDED

@@ -2,13 +2,25 @@
 
 import base64
 import json
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, TypeAdapter
+from pydantic import (
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    RootModel,
+    TypeAdapter,
+    field_serializer,
+    model_serializer,
+)
 
 from tidewire import Binary, Client
 from tidewire.errors import InvalidInputError, InvalidValueError, JobFailedError
@@ -91,6 +103,33 @@ def test_bytes_in_models_dataclasses_and_lists_arrive_in_both_directions(client)
     assert client.run("lists", contents=[TEXT]) == [TEXT, TEXT]
 
 
+class Pages(list[Any]):
+    pass
+
+
+@dataclass(slots=True)
+class Slotted:
+    scan: Binary
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        deque([Page(PNG)]),
+        Pages([Page(PNG)]),
+        OrderedDict(a=Page(PNG)),
+        {"a": deque([Page(PNG)])},
+        [Slotted(PNG)],
+        Slotted(PNG),
+    ],
+)
+def test_bytes_in_dataclasses_are_sent_as_base64_in_every_container(client, value):
+    sent = client.run("echo", of=value)
+    while "scan" not in sent:
+        (sent,) = sent.values() if isinstance(sent, dict) else sent
+    assert sent["scan"] == TEXT
+
+
 @pytest.mark.parametrize("endpoint", ["yields", "appends", "streams"])
 def test_bytes_in_yielded_and_appended_values_arrive(client, endpoint):
     assert client.run(endpoint, content=TEXT, returns=list[Page]) == [Page(PNG)] * 3
@@ -112,11 +151,125 @@ def test_bytes_without_the_annotation_are_refused_with_its_name(client):
         ):
             client.run("echo", of=[content])
 
-    class Untyped(BaseModel):
-        content: Any
+    for content in PNG, b"ascii":
+        for member in (
+            Unannotated(content=content),
+            UnannotatedPage(content),
+            UnannotatedRecord(content),
+        ):
+            for value in (member, [member], {"a": deque([member])}):
+                with pytest.raises(TypeError, match=r"^input\.of\S*\.content: bytes; .* tidewire\.Binary"):
+                    client.run("echo", of=value)
 
-    with pytest.raises(InvalidInputError, match=r"'/input/of/content' .* tidewire\.Binary"):
-        client.run("echo", of=Untyped(content=PNG))
+
+class Unannotated(BaseModel):
+    content: Any
+
+
+@dataclass
+class UnannotatedPage:
+    content: bytes
+
+
+@pydantic.dataclasses.dataclass
+class UnannotatedRecord:
+    content: bytes
+
+
+class Contents(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    of: bytes = Field(b"", alias="OF")
+    many: list[bytes | None] = []
+    by_name: dict[str, set[bytes]] = {}
+    page: UnannotatedPage | None = None
+    root: RootModel[bytes] | None = None
+    numbers: list[int] = [1]
+
+
+@pytest.mark.parametrize(
+    ("members", "path"),
+    [
+        ({"OF": b"a"}, r"\.of"),
+        ({"many": [None, b"a"]}, r"\.many\[1\]"),
+        ({"by_name": {"x": {b"a"}}}, r"\.by_name\.x\[0\]"),
+        ({"page": UnannotatedPage(b"a")}, r"\.page\.content"),
+        ({"root": RootModel[bytes](b"a")}, r"\.root"),
+        ({"other": b"a"}, r"\.other"),
+    ],
+)
+def test_error_for_bytes_names_the_member_of_the_model(client, members, path):
+    with pytest.raises(TypeError, match=f"^input\\.of{path}: bytes; pass them in"):
+        client.run("echo", of=Contents(**members))
+
+
+class Handled(BaseModel):
+    encoded: Base64Bytes
+    decoded: Annotated[bytes, PlainSerializer(bytes.decode)]
+    decoded_in_json: Annotated[bytes, PlainSerializer(bytes.decode, when_used="json")]
+    by_method: bytes
+    excluded: bytes = Field(exclude=True)
+    optional: Binary | None
+    many: dict[str, list[Binary]]
+    empty: bytes
+
+    @field_serializer("by_method", when_used="json")
+    def _decode(self, content: bytes) -> str:
+        return content.decode()
+
+
+class Configured(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="utf8")
+    content: bytes
+
+
+class InBase64(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="base64")
+    content: bytes
+
+
+class Whole(BaseModel):
+    content: bytes
+
+    @model_serializer
+    def _whole(self) -> dict[str, str]:
+        return {"content": self.content.decode()}
+
+
+class Empty(BaseModel):
+    pass
+
+
+@pydantic.dataclasses.dataclass
+class HandledRecord:
+    content: Annotated[bytes, PlainSerializer(bytes.decode, when_used="json")]
+
+
+def test_a_serializer_for_bytes_is_respected(client):
+    handled = Handled(
+        encoded=b"YQ==",
+        decoded=b"a",
+        decoded_in_json=b"a",
+        by_method=b"a",
+        excluded=b"a",
+        optional=b"a",
+        many={"x": [b"a"]},
+        empty=b"",
+    )
+    assert client.run("echo", of=[handled]) == [
+        {
+            "encoded": "YQ==",
+            "decoded": "a",
+            "decoded_in_json": "a",
+            "by_method": "a",
+            "optional": "YQ==",
+            "many": {"x": ["YQ=="]},
+            "empty": "",
+        }
+    ]
+    for kind in (Configured, Whole, HandledRecord):
+        assert client.run("echo", of=kind(content=b"a")) == {"content": "a"}
+    assert client.run("echo", of=InBase64(content=b"a")) == {"content": "YQ=="}
+    assert client.run("echo", of=Empty()) == {}
 
 
 def test_schema_of_bytes_is_a_base64_string(client):

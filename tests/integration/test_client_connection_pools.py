@@ -80,3 +80,16 @@ async def test_streams_that_cannot_be_opened_leave_their_pool():
             with pytest.raises(Exception, match="no server is listening"):
                 await transport.open_stream("http://127.0.0.1:9/", headers={}, answer_timeout=5.0)
         assert [pool.streams for pool in transport._pools] == [0]
+
+
+async def test_closing_a_stream_twice_releases_its_pool_once(url):
+    async with AsyncClient(url) as client:
+        updates = (await client.submit("idle")).updates()
+        await anext(updates)
+        transport = client._starter.session.transport
+        (connection,) = transport.open
+        for _ in range(2):
+            await connection.aclose()
+        assert [pool.streams for pool in transport._pools] == [0]
+        await updates.aclose()
+        assert [pool.streams for pool in transport._pools] == [0]

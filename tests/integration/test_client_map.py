@@ -37,6 +37,14 @@ def test_values_keep_the_input_order_across_batch_jobs(server, client):
     assert [[*submit.inputs] for submit in server.submits] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
+def test_map_requests_the_status_of_other_jobs_only_after_the_poll_interval(server, client):
+    assert list(client.map("double", range(3), batch_size=1)) == [0, 2, 4]
+    assert [path for method, path in server.requests if (method, path[:9]) == ("GET", "/v1/jobs/")] == [
+        f"/v1/jobs/job-{number}/events" for number in (1, 2, 3)
+    ]
+    assert len(server.requests) == 8
+
+
 def test_map_without_inputs_starts_no_jobs(server, client):
     assert list(client.map("double", [])) == []
     assert server.submits == []

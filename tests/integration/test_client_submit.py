@@ -333,6 +333,16 @@ async def test_an_invalid_link_raises_a_protocol_error(link):
     assert "invalid link" in str(error)
 
 
+async def test_a_link_that_is_too_long_raises_a_protocol_error():
+    long = job()
+    long["links"]["events"] = "/" + "a" * 2**16
+    with ScriptedServer(by_turn([answer(201, long)])) as server:
+        async with AsyncClient(server.url) as client:
+            started = await client.submit("count")
+            with pytest.raises(ProtocolError, match="contains an invalid link: URL too long"):
+                await started.result()
+
+
 async def test_a_redirect_to_an_invalid_link_raises_a_protocol_error():
     with ScriptedServer(lambda _: iter([answer(302, Location="javascript:1")])) as server:
         async with AsyncClient(server.url) as client:

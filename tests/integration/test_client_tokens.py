@@ -11,6 +11,7 @@ from support.scripted_server import CLOSE, STREAM, ScriptedServer, answer, done,
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
 from tidewire.jobs.tokens import Alternative, Token
+from tidewire.protocol.document.view import View
 from tidewire.testing import FakeServer, FakeToken
 
 TOKENS = [
@@ -54,6 +55,17 @@ def test_a_token_has_all_requested_members(server, client):
 def test_a_token_omits_members_that_were_not_requested(client):
     assert next(client.submit("generate", logprobs=True).tokens()) == Token("Hel", 0, -0.5)
     assert next(client.submit("generate", ranks=True).tokens()) == Token("Hel", 0, None, 1)
+
+
+def test_tokens_read_only_the_columns_that_a_token_uses(client, monkeypatch):
+    read = set()
+    elements = View.elements
+    monkeypatch.setattr(
+        View, "elements", lambda view, pointer, start: (read.add(pointer), elements(view, pointer, start))[1]
+    )
+    assert len([*client.submit("generate", top_logprobs=1).tokens()]) == 3
+    names = {"token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text"}
+    assert read == {f"/items/0/value/{name}" for name in names}
 
 
 def test_token_text_from_the_job_needs_no_vocabulary(server, client):

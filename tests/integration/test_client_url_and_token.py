@@ -7,7 +7,9 @@ import pytest
 from support.scripted_server import ScriptedServer, answer, discovery, problem
 from tidewire import AsyncClient, Client
 from tidewire.errors import AuthenticationError, JobNotFoundError, ProtocolError, RequestError
+from tidewire.http.url_and_token import url_of_environment
 from tidewire.testing import FakeServer
+from tidewire_conformance import parse_option_values
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +55,26 @@ def test_url_and_token_come_from_the_environment(fake, environment):
         assert (client.url, client.run("shout")) == (fake.url, "HELLO")
     with Client(fake.url + "/v1/") as client:
         assert client.run("shout") == "HELLO"
+
+
+def test_whitespace_around_the_variables_is_ignored(fake, environment):
+    environment(URL=f" {fake.url}\n", TOKEN=f" {SECRET}\n")
+    for client in Client(), Client(fake.url):
+        with client:
+            assert (client.url, client.run("shout")) == (fake.url, "HELLO")
+    assert url_of_environment() == parse_option_values.server_url("") == fake.url
+    assert parse_option_values.caller(fake.url, []) == [f"Authorization: Bearer {SECRET}"]
+
+
+def test_a_url_of_only_whitespace_counts_as_unset(fake, environment):
+    environment(URL=" \n", TOKEN=SECRET)
+    with Client(fake.url) as client:
+        assert client.run("shout") == "HELLO"
+    with pytest.raises(ValueError, match="no server URL"):
+        Client()
+    assert url_of_environment() is None
+    assert parse_option_values.server_url("") == ""
+    assert parse_option_values.caller(fake.url, []) == [f"Authorization: Bearer {SECRET}"]
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])

@@ -28,6 +28,7 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 from tidewire.protocol.strict_json import loads
 from tidewire.testing import FakeServer, FakeToken
+from tidewire.testing.http_messages import FakeRequest
 
 pytest_plugins = ["tidewire.testing.pytest_plugin"]
 
@@ -198,6 +199,22 @@ def test_stream_url_opens_the_stream_without_other_credentials():
         server.endpoint("talk").streams(["Hel", "lo"])
         url = client.submit("talk").stream_url()
         assert url.startswith(f"{server.url}/v1/jobs/job-1/events?")
+
+
+def test_stream_token_authorizes_only_requests_for_the_stream_of_its_job():
+    with FakeServer(token="sesame") as server, Client(server.url, token="sesame") as client:
+        server.endpoint("talk").streams(["Hel", "lo"])
+        job, other = client.submit("talk"), client.submit("talk")
+        stream = httpx.URL(job.stream_url()).raw_path.decode()
+
+        def status(method, target=stream):
+            return server._answer(FakeRequest(method, target, {}, b"")).status
+
+        assert status("GET") == 200
+        refused = [("GET", stream.replace("/events", "")), ("GET", stream.replace(job.id, other.id, 1))]
+        refused += [("DELETE", stream.replace("/events", "")), ("POST", stream.replace("/events", "/cancel"))]
+        refused += [("POST", stream.replace("/events", "/stream-token")), ("POST", stream)]
+        assert [status(*each) for each in refused] == [401] * len(refused)
 
 
 def test_refuses_sends_the_pointer(server, client):

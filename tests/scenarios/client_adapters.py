@@ -107,7 +107,7 @@ class _ProjectClientAdapter:
         if job is not None and (state := job.checkpoint().state) is not None:
             end["value"] = state["items"][0]["value"]
         if getattr(error, "problem", None) is not None:
-            end["problem"] = error.problem.model_dump(mode="json", exclude_none=True)
+            end["problem"] = error.problem.model_dump(exclude_none=True)
         if getattr(error, "status_code", None) is not None:
             end["status"] = error.status_code
         return end

@@ -93,6 +93,11 @@ def test_the_token_of_the_environment_is_only_sent_to_the_server_of_the_environm
         assert parse_option_values.caller(url, []) == []
 
 
+def test_a_user_in_the_url_is_refused_and_the_token_of_the_environment_is_not_sent(url):
+    done = conformance(url.replace("://", "://ada:pw@"), *FEW, TIDEWIRE_TOKEN=ALICE)
+    assert (done.exit_code, "must not contain credentials" in done.stderr) == (2, True)
+
+
 def test_a_header_takes_precedence_over_the_token_of_the_environment(monkeypatch):
     monkeypatch.setenv("TIDEWIRE_TOKEN", "another")
     assert parse_option_values.caller("http://a", ["authorization: Bearer a"]) == ["authorization: Bearer a"]

@@ -184,3 +184,33 @@ def test_model_dump_writes_the_members_as_they_were_read():
     assert written["links"] == JOB["links"]
     assert "state" in JobResource.model_validate(JOB).model_dump()
     assert "state" not in JobResource.model_validate(JOB).model_dump(exclude={"state"})
+
+
+def test_model_dump_shares_no_containers_with_the_model():
+    model = JobResource.model_validate(
+        JOB
+        | {
+            "state": {"items": [1]},
+            "done": {"status": "failed", "digest": "0" * 16, "error": PROBLEM | {"x": [1]}},
+        }
+    )
+    written = model.model_dump()
+    written["state"]["items"].append(2)
+    written["done"]["error"]["x"].append(2)
+    assert model.state == {"items": [1]}
+    assert model.done.error.model_extra == {"x": [1]}
+    assert model.model_dump() != written
+
+
+def test_model_copy_needs_no_changes():
+    model = Queue(position=2)
+    assert model.model_copy() == model.model_copy(update={}) == model
+    assert model.model_copy(update={"position": 3}) == Queue(position=3)
+
+
+@pytest.mark.parametrize("method", ["model_dump", "model_dump_json"])
+def test_arguments_of_pydantic_that_have_no_effect_are_refused(method):
+    for argument in ({"mode": "python"}, {"by_alias": False}):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            getattr(Queue(position=2), method)(**argument)
+    assert Queue(position=2).model_dump_json(exclude_none=True) == '{"position":2}'

@@ -11,7 +11,7 @@ import pytest
 from support.random_json import canonical_text, random_value
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
-from tidewire.protocol.document import Document
+from tidewire.protocol.document import Document, versioned_text_and_arrays
 from tidewire.protocol.document.document import TextChange
 from tidewire.protocol.document.json_pointer import PointerError
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
@@ -34,6 +34,33 @@ COLUMNS = [TEXT, "/items/0/value/ids", "/items/0/value/top"]
 def state(text="", ids=(), top=()):
     value = {"text": text, "ids": list(ids), "top": list(top)}
     return {"status": "running", "items": [{"status": "running", "value": value}]}
+
+
+def test_row_after_encoded_elements_that_replace_the_node_of_a_column_loses_nothing():
+    document = Document({"a": [], "b": ""}, ["/a", "/b"])
+    document.grow([[1, "x"]])
+    view = document.view()
+    document.append_encoded("/a", [b"2"])
+    document.grow([[3, "y"]])
+    document.grow_encoded([[b"4", "z"]])
+    document.grow([[5, ""]])
+    assert document.value() == {"a": [1, 2, 3, 4, 5], "b": "xyz"}
+    assert view.value() == {"a": [1], "b": "x"}
+
+
+def test_elements_of_an_encoded_array_are_parsed_only_from_the_start_index(monkeypatch):
+    parsed = []
+    decode = versioned_text_and_arrays.decode
+    monkeypatch.setattr(
+        versioned_text_and_arrays, "decode", lambda text: (parsed.append(text), decode(text))[1]
+    )
+    document = Document({"a": []}, ["/a"])
+    document.grow_encoded([[b"1"], [b"[2]"], [b"3"]])
+    view = document.view()
+    document.grow_encoded([[b"4"]])
+    assert [view.elements("/a", start) for start in range(5)] == [[1, [2], 3], [[2], 3], [3], [], []]
+    assert parsed == [b"[1,[2],3]", b"[[2],3]", b"[3]", b"[]", b"[]"]
+    assert document.view().elements("/a", 2) == [3, 4]
 
 
 # --- test vectors

@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
+from tidewire.jobs.batch_job_reader import _items_in_diff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document, document
 from tidewire.protocol.document.digests import text_check
+from tidewire.types import Position
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.log_writer.differ import ShadowCopy
 from tidewire_server.log_writer.text_check_schedule import note_change, nothing_unchecked, take_below
@@ -207,3 +209,26 @@ def test_yields_of_an_array_that_shrinks():
         return steps
 
     assert_at_most_n_log_n(run)
+
+
+def test_columns_are_read_once_for_all_rows_of_a_diff():
+    reads = []
+
+    class Columns(tuple):
+        __slots__ = ()
+
+        def __iter__(self):
+            reads.append(1)
+            return super().__iter__()
+
+    columns = Columns(f"/items/{index}/value" for index in range(3))
+    document = Document({"items": [{"value": ""}] * 5}, [])
+    position = Position(document.view(), columns, Cursor(1, 1))
+    assert _items_in_diff([["r", "a", "b", "c"]] * 9 + [["a", "/items/4/value", "d"]], position) == {
+        0,
+        1,
+        2,
+        4,
+    }
+    assert len(reads) == 1
+    assert _items_in_diff([["r", "a", "b", "c"], ["s", "/items", []]], position) == {*range(5)}

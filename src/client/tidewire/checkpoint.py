@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self
 from tidewire.errors import CheckpointError
 from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import PROTOCOL, check_state, describe
+from tidewire.protocol.messages import PROTOCOL, check_state
 
 NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 
@@ -67,7 +67,10 @@ class Checkpoint:
         Raises:
             CheckpointError: The text is not a valid checkpoint.
         """
-        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - most programs load no checkpoint
+        # Most programs load no checkpoint, and importing pydantic would delay their start.
+        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
+        from tidewire.protocol.jsonable import describe  # noqa: PLC0415
 
         try:
             return TypeAdapter(cls).validate_python(_members(text, {each.name for each in fields(cls)}))

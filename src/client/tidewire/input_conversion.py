@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel, PlainSerializer, WrapSerializer
+from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
 from tidewire.errors import InvalidInputError
@@ -31,19 +32,26 @@ def convert_input(value: Any, pointer: str) -> JsonValue:
         TypeError: The value contains an object that pydantic would convert to something else without an error, such as
             an open file or bytes.
     """
-    _, argument, *number = pointer.split("/")
-    path = "".join([argument, *(f"[{each}]" for each in number)])
+    path = _path_of(pointer)
     has_dataclass = _refuse_lossy(value, path, MAX_VALUE_DEPTH)
     try:
         plain: JsonValue = _plain(value) if has_dataclass else converted(_ANYTHING, value, from_array)
     except (PydanticSerializationError, ValueError) as error:
         place = pointer + place_of(value, _plain)
-        is_binary = "invalid utf-8" in str(error)
-        advice = "Annotate bytes with tidewire.Binary." if is_binary else "Convert it to a JSON type first."
+        if "invalid utf-8" in str(error):
+            raise TypeError(f"{_path_of(place)}: {_BYTES}") from None
         raise InvalidInputError(
-            f"the input at {place!r} cannot be serialized as JSON: {error}", advice=advice
+            f"the input at {place!r} cannot be serialized as JSON: {error}",
+            advice="Convert it to a JSON type first.",
         ) from None
+    _refuse_bytes_as_text(value, plain, path)
     return plain
+
+
+def _path_of(pointer: str) -> str:
+    """Convert a JSON Pointer in the request body, such as `/input/images/0`, to a path such as `input.images[0]`."""
+    _, argument, *rest = pointer.split("/")
+    return "".join([argument, *(f"[{each}]" if each.isdigit() else f".{each}" for each in rest)])
 
 
 def _plain(value: Any) -> Any:
@@ -58,9 +66,9 @@ def _with_typed_dataclasses(value: Any, depth_left: int) -> Any:
         return value
     if is_plain_dataclass(value):
         return converted(rows_of_dataclass(value), value, from_array)
-    if type(value) is dict and not _SAFE.issuperset(map(type, value.values())):
+    if isinstance(value, Mapping) and not _SAFE.issuperset(map(type, value.values())):
         return {name: _with_typed_dataclasses(member, depth_left - 1) for name, member in value.items()}
-    if type(value) in {list, tuple} and not _SAFE.issuperset(map(type, value)):
+    if isinstance(value, list | tuple | deque) and not _SAFE.issuperset(map(type, value)):
         return [_with_typed_dataclasses(element, depth_left - 1) for element in value]
     return value
 
@@ -88,7 +96,8 @@ def _refuse_lossy(value: Any, path: str, depth_left: int) -> bool:
         depth_left: Number of nesting levels to check. The conversion to JSON refuses values that are nested deeper.
 
     Raises:
-        TypeError: The value is or contains an open file, bytes, a set, a complex number, or a dict with a tuple as a key.
+        TypeError: The value is or contains an open file, bytes outside of models and dataclasses, a set, a complex
+            number, or a dict with a tuple as a key.
     """
     if type(value) in _SAFE or not depth_left:
         return False
@@ -130,20 +139,80 @@ _FILE: Final = (
 )
 
 
+def _refuse_bytes_as_text(value: Any, made: Any, path: str) -> None:
+    """Raise an error if pydantic has converted bytes to text by decoding UTF-8. It does this for bytes whose field has no
+    serializer.
+
+    Args:
+        value: The value.
+        made: The value after the conversion to JSON.
+        path: Location of the value, for the error message.
+
+    Raises:
+        TypeError: The value contains such bytes.
+    """
+    members: Iterable[tuple[str, Any, Any]]
+    if isinstance(value, bytes | bytearray | memoryview):
+        if value and isinstance(made, str) and made.encode(errors="surrogatepass") == bytes(value):
+            raise TypeError(f"{path}: {_BYTES}")
+        return
+    if isinstance(value, BaseModel) or is_plain_dataclass(value):
+        config = getattr(value, "model_config", None) or getattr(value, "__pydantic_config__", None) or {}
+        if "ser_json_bytes" in config:
+            return
+        members = []
+        for name, member in _unserialized_fields(value):
+            if isinstance(value, RootModel):
+                members.append(("", member, made))
+            elif isinstance(made, dict):
+                field = _fields_of(value).get(name)
+                members.append((f".{name}", member, made.get((field and field.serialization_alias) or name)))
+    elif isinstance(value, Mapping) and isinstance(made, dict):
+        if _SAFE.issuperset(map(type, value.values())):
+            return
+        members = [(f".{name}", value[name], each) for name, each in zip(value, made.values(), strict=False)]
+    elif isinstance(value, list | tuple | deque | set | frozenset) and isinstance(made, list):
+        if _SAFE.issuperset(map(type, value)):
+            return
+        members = [
+            (f"[{at}]", member, each) for at, (member, each) in enumerate(zip(value, made, strict=False))
+        ]
+    else:
+        return
+    for step, member, each in members:
+        if type(member) not in _SAFE:
+            _refuse_bytes_as_text(member, each, path + step)
+
+
 def _is_file(value: Any) -> bool:
     return callable(getattr(value, "read", None)) and not isinstance(value, type | BaseModel)
 
 
 def _unserialized_fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Iterate over the fields of a model or dataclass that have no serializer of their own and are not excluded."""
-    if not isinstance(value, BaseModel):
-        yield from vars(value).items() if hasattr(value, "__dict__") else ()
+    """Iterate over the members of a model or dataclass that have no serializer and are not excluded."""
+    fields = _fields_of(value)
+    decorators = getattr(value, "__pydantic_decorators__", None)
+    serialized: set[str] = set()
+    if decorators is not None:
+        if decorators.model_serializers:
+            return
+        serialized.update(*(each.info.fields for each in decorators.field_serializers.values()))
+    if "*" in serialized:
         return
-    decorators = type(value).__pydantic_decorators__
-    if decorators.field_serializers or decorators.model_serializers:
-        return
-    for name, field in type(value).model_fields.items():
-        if not field.exclude and not any(
-            isinstance(each, PlainSerializer | WrapSerializer) for each in field.metadata
+    is_model = isinstance(value, BaseModel)
+    for name in fields if fields or is_model else (each.name for each in dataclasses.fields(value)):
+        field = fields.get(name)
+        if field is None or not (
+            field.exclude
+            or name in serialized
+            or any(isinstance(each, PlainSerializer | WrapSerializer) for each in field.metadata)
         ):
             yield name, getattr(value, name, None)
+    if is_model:
+        yield from (value.model_extra or {}).items()
+
+
+def _fields_of(value: Any) -> dict[str, FieldInfo]:
+    """Return pydantic's descriptions of the fields of a model, or of a dataclass of pydantic."""
+    fields: dict[str, FieldInfo] = getattr(type(value), "__pydantic_fields__", {})
+    return fields

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 from tidewire.errors import NOWHERE, InvalidValueError, Where
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
-from tidewire.protocol.messages import ENDED, describe
+from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import JsonValue
 
@@ -96,6 +96,8 @@ class ResultType(Generic[T]):
         try:
             return self._adapter.validate_json(written)
         except ValidationError as error:
+            from tidewire.protocol.jsonable import describe  # noqa: PLC0415
+
             what = f"the value is not a valid {self._name}: {describe(error)}"
             if running:
                 what = f"at this point {what}"

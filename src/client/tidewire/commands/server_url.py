@@ -1,13 +1,12 @@
 """The argument URL of the commands, which may be omitted if the environment variable TIDEWIRE_URL contains the URL."""
 
-import os
 import re
 import shlex
 from typing import Any, Final
 
 import typer.core
 
-from tidewire.http.url_and_token import URL_VARIABLE
+from tidewire.http.url_and_token import URL_VARIABLE, url_of_environment
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -16,7 +15,7 @@ class CommandWithUrl(typer.core.TyperCommand):
     """Command whose first argument is a URL. Without a URL on the command line, the command uses TIDEWIRE_URL."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        url = from_environment()
+        url = url_of_environment()
         if url is not None and not _is_url(self._first_argument(args)):
             args = [url, *args]
         return super().parse_args(ctx, args)
@@ -38,11 +37,6 @@ class CommandWithUrl(typer.core.TyperCommand):
         return ""
 
 
-def from_environment() -> str | None:
-    """Return the URL in TIDEWIRE_URL, or None if the variable is not set."""
-    return os.environ.get(URL_VARIABLE, "").strip() or None
-
-
 def check_url(word: str) -> None:
     """Check that the first argument of a command may be a URL.
 
@@ -58,7 +52,7 @@ def check_url(word: str) -> None:
 
 def command_line(url: str, command: str, *words: str) -> str:
     """Return a command that a user can paste into a shell. The URL is omitted if TIDEWIRE_URL contains it."""
-    default = (from_environment() or "").rstrip("/")
+    default = (url_of_environment() or "").rstrip("/")
     return shlex.join(["tidewire", command, *([] if url == default else [url]), *words])
 
 

@@ -1,13 +1,14 @@
-"""Fast path for streamed response bodies, which reads from the socket of httpx and returns all chunks that arrived
-together.
+"""Fast path for streamed response bodies, which reads from the network stream of httpcore and returns all chunks that
+arrived together.
 
-A server sends each event as one HTTP chunk. httpx yields each chunk separately, through six generators and two
-timeouts, which takes more time than processing the event. `FastBody` reads from the socket directly, and returns the
-content of all chunks that one read has returned. It parses simple chunks with `ChunkedDecoder` and all other bytes with
-h11.
+A server sends each event as one HTTP chunk. httpcore yields each chunk separately, through several generators and
+timeouts, which takes more time than processing the event. `FastBody` reads from the network stream directly, and returns
+the content of all chunks that one read has returned. It parses simple chunks with `ChunkedDecoder` and all other bytes
+with h11.
 
-The internal objects of httpx are not public. If they are not of the expected kind, for example because of HTTP/2,
-another transport or a later version of httpx, `fast_body_of` returns None and the client reads the body through httpx.
+The internal objects of httpcore are not public. If they are not of the expected kind, for example because of HTTP/2,
+another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through the
+response of httpcore or httpx.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ import httpcore
 from tidewire.http.chunked_coding import ChunkedDecoder
 
 SEGMENT_BYTES: Final = 256 * 2**10
-"""Maximum number of bytes per read from the socket."""
+"""Maximum number of bytes per read from the network stream."""
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -27,15 +28,15 @@ _LAYERS: Final = ("_stream", "_connection", "_h11_state")
 
 
 class FastBody:
-    """A streamed response body that is read directly from httpx's socket. After a cancelled `read`, `read` may be
-    called again.
+    """A streamed response body that is read directly from httpcore's network stream. After a cancelled `read`, `read`
+    may be called again.
     """
 
     resumable = True
 
-    def __init__(self, http: h11.Connection, socket: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
+    def __init__(self, http: h11.Connection, network: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
         self._http = http
-        self._socket = socket
+        self._network = network
         self._ended = False
         # These bytes of the body arrived together with the headers, and h11 has not parsed them yet.
         self._chunks = ChunkedDecoder() if chunked else None
@@ -58,7 +59,7 @@ class FastBody:
                 if segment:
                     return segment
                 if not self._ended:
-                    self._receive(await self._socket.read(SEGMENT_BYTES, timeout=limit))
+                    self._receive(await self._network.read(SEGMENT_BYTES, timeout=limit))
         except httpcore.ReadTimeout as error:
             raise TimeoutError from error
         except (httpcore.NetworkError, h11.RemoteProtocolError) as error:
@@ -80,14 +81,16 @@ class FastBody:
         segment = chunks.feed(data)
         if chunks.rest == _LAST_CHUNK:
             self._ended = True
-            self._end_h11_under_httpx()
+            self._end_h11_of_httpcore()
         elif chunks.rest is not None:
             self._chunks, self._http = None, _h11_in_chunked_body()
             self._http.receive_data(chunks.rest)
         return segment
 
-    def _end_h11_under_httpx(self) -> None:
-        """Make the h11 connection inside httpx parse the end of the body, so that httpx can reuse the connection."""
+    def _end_h11_of_httpcore(self) -> None:
+        """Make the h11 connection inside httpcore parse the end of the body, so that httpcore can reuse the
+        connection.
+        """
         chunks = ChunkedDecoder()
         chunks.feed(self._first_bytes)
         if chunks.rest is None and chunks.between:
@@ -117,7 +120,7 @@ class FastBody:
 def _h11_in_chunked_body() -> h11.Connection:
     """Create an h11 connection that has just parsed the headers of a response with a chunked body.
 
-    The h11 connection inside httpx cannot be used, because it still contains bytes that this module has already
+    The h11 connection inside httpcore cannot be used, because it still contains bytes that this module has already
     returned to the caller.
     """
     http = h11.Connection(h11.CLIENT)
@@ -129,8 +132,8 @@ def _h11_in_chunked_body() -> h11.Connection:
 
 
 def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str, Any]) -> FastBody | None:
-    """Create a `FastBody` for a response whose body has not been read. Returns None if httpx's internal objects are not
-    as expected.
+    """Create a `FastBody` for a response whose body has not been read. Returns None if httpcore's internal objects are
+    not as expected.
 
     Args:
         stream: The attribute `stream` of a response of httpcore.
@@ -139,8 +142,8 @@ def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[st
     """
     for name in _LAYERS:
         stream = getattr(stream, name, None)
-    socket = extensions.get("network_stream")
-    if isinstance(stream, h11.Connection) and isinstance(socket, httpcore.AsyncNetworkStream):
+    network = extensions.get("network_stream")
+    if isinstance(stream, h11.Connection) and isinstance(network, httpcore.AsyncNetworkStream):
         chunked = headers.get("transfer-encoding", "").strip().lower() == "chunked"
-        return FastBody(stream, socket, chunked=chunked and stream.their_state is h11.SEND_BODY)
+        return FastBody(stream, network, chunked=chunked and stream.their_state is h11.SEND_BODY)
     return None

@@ -146,9 +146,13 @@ class Connection:
         return _where(self, **members)
 
     async def aclose(self) -> None:
-        """Close the response. The close is completed even if the calling task is being cancelled."""
+        """Close the response. The close is completed even if the calling task is being cancelled. Further calls do
+        nothing.
+        """
+        if self not in self._owner.open:
+            return
+        self._owner.open.remove(self)
         self._count_as_read()
-        self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._close()
             await self._body.unwind()

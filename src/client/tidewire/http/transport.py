@@ -409,12 +409,13 @@ class Transport:
             raise not_http(self.address(url), str(error), where) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise TransportError(broken_connection(error), where=where) from error
-        except (httpx.InvalidURL, httpx.CookieConflict) as error:
-            # The invalid URL is in the Location header of the response, because the URL of the request was parsed
-            # before. httpx parses the Location header even if it does not follow redirects.
+        except httpx.InvalidURL as error:
+            # The client's own URL was parsed before. The invalid URL is a link of the server that is too long for
+            # httpx, or the Location header of a response through httpx's client, which parses this header even if it
+            # does not follow redirects.
             raise ProtocolError(f"the response contains an invalid link: {error}", where=where) from error
         except RuntimeError as error:
-            # httpx raises a plain RuntimeError if another task closes its client during the request.
+            # `send` raises a plain RuntimeError if another task closes the pool before or during the request.
             if self._closed:
                 raise ClientClosedError("the client was closed during the request", where=where) from error
             raise

@@ -40,8 +40,8 @@ def read_url_and_token(url: Any, token: Any, *, auth: Any, headers: Mapping[str,
         ValueError: There is no URL, the URL or the token is not valid, or other credentials were passed with the token.
     """
     if url is None:
-        url = os.environ.get(URL_VARIABLE)
-        if not url:
+        url = url_of_environment()
+        if url is None:
             raise ValueError(
                 f"no server URL: pass one, such as 'http://127.0.0.1:8000', or set the environment variable {URL_VARIABLE}"
             )
@@ -66,10 +66,15 @@ def read_url_and_token(url: Any, token: Any, *, auth: Any, headers: Mapping[str,
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token or others:
         return UrlAndToken(base, credentials)
-    variable = os.environ.get(URL_VARIABLE)
-    if variable and not same_origin(_split_variable(variable)[0], base):
+    variable = url_of_environment()
+    if variable is not None and not same_origin(_split_variable(variable)[0], base):
         return UrlAndToken(base, {}, is_token_withheld=True)
     return UrlAndToken(base, bearer(TOKEN_VARIABLE, token))
+
+
+def url_of_environment() -> str | None:
+    """Return the URL in `TIDEWIRE_URL` without whitespace around it, or None if the variable is empty or not set."""
+    return os.environ.get(URL_VARIABLE, "").strip() or None
 
 
 def _split_variable(url: str) -> tuple[str, dict[str, str]]:

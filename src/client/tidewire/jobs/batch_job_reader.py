@@ -195,14 +195,12 @@ def _items_in_diff(diff: JsonValue, position: Position) -> set[int]:
     if isinstance(diff, str):
         return _items_at(columns)
     ops: Any = diff["ops"] if isinstance(diff, dict) else diff
-    found: set[int] = set()
-    for op in ops:
-        if op[0] == "r":
-            found |= _items_at(columns)
-        elif op[1] in ("", "/items"):
-            return {*range(position.view.length("/items"))}
-        else:
-            found |= _items_at(op[1:2])
+    others = [op for op in ops if op[0] != "r"]
+    if any(op[1] in ("", "/items") for op in others):
+        return {*range(position.view.length("/items"))}
+    found = _items_at(op[1] for op in others)
+    if len(others) < len(ops):
+        found |= _items_at(columns)
     return found
 
 

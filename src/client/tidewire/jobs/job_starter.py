@@ -180,7 +180,7 @@ class JobStarter:
             shape,
             shared,
             options=self.options,
-            sleep=self.session.sleep,
+            sleep=self.session.timing.sleep,
             **settings,
         )
 

@@ -18,7 +18,6 @@ from tidewire.errors import ProtocolError, TidewireError, Where
 from tidewire.http.api_session import ApiSession
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
-from tidewire.protocol.document.generation_columns import TOKEN_COLUMNS
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.protocol.strict_json import JsonValue
@@ -26,6 +25,8 @@ from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
 _IDS = f"{_VALUE}/token_ids"
+_COLUMNS = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text")
+"""The columns that `Token` uses."""
 ASK = "Request them when you submit the job: logprobs=True, or top_logprobs=n for the n most probable tokens."
 
 
@@ -164,7 +165,7 @@ class TokenRows:
             raise invalid_columns(error, self._where) from error
 
     def _tokens(self, view: View, start: int) -> Iterator[Token]:
-        columns = {name: _column(view, name, start) for name in TOKEN_COLUMNS[1:]}
+        columns = {name: _column(view, name, start) for name in _COLUMNS}
         for at, token_id in enumerate(columns["token_ids"]):
             if type(token_id) is not int:
                 raise TypeError(f"{token_id!r} is not a token id")

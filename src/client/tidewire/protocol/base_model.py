@@ -7,7 +7,8 @@
 The models are msgspec structs, because every program with a client pays for them before its first response. Importing
 msgspec and creating all models takes about 5 ms. With pydantic it took 60 ms, a quarter of the CPU time up to the first
 response (`bench/start.py`). The client imports pydantic only for values of the caller's own types: `returns=…`, and
-inputs that are not plain JSON. The methods have the names that they have in pydantic, which programs already use.
+inputs that are not plain JSON. The methods have the names that they have in pydantic, which programs already use, but not
+all of pydantic's arguments.
 """
 
 import contextlib
@@ -60,45 +61,47 @@ class WireModel(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise _message_error(error, cls, members) from None
 
-    def model_dump(
-        self,
-        *,
-        mode: str = "json",
-        by_alias: bool = True,
-        exclude_none: bool = False,
-        exclude: Collection[str] = (),
-    ) -> dict[str, Any]:
-        """Convert the model to a JSON object, with the names that its members have in JSON.
+    def model_dump(self, *, exclude_none: bool = False, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """Convert the model to a JSON object, with the names that its members have in JSON. The object shares no
+        containers with the model.
 
         Args:
-            mode: Has no effect, because all members are JSON. Accepted because pydantic's method has this argument.
-            by_alias: Has no effect either.
             exclude_none: Whether to leave out the members of models that are None. Plain JSON within the members is
                 not changed.
             exclude: Names of members of this object to leave out.
         """
-        made: dict[str, Any] = {}
-        for name, member in zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True):
-            value = getattr(self, member)
-            if name in exclude or (exclude_none and value is None):
-                continue
-            if member == EXTRA:
-                made |= {key: each for key, each in value.items() if not exclude_none or each is not None}
-            elif isinstance(value, WireModel):
-                made[name] = value.model_dump(exclude_none=exclude_none)
-            elif type(value) is list and value and isinstance(value[0], WireModel):
-                made[name] = [each.model_dump(exclude_none=exclude_none) for each in value]
-            else:
-                made[name] = value
-        return made
+        copied: dict[str, Any] = msgspec.to_builtins(
+            members_of(self, exclude_none=exclude_none, exclude=exclude)
+        )
+        return copied
 
-    def model_dump_json(self, *, by_alias: bool = True, exclude_none: bool = False) -> str:
-        """Serialize the model as compact JSON text. The arguments are those of `model_dump`."""
-        return msgspec.json.encode(self.model_dump(exclude_none=exclude_none)).decode()
+    def model_dump_json(self, *, exclude_none: bool = False) -> str:
+        """Serialize the model as compact JSON text. The argument is that of `model_dump`."""
+        return msgspec.json.encode(members_of(self, exclude_none=exclude_none)).decode()
 
-    def model_copy(self, *, update: dict[str, Any]) -> Self:
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
         """Return a copy of the model in which some members have other values, which are not validated."""
-        return msgspec.structs.replace(self, **update)
+        return msgspec.structs.replace(self, **(update or {}))
+
+
+def members_of(
+    model: WireModel, *, exclude_none: bool = False, exclude: Collection[str] = ()
+) -> dict[str, Any]:
+    """Convert a model as `model_dump` does, but without copying the plain JSON within its members."""
+    made: dict[str, Any] = {}
+    for name, member in zip(model.__struct_encode_fields__, model.__struct_fields__, strict=True):
+        value = getattr(model, member)
+        if name in exclude or (exclude_none and value is None):
+            continue
+        if member == EXTRA:
+            made |= {key: each for key, each in value.items() if not exclude_none or each is not None}
+        elif isinstance(value, WireModel):
+            made[name] = members_of(value, exclude_none=exclude_none)
+        elif type(value) is list and value and isinstance(value[0], WireModel):
+            made[name] = [members_of(each, exclude_none=exclude_none) for each in value]
+        else:
+            made[name] = value
+    return made
 
 
 EXTRA: Final = "model_extra"
@@ -230,7 +233,9 @@ _MAX_SHOWN: Final = 60
 
 
 def shown(value: Any) -> str:
-    """Return a short form of a JSON value for an error message. The cost does not depend on the size of the value."""
+    """Return a short form of a value for an error message. The cost does not depend on the size of a JSON value. Values
+    of other types, which only pydantic reports, are converted by `repr` as a whole.
+    """
     if isinstance(value, dict):
         return "an object" if value else "{}"
     if isinstance(value, list | tuple | set | frozenset):

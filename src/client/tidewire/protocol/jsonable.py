@@ -4,6 +4,8 @@ When pydantic serializes a value in JSON mode, it loses data in two cases. A NaN
 null. Two members with the same name in JSON, as in `{1: 2, "1": 3}`, become one member. This module therefore compares the
 output of JSON mode with the output of Python mode. It restores numbers and names that were lost, so that `strict_json`
 rejects them with an error that gives their path. It raises an error if two members became one.
+
+The module also describes pydantic's validation errors, in one line.
 """
 
 import base64
@@ -21,10 +23,12 @@ from pydantic import (
     PlainSerializer,
     PydanticUserError,
     TypeAdapter,
+    ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import to_jsonable_python
+from pydantic_core import ErrorDetails, to_jsonable_python
 
+from tidewire.protocol.base_model import shown
 from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.document.json_values import holds_only_numbers
 from tidewire.protocol.strict_json import MAX_DEPTH, StrictJsonError
@@ -144,6 +148,39 @@ def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
         named[name] = known
 
 
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+_MAX_ERRORS: Final = 3
+"""Maximum number of errors that `describe` shows."""
+
+
+def describe(error: ValidationError) -> str:
+    """Summarize a validation error of pydantic in one line: the paths and messages of the first errors, with the
+    received values, and the number of other errors.
+    """
+    found = error.errors(include_url=False, include_context=False)
+    first = [
+        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole value'}: {message_of(each)}"
+        for each in found[:_MAX_ERRORS]
+    ]
+    rest = f" (and {len(found) - len(first)} more)" if len(found) > len(first) else ""
+    return f"{'; '.join(first)}{rest}"
+
+
+_WITHOUT_VALUE: Final = frozenset(
+    {"missing", "extra_forbidden", "unexpected_keyword_argument", "json_invalid"}
+)
+"""Types of errors that are reported without the received value, because there is none or it would not help."""
+
+
+def message_of(error: ErrorDetails) -> str:
+    """Return the message of one validation error, with the beginning of the value that was received."""
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] in _WITHOUT_VALUE or "input" not in error:
+        return message
+    return f"{message}; received {shown(error['input'])}"
+
+
 # ---- arrays --------------------------------------------------------------------------------------------------------
 
 
@@ -184,9 +221,11 @@ def place_of(value: Any, convert: Callable[[Any], Any], depth: int = 0) -> str:
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, dict):
         return value.items()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         return enumerate(value)
-    return vars(value).items() if isinstance(value, BaseModel) or is_plain_dataclass(value) else ()
+    if is_plain_dataclass(value):
+        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    return vars(value).items() if isinstance(value, BaseModel) else ()
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -219,7 +258,7 @@ decoded when it is validated. (`pydantic.Base64Bytes` also decodes the bytes tha
 
 def is_plain_dataclass(value: Any) -> bool:
     """Whether a value is an instance of a dataclass of the standard library."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:

@@ -4,20 +4,24 @@ Diffs have no model, because there is one diff for each token and a model would 
 validates diffs as plain JSON.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 from msgspec import Meta, field
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import Count, MessageError, Number, Positive, WireModel, build_models, shown
+from tidewire.protocol.base_model import (
+    Count,
+    MessageError,
+    Number,
+    Positive,
+    WireModel,
+    build_models,
+    members_of,
+)
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
 from tidewire.protocol.strict_json import JsonValue
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-    from pydantic_core import ErrorDetails
 
 M = TypeVar("M", bound=WireModel)
 
@@ -184,37 +188,6 @@ def check_state(state: JsonValue, *, what: str) -> State:
         raise MessageError(f"{what}: {error}") from None
 
 
-_SHOWN_ERRORS: Final = 3
-"""Maximum number of errors that `describe` shows."""
-
-
-def describe(error: "ValidationError") -> str:
-    """Summarize a validation error of pydantic in one line: the paths and messages of the first errors, with the received values, and
-    the number of other errors.
-    """
-    found = error.errors(include_url=False, include_context=False)
-    shown = [
-        f"{'/' + '/'.join(map(str, each['loc'])) if each['loc'] else 'the whole value'}: {message_of(each)}"
-        for each in found[:_SHOWN_ERRORS]
-    ]
-    rest = f" (and {len(found) - len(shown)} more)" if len(found) > len(shown) else ""
-    return f"{'; '.join(shown)}{rest}"
-
-
-_WITHOUT_VALUE: Final = frozenset(
-    {"missing", "extra_forbidden", "unexpected_keyword_argument", "json_invalid"}
-)
-"""Types of errors that are reported without the received value, because there is none or it would not help."""
-
-
-def message_of(error: "ErrorDetails") -> str:
-    """Return the message of one validation error, with the beginning of the value that was received."""
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] in _WITHOUT_VALUE or "input" not in error:
-        return message
-    return f"{message}; received {shown(error['input'])}"
-
-
 # ---- encoding --------------------------------------------------------------------------------------------------
 
 
@@ -253,8 +226,8 @@ def ephemeral_frame(
 
 
 def to_json(message: WireModel) -> dict[str, Any]:
-    """Convert a model to a JSON object. Members that are None are left out."""
-    return message.model_dump(exclude_none=True)
+    """Convert a model to a JSON object, which shares plain JSON with the model. Members that are None are left out."""
+    return members_of(message, exclude_none=True)
 
 
 def to_text(message: WireModel) -> str:

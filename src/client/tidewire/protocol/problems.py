@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, field
 
-from tidewire.protocol.base_model import Count, WireModel, build_models
+from tidewire.protocol.base_model import Count, WireModel, build_models, members_of
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -113,7 +113,7 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
 
 def to_json(value: Problem) -> dict[str, Any]:
     """Return the problem as a JSON object, without the members that are None."""
-    return value.model_dump(exclude_none=True)
+    return members_of(value, exclude_none=True)
 
 
 _MAX_NAME: Final = 80

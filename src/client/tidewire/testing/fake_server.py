@@ -211,8 +211,11 @@ class FakeServer:
         if self._token is None or request.headers.get("authorization") == f"Bearer {self._token}":
             return True
         parts = urlsplit(request.target)
-        job_id = parts.path.removeprefix("/v1/jobs/").removesuffix("/events")
-        return parse_qs(parts.query).get("token") == [_stream_token(job_id)]
+        match request.method, *parts.path.strip("/").split("/"):
+            case ["GET", "v1", "jobs", job_id, "events"]:
+                return parse_qs(parts.query).get("token") == [_stream_token(job_id)]
+            case _:
+                return False
 
     def _discovery(self) -> Discovery:
         return Discovery(

@@ -9,7 +9,7 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from tidewire.protocol.document.json_pointer import build
-from tidewire.protocol.messages import message_of
+from tidewire.protocol.jsonable import message_of
 from tidewire_server.errors import ProblemError, refuse
 
 _MAX_FAULTS: Final = 1000

@@ -30,8 +30,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
 from tidewire.protocol.document.json_values import holds_only_numbers
-from tidewire.protocol.jsonable import rows_of
-from tidewire.protocol.messages import message_of
+from tidewire.protocol.jsonable import message_of, rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
 from tidewire_server.endpoints.yieldables import contains_append, value_type

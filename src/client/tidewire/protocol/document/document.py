@@ -244,7 +244,7 @@ class Document(DiffApplier):
             elif type(target) is Rope:
                 target.extend("".join(members), self._clock)
             else:
-                targets[index] = self._grow_encoded(self._column_tokens[index], target, members)
+                self._grow_encoded(self._column_tokens[index], target, members)
         self._end_growth(before)
 
     def append_encoded(self, pointer: str, elements: Sequence[bytes]) -> None:
@@ -262,19 +262,19 @@ class Document(DiffApplier):
         self._grow_encoded(tokens, target, elements)
         self._end_growth(before)
 
-    def _grow_encoded(self, tokens: Tokens, target: Any, elements: Sequence[bytes]) -> Any:
-        """Append elements to an array, and return the array, which keeps its elements as JSON if possible."""
+    def _grow_encoded(self, tokens: Tokens, target: Any, elements: Sequence[bytes]) -> None:
+        """Append elements to an array, which keeps its elements as JSON if possible."""
         if type(target) is RopeArray and _has_plain_elements(target):
             container, key = place(self._top, tokens)
             # Existing views can read the new node in their versions, too.
             target = container[key] = self._growing[tokens] = EncodedArray(target)
+            self._rows = None
         if type(target) is EncodedArray:
             target.extend_encoded(elements, self._clock)
         elif type(target) is RopeArray:
             target.extend([*map(msgspec.json.decode, elements)], self._clock)
         else:
             super()._grow(tokens, target, [*map(msgspec.json.decode, elements)])
-        return target
 
     def _end_growth(self, before: View) -> None:
         if self._own:

@@ -146,12 +146,6 @@ COLUMNS: Final = (
     ),
 )
 
-TOKEN_COLUMNS: Final = tuple(column.name for column in COLUMNS if not column.of_prompt)
-"""Names of the columns with one element per generated token, `text` first."""
-
-PROMPT_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.of_prompt)
-"""Names of the columns with one element per token of the prompt."""
-
 _MODED: Final = frozenset({"logprobs", "scored_logprobs", "prompt_logprobs"})
 
 

@@ -274,7 +274,11 @@ class EncodedArray(_RopeNode):
 
     def items_at(self, version: int) -> list[Any]:
         """Return a new list of the elements that the array had in a version of the document."""
-        elements: list[Any] = decode(self.json_at(version))
+        return self.items_from(0, version)
+
+    def items_from(self, start: int, version: int) -> list[Any]:
+        """Return a new list of the elements from index `start` on that the array had in a version of the document."""
+        elements: list[Any] = decode(b"[%b]" % b",".join(self.texts[start : self.length_at(version)]))
         return elements
 
     def json_at(self, version: int) -> bytes:

@@ -65,6 +65,8 @@ class View:
         node = self.node(parse(pointer))
         if type(node) not in ARRAYS:
             return []
+        if type(node) is EncodedArray:
+            return node.items_from(start, self._version)
         items = node if type(node) is list else node.items
         return [materialize(one, self._version) for one in items[start : self.length(pointer)]]
 
