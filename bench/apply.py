@@ -1,14 +1,18 @@
 """Cost of applying and computing diffs, by the size of the existing value.
 
-Append: to a text of 1k … 1M characters, and to the last text of a chat history of 1 … 10,000 rows. The diff is a bare
-string, a bare string with an immutable view of each state, or a row of five columns (token, id, log-probability, and the
-ids and log-probabilities of the five most likely tokens). Diff: between two histories whose last text grew, where the
-other rows are shared objects, and where everything is copied. For comparison, if installed: gradio, jsonpatch, deepdiff.
+Append: a call appends to a text of 1k … 1M characters, or to the last text of a chat history of 1 … 10,000 rows. The
+diff is a bare string, a bare string followed by a read of an immutable view of the state, or a row of five columns
+(token, id, log-probability, and the ids and log-probabilities of the five most likely tokens).
 
-Results are microseconds per call: medians over repetitions in which the candidates alternate.
+Diff: a call computes the diff of two chat histories. Only their last texts differ: the new one is longer. The other
+rows are either shared objects or copies.
 
-    python bench/apply.py            a few seconds; with the peers, up to a minute
-    python bench/apply.py --quick    noisier
+For comparison, the script also measures gradio, jsonpatch and deepdiff if they are installed.
+
+Results are microseconds of CPU time per call: medians over repetitions in which the candidates alternate.
+
+    python bench/apply.py            a few seconds; with the other libraries, up to a minute
+    python bench/apply.py --quick    fewer calls, noisier results
 """
 
 import argparse
@@ -123,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="fewer calls, noisier")
+    parser.add_argument("--quick", action="store_true", help="make fewer calls; the results are noisier")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "apply.json")
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""CPU time of a client and a server that exchange arrays of numbers, next to `json.loads` of the same bytes.
+"""CPU time of a client and a server that exchange arrays of numbers, compared with `json.loads` of the same bytes.
 
-A client process sends `--items` inputs through `Client.map`, and the function returns an array of `--numbers` floats for
-each input, as a model that computes embeddings does. The numbers are normalized vectors of 32-bit floats, so each takes
-about 20 bytes as JSON. The server and the client run in separate processes. Before and after each call of `map`, the client
-process parses the JSON text of all arrays with `json.loads` and, if it is installed, with orjson, so that a change of the
-machine's load affects both. Each run starts a new client process, and the server stays the same.
+A client process sends `--items` inputs through `Client.map`, and the function returns an array of `--numbers` floats
+for each input, as a model that computes embeddings does. The numbers are normalized vectors of 32-bit floats, so each
+takes about 20 bytes as JSON. The server and the client run in separate processes. Before and after each call of `map`,
+the client process parses the JSON text of all arrays with `json.loads` and, if it is installed, with orjson, so that a
+change of the machine's load affects both. Each run starts a new client process, and the server stays the same.
 
 The function exists in these variants:
 
@@ -12,8 +12,8 @@ The function exists in these variants:
     numpy, one call per batch    the same function, which returns a numpy array
     one call per input           a plain function that gets one input and returns a list
 
-Results are seconds of CPU time, medians over the runs. The values that the client receives are compared with the expected
-values. Target: at most 3 × `json.loads` for the client and for the server.
+Results are seconds of CPU time, medians over the runs. The values that the client receives are compared with the
+expected values. Target: at most 3 × `json.loads` for the client and for the server.
 """
 
 import argparse

@@ -1,22 +1,23 @@
 """Throughput of request batching as a share of the ideal throughput, compared with gradio in the same run.
 
-Workload: `--calls` calls, 50 concurrently, to a function that takes 20 ms (`time.sleep`) for any number of inputs, with
-batch sizes 1, 4 and 20. The ideal is one call of the function after the other without overhead. Size 1 is a function
-without batch=True, to check that batching is never slower than no batching.
+Workload: `--calls` calls, 50 of them concurrent, to a function that takes 20 ms (`time.sleep`) for any number of
+inputs. The batch sizes are 1, 4 and 20. The ideal throughput is that of back-to-back calls of the function without
+overhead. At size 1, the function has no batch=True; this row checks that batching is never slower than no batching.
 
-The server and the load generator are separate processes connected by plain sockets. A call is a submit with its event
-stream, read to the end. For gradio, a call joins the queue and reads the session's stream until `process_completed`.
-Every response is verified.
+The server and the load generator are separate processes connected by plain sockets. A call submits a job and reads its
+event stream to the end. With gradio, a call joins the queue and reads the stream of the session until
+`process_completed`. Every response is verified.
 
-The last row is the overhead that a batched endpoint adds to an endpoint without batch=True: the server's CPU time for a
-call of a function that does nothing, with and without a batched endpoint in the same server, as the median of pairs.
+The last row is the overhead that a batched endpoint adds to an endpoint without batch=True in the same server. The
+script measures the server's CPU time per call of a function that does nothing, with and without the batched endpoint,
+and reports the median over pairs of runs.
 
 `--full` adds two tables for tidewire. The first makes 100,000 calls at the largest size and reports the rate and the
-server's memory after each tenth. This server retains few ended jobs, so growing memory indicates a leak. The second
-repeats the three sizes with an image of 1 MB, as base64, in each input.
+server's memory after each tenth. This server retains only a few ended jobs, so growing memory indicates a leak. The
+second repeats the three sizes with an image of 1 MB, as base64, in each input.
 
-Targets: at least 90 % of the ideal at each size; at most 2 % overhead for an endpoint without batch=True; with --full,
-the same rate and memory in the last tenth as in the second.
+Targets: at least 90 % of the ideal throughput at each size; at most 2 % overhead for an endpoint without batch=True; with
+--full, the same rate and memory in the last tenth as in the second.
 """
 
 import argparse
@@ -290,7 +291,7 @@ def measure(name: str, source: str, call, size: int, calls: int) -> dict:
 
 
 def measure_plain(calls: int, repeat: int) -> dict:
-    """CPU overhead of a batched endpoint for a plain endpoint in the same server, as a share of its CPU time."""
+    """Measure the CPU time that a batched endpoint adds to calls of a plain endpoint in the same server, as a share."""
     alone, beside = [], []
     for _ in range(repeat):
         for source, found in ((PLAIN_SERVER, alone), (MIXED_SERVER, beside)):

@@ -1,8 +1,9 @@
 """Latency of a server while plain functions keep its threads busy: five generators that yield, or five loops that count.
 
-Each function runs in a thread. Python switches from it to the event loop after the switch interval: 5 ms by Python's
-default, 0.5 ms by default in `tidewire serve` (setting `switch_interval`). Measured for each interval: the latency of
-`/healthz`, and the number of values that the functions yield per second, which a shorter interval might reduce.
+Each function runs in a thread. Python switches from the thread to the event loop after the switch interval: 5 ms by
+Python's default, 0.5 ms by default in `tidewire serve` (setting `switch_interval`). For each interval, the script
+measures the latency of `/healthz` and the number of values per second that the functions yield. A shorter interval
+might reduce this number.
 """
 
 import argparse

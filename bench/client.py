@@ -1,22 +1,24 @@
-"""What a client costs: processor time per event and per short job, the first value, memory, many jobs at once.
+"""Cost of a client: CPU time per event and per short job, time to the first value, memory, and many concurrent jobs.
 
-A server of plain sockets, in a process of its own, sends a stream that was written before: one event per HTTP chunk,
-as fast as it is read. Each client runs in a process of its own, and counts the processor time of that process
-(`time.process_time`) for one whole stream, opening included. The peers read the same events: httpx-sse with
-`json.loads` over `httpx.AsyncClient`, and openai's `AsyncStream`, where it is installed, the same tokens in its own
-shape. What was read is compared with what was sent.
+CPU time per event: a server on plain sockets sends a prepared stream with one event per HTTP chunk, as fast as the
+client reads. The server and each client run in separate processes. The result is the CPU time of the client process
+(`time.process_time`) for one complete stream, including the time to create the client and to open the stream. The peers
+are httpx-sse with `json.loads` over `httpx.AsyncClient`, which reads the same events, and, if installed, openai's
+`AsyncStream`, which reads the same tokens in openai's format. The script compares the received text with the sent text.
 
-The first value is measured against a reference server that runs `def one() -> int`: the time from the submit to the
-value, by a raw event stream on a connection that stands, and through the clients.
+First value: a reference server runs `def one() -> int`. The result is the wall time from the submit to the value, for a
+raw event stream on an open connection, and for the async and the blocking client.
 
-A short job is one `run` of it, one after the other on a connection that stays open; httpx posts the same submit, and reads
-the stream that answers it to its end. `httpx.Client` and `httpx.AsyncClient` are both measured, in a process each.
+Short job: a client calls `run` with this function repeatedly, one call after another, on one open connection. The
+result is the CPU time of the client process per call. For comparison, httpx posts the same submit and reads the event
+stream in the response to its end. `httpx.Client` and `httpx.AsyncClient` are measured in separate processes.
 
-Memory is that by which a client's process grows at its peak, its first job apart, for a document that comes as one
-value, and for one that grows by appends of `APPEND` characters.
+Memory: the growth of the peak memory of a client process while it receives a document. The growth during the first job
+of the process is not included. The document arrives as one value, or it grows by appends of `APPEND` characters.
 
-Bars: at most 0.9 × httpx-sse, async and blocking; a short job at most 2 × httpx; the first value at most 2 ms after the raw
-one; at most 3 × the document.
+Targets: at most 0.9 × the CPU time per event of httpx-sse, for the async and the blocking client; at most 2 × the CPU
+time of httpx for a short job; the first value at most 2 ms later than with the raw event stream; a memory growth of at
+most 3 × the size of the document.
 """
 
 import argparse
@@ -40,7 +42,7 @@ from measured import save
 
 TOKEN = " the"
 DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
-"""Characters of the documents of which the memory is measured."""
+"""Sizes of the documents in the memory measurement, in characters."""
 MEMORY_ROUNDS = 5
 APPEND = 1_000
 KINDS = ("httpx-sse + json", "openai", "tidewire, async", "tidewire, blocking")
@@ -64,10 +66,10 @@ server.run(port=0, port_file=sys.argv[1])
 """
 
 
-# --- the stream that everybody reads
+# --- the stream that all clients read
 
 
-def event(data: object, *, id: str = "", type: str = "") -> bytes:  # noqa: A002 - the names that SSE gives
+def event(data: object, *, id: str = "", type: str = "") -> bytes:  # noqa: A002 - field names of SSE
     lines = [f"id:{id}"] * bool(id) + [f"event:{type}"] * bool(type) + [f"data:{json.dumps(data)}"]
     return ("\n".join(lines) + "\n\n").encode()
 
@@ -114,7 +116,7 @@ def chunked(events: Iterator[bytes]) -> bytes:
 
 
 def serve(n: int) -> None:
-    """Answer every request with the stream that its path asks for."""
+    """Send tidewire's stream in response to GET requests, and openai's stream in response to POST requests."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     streams = {"GET": head + chunked(tidewire_events(n)), "POST": head + chunked(openai_events(n))}
     listener = socket.create_server(("127.0.0.1", 0))
@@ -135,7 +137,7 @@ def serve(n: int) -> None:
         threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
 
-# --- the clients: each reads one stream, and gives the text
+# --- clients: each reads one stream and returns its text
 
 
 async def by_httpx_sse(url: str, tls: ssl.SSLContext) -> str:
@@ -178,7 +180,7 @@ def by_tidewire_blocking(url: str, tls: ssl.SSLContext) -> str:
 
 
 def read(kind: str, url: str, n: int, repetitions: int) -> None:
-    """Read the stream some times, and print the microseconds of processor time per event."""
+    """Read the stream repeatedly, and print the CPU time per event of each repetition, in microseconds."""
     tls = ssl.create_default_context()
     found = []
     for turn in range(repetitions + 1):
@@ -194,17 +196,20 @@ def read(kind: str, url: str, n: int, repetitions: int) -> None:
             text = asyncio.run(reader(url, tls))
         spent = time.process_time() - begun
         if text != TOKEN * n:
-            sys.exit(f"{kind}: the text is wrong; its time counts for nothing")
+            sys.exit(f"{kind}: the text is wrong, so the measurement is invalid")
         if turn:
             found.append(spent / n * 1e6)
     print(json.dumps(found))
 
 
-# --- against a reference server
+# --- measurements against a reference server
 
 
 def first_values(url: str, repetitions: int) -> None:
-    """Print the milliseconds from a submit to its value: raw, async, blocking."""
+    """Print the median time from a submit to its value, in milliseconds.
+
+    The readers are a raw event stream, the async client and the blocking client.
+    """
     import http.client
 
     from tidewire import AsyncClient, Client
@@ -246,7 +251,7 @@ def first_values(url: str, repetitions: int) -> None:
 
 
 def short_jobs(kind: str, url: str, jobs: int) -> None:
-    """Print the milliseconds of processor time that one short job takes of its client."""
+    """Print the CPU time of the client per short job, in milliseconds."""
     import httpx
 
     from tidewire import AsyncClient, Client
@@ -299,7 +304,7 @@ def short_jobs(kind: str, url: str, jobs: int) -> None:
 
 
 def memory(url: str, way: str, characters: int) -> None:
-    """Print the bytes by which a client's process grew for a document, and the document's."""
+    """Print the growth of the peak memory of this process in bytes, and the size of the received document."""
     from tidewire import Client
 
     with Client(url) as client:
@@ -309,8 +314,8 @@ def memory(url: str, way: str, characters: int) -> None:
             text = client.run("text", characters=characters)
         else:
             job = client.submit("growing", characters=characters, step=APPEND)
-            came = sum(len(update.text) for update in job)
-            text = job.result() if came == characters else ""
+            received = sum(len(update.text) for update in job)
+            text = job.result() if received == characters else ""
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     if text != "x" * characters:
         sys.exit("the text is wrong")
@@ -318,7 +323,10 @@ def memory(url: str, way: str, characters: int) -> None:
 
 
 def crowd(url: str, jobs: int) -> None:
-    """Print how long many jobs at once took, and how many threads the client has."""
+    """Print the wall time of `jobs` jobs with each client in seconds, and the threads of the blocking client.
+
+    The async client runs all jobs concurrently. The blocking client is called from 16 threads.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from tidewire import AsyncClient, Client
@@ -340,7 +348,7 @@ def crowd(url: str, jobs: int) -> None:
     print(json.dumps({"jobs": jobs, "async_s": by_async, "blocking_s": by_blocking, "client_threads": own}))
 
 
-# --- all of it
+# --- the whole measurement
 
 
 def run(*arguments: object) -> object:
@@ -360,7 +368,10 @@ def streaming(n: int) -> Iterator[str]:
 
 
 def grown_by(url: str, way: str, characters: int) -> float:
-    """The median of several processes: what a process takes of the system at a time is coarse next to a small document."""
+    """Return the median memory growth of several client processes, in bytes.
+
+    A process requests memory from the system in large pieces, so a single result is too coarse for a small document.
+    """
     return statistics.median(run("memory", url, way, characters)["grown"] for _ in range(MEMORY_ROUNDS))
 
 
@@ -371,7 +382,7 @@ def measure(arguments: argparse.Namespace) -> dict:
     costs: dict[str, list[float]] = {kind: [] for kind in kinds}
     with streaming(arguments.n) as url:
         for _ in range(arguments.rounds):
-            # In turns, so that what disturbs the machine disturbs all of them.
+            # Alternate the clients, so that a change of the machine's load affects all of them.
             for kind in kinds:
                 costs[kind] += run("read", kind, url, arguments.n, 3)
     with serving(SERVER) as server:
@@ -410,39 +421,54 @@ def main() -> None:
         "crowd": crowd,
     }
     if len(sys.argv) > 1 and sys.argv[1] in roles:
-        given = [int(one) if one.isdigit() else one for one in sys.argv[2:]]
-        roles[sys.argv[1]](*given)
+        values = [int(each) if each.isdigit() else each for each in sys.argv[2:]]
+        roles[sys.argv[1]](*values)
         return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--n", type=int, default=20_000, help="events in a stream")
-    parser.add_argument("--rounds", type=int, default=3, help="processes per client, each of three streams")
-    parser.add_argument("--submits", type=int, default=200)
-    parser.add_argument("--short-jobs", type=int, default=1000, help="one after the other")
-    parser.add_argument("--short-rounds", type=int, default=7, help="processes per client")
-    parser.add_argument("--jobs", type=int, default=300, help="at once")
+    parser.add_argument("--n", type=int, default=20_000, help="number of events in a stream (%(default)s)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of processes per client; each reads three streams (%(default)s)",
+    )
+    parser.add_argument("--submits", type=int, default=200, help="number of submits per client (%(default)s)")
+    parser.add_argument(
+        "--short-jobs",
+        type=int,
+        default=1000,
+        help="number of consecutive short jobs per process (%(default)s)",
+    )
+    parser.add_argument(
+        "--short-rounds",
+        type=int,
+        default=7,
+        help="number of processes per client that run short jobs (%(default)s)",
+    )
+    parser.add_argument("--jobs", type=int, default=300, help="number of concurrent jobs (%(default)s)")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "client.json")
     arguments = parser.parse_args()
 
     result = measure(arguments)
     base = result["us_per_event"]["httpx-sse + json"]
     for kind, cost in result["us_per_event"].items():
-        print(f"{kind:22} {cost:7.1f} us an event, {cost / base:5.2f} x httpx-sse")
+        print(f"{kind:22} {cost:7.1f} us per event, {cost / base:5.2f} x httpx-sse")
     for name, found in result["first_value_ms"].items():
         print(f"{'first value, ' + name:22} {found:7.2f} ms")
     short = result["short_job_ms"]
     for name, found in short.items():
         of = f"{found / short['httpx, blocking']:.2f} x httpx, {found / short['httpx, async']:.2f} x httpx async"
         print(f"{'short job, ' + name:32} {found:5.2f} ms of CPU, {of}")
-    for one in result["memory"]:
+    for row in result["memory"]:
         print(
-            f"{'memory, ' + one['way']:22} {one['grown'] / one['document']:7.2f} x a document of "
-            f"{one['document']:,} bytes"
+            f"{'memory, ' + row['way']:22} {row['grown'] / row['document']:7.2f} x a document of "
+            f"{row['document']:,} bytes"
         )
     print(
-        "{jobs} jobs at once: async {async_s:.2f} s, blocking {blocking_s:.2f} s, threads of the client "
-        "{client_threads}".format(**result["crowd"])
+        "{jobs} concurrent jobs: async {async_s:.2f} s, blocking {blocking_s:.2f} s, threads of the blocking "
+        "client {client_threads}".format(**result["crowd"])
     )
     save(arguments.json, result, "tidewire", "httpx", "httpx-sse", "openai")
 

@@ -5,12 +5,12 @@
     python bench/compare.py HEAD~1 HEAD --runs 11 --json compared.json
 
 OLD and NEW are git revisions; `.` is the working tree with its uncommitted changes. Each revision is checked out as a
-worktree in a temporary folder, which is removed at the end, also after Ctrl-C. Both use the dependencies of the current
-environment.
+worktree in a temporary folder, which is removed at the end, also after Ctrl-C. Both revisions use the dependencies of
+the current environment.
 
-Every run is a separate process that measures everything once (compare_workloads.py, a few seconds) and reports medians of
-repeated loops. A round consists of OLD, NEW and OLD again, in rotating order, so a machine that becomes slower or faster
-affects all of them. "OLD again" is the control: it shows how much two measurements of the same code differ.
+Every run is a separate process that measures everything once (compare_workloads.py, a few seconds) and reports medians
+of repeated loops. A round consists of OLD, NEW and OLD again, in rotating order, so a machine that becomes slower or
+faster affects all of them. "OLD again" is the control: it shows how much two measurements of the same code differ.
 
 The verdict compares the medians of all runs:
 
@@ -43,7 +43,7 @@ WORKLOADS = Path(__file__).with_name("compare_workloads.py")
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS = 7
 TOLERANCE = 0.05
-"""Maximum relative difference of two numbers that count as equal."""
+"""Maximum relative difference at which two numbers are considered equal."""
 RUN_LIMIT = 120.0
 OLD, NEW, CONTROL = "old", "new", "old again"
 

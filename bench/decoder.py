@@ -1,13 +1,13 @@
 """Speed of decoding event streams with `tidewire.protocol.sse.Decoder`, compared with other decoders in one process.
 
-Each reader takes the same chunks from an asynchronous source in memory and creates event objects. The baseline is
+Each reader reads the same chunks from an asynchronous source in memory and creates event objects. The baseline is
 `httpx_sse.EventSource.aiter_sse`; a ratio of 3 means three times as fast. Times are process CPU time: medians over
 repetitions in which the readers alternate. Sockets, HTTP and TLS are not included.
 
-Readers marked `response` read an `httpx.Response` over the source, as an application does. The baseline supports only
-this form, so the targets apply to the tidewire row of the same form. That row uses `aiter_raw`, as the client does, since
-streams have no content coding. A separate row uses `aiter_bytes`, as openai and anthropic do. Rows marked `alone` use
-neither httpx nor the async source.
+Readers marked `response` read the source through an `httpx.Response`, as an application does. The baseline supports
+only this form, so the targets apply to the tidewire row of the same form. That row uses `aiter_raw`, as the client
+does, because streams have no content coding. A separate row uses `aiter_bytes`, as openai and anthropic do. Rows marked
+`alone` use neither httpx nor the async source.
 
     python bench/decoder.py            about a minute
     python bench/decoder.py --quick    a few seconds, noisier
@@ -221,7 +221,7 @@ def linearity(quick: bool) -> list[dict[str, Any]]:
 
 def print_report(report: dict[str, Any]) -> None:
     for name, why in report["missing"].items():
-        print(f"not measured, since not installed: {name} ({why})")
+        print(f"not measured, because it is not installed: {name} ({why})")
     print(f"\nns per event (speed relative to {BASE}), medians of {report['repetitions']} repetitions\n")
     rows = report["workloads"]
     for part in (rows[:5], rows[5:]):
@@ -252,7 +252,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument(
+        "--quick", action="store_true", help="do a tenth of the work; the results are noisier"
+    )
     parser.add_argument("--repetitions", type=int, default=7, metavar="N", help="at least 5 (default: 7)")
     default = Path(__file__).parent / "results" / "decoder.json"
     parser.add_argument(

@@ -1,21 +1,26 @@
-"""Tokens from a function on a server to an application, through both stacks whole.
+"""Throughput of tokens from a function on a server to an application, with complete servers and clients.
 
-One process serves, one process asks, with the clients that people use: ours; sse-starlette with httpx-sse and one
-pydantic model for each event, which is what people write; gradio with gradio_client. A source on the server makes
-2,000 or 20,000 tokens for a stream, one by one or sixteen at a time, and gives up its turn of the event loop each time.
-Each token is an append, an event, or a yield of its own. The application takes each piece as it comes and has the whole
-text at the end, which is compared with what was made, or the time counts for nothing. What a job costs beside its
-tokens, the submit and the end, is in the figures: of a short stream it is most. So is the source, which is also measured
-by itself, on the event loop that uvicorn chooses.
+The server and the client run in separate processes. The measured pairs are those that people use: tidewire;
+sse-starlette with httpx-sse, where a pydantic model validates each event, which is how people usually write such an
+application; and gradio with gradio_client. On the server, a source produces 2,000 or 20,000 tokens per stream, one by
+one or in blocks of sixteen. The source yields to the event loop (`asyncio.sleep(0)`) before each token or block. The
+server sends each token as a separate append, event or yield. The application receives each piece as it arrives, and has
+the complete text at the end. If this text differs from the generated text, the measurement is invalid and the script
+exits.
 
-Ours runs as users get it: what comes faster than one event per 5 ms is merged before it is sent, so that pieces are
-longer; `pieces` are those that the application got for each token. The servers stand for the whole run, idle while
-others are asked. A client is a process of its own for each measurement, and counts after a first stream: seconds, and
-the CPU of both processes. Medians of rounds in which the sides take turns; gradio, which takes most of the time, is in
-`GRADIO_ROUNDS` of them, and not asked for more than `GRADIO_MOST` tokens at once.
+The results include the fixed cost of a job, which is the cost of its submit and its end. In a short stream, this is
+most of the cost. The results also include the cost of the source. The script measures the source separately, too, on
+the event loop that uvicorn chooses.
 
-Bars, of streams of 20,000 tokens: at least 10 × the tokens a second of sse-starlette with httpx-sse and pydantic, 30 ×
-those of gradio.
+tidewire runs with its default settings. It sends at most one event per 5 ms, and merges all tokens of this period into
+the event, so that its pieces are longer. `pieces` is the number of pieces per token that the application received. All
+servers run during the whole measurement; a server is idle while another one is measured. Each measurement starts a new
+client process. After a short stream for warm-up, the process measures the wall time and the CPU time of both processes.
+The results are medians over rounds in which the pairs alternate. gradio takes most of the time, so it runs only in
+`GRADIO_ROUNDS` of the rounds, and only if all concurrent streams together have at most `GRADIO_MOST` tokens.
+
+Targets for streams of 20,000 tokens: at least 10 × the tokens per second of sse-starlette with httpx-sse and pydantic,
+and at least 30 × those of gradio.
 
     python bench/end_to_end.py [--tokens N ...] [--rounds R]
 """
@@ -40,20 +45,23 @@ from measured import save
 
 TOKEN = " the"
 LENGTHS = (2_000, 20_000)
-"""Tokens of a stream."""
+"""Numbers of tokens per stream."""
 ROUNDS = 5
 GRADIO_ROUNDS = 3
 GRADIO_MOST = 40_000
 BLOCKS = (1, 16)
 STREAMS = (1, 20)
 ENOUGH = {"tidewire": 400_000, "sse-starlette": 20_000, "gradio": 2_000}
-"""Tokens of a measurement, at least: as many jobs as that takes, so that the clock of the CPU is fine enough."""
+"""Minimum number of tokens in a measurement of each pair.
+
+The client runs as many jobs as this requires, because the CPU clock is too coarse for fewer tokens.
+"""
 
 SOURCE = f'''
 import asyncio, sys
 
 async def tokens(n, block):
-    """Tokens as an engine makes them: some at a time."""
+    """Yield tokens in blocks, as an engine does."""
     for start in range(0, n, block):
         await asyncio.sleep(0)
         yield [{TOKEN!r}] * min(block, n - start)
@@ -101,11 +109,11 @@ class Token(BaseModel):
     text: str
 
 async def say(request):
-    asked = await request.json()
+    options = await request.json()
 
     async def events():
         index = 0
-        async for some in tokens(asked["n"], asked["block"]):
+        async for some in tokens(options["n"], options["block"]):
             for text in some:
                 yield {{"id": str(index), "data": Token(index=index, text=text).model_dump_json()}}
                 index += 1
@@ -140,7 +148,7 @@ app.block_thread()
 """
 
 
-# --- the applications: each takes the pieces of some streams at once, and gives how many there were and the texts
+# --- applications: each reads concurrent streams, and returns a list of the received pieces for each stream
 
 
 async def by_tidewire(url: str, n: int, block: int, streams: int, jobs: int) -> list[list[str]]:
@@ -151,7 +159,9 @@ async def by_tidewire(url: str, n: int, block: int, streams: int, jobs: int) -> 
         return [update.text async for update in job if update.text]
 
     async with AsyncClient(url) as client:
-        return [came for _ in range(jobs) for came in await asyncio.gather(*(one() for _ in range(streams)))]
+        return [
+            pieces for _ in range(jobs) for pieces in await asyncio.gather(*(one() for _ in range(streams)))
+        ]
 
 
 async def by_httpx_sse(url: str, n: int, block: int, streams: int, jobs: int) -> list[list[str]]:
@@ -164,15 +174,17 @@ async def by_httpx_sse(url: str, n: int, block: int, streams: int, jobs: int) ->
         text: str
 
     async def one() -> list[str]:
-        asked = {"n": n, "block": block}
-        async with httpx_sse.aconnect_sse(client, "POST", f"{url}/say", json=asked) as source:
-            # sse-starlette's pings come as events without data.
+        options = {"n": n, "block": block}
+        async with httpx_sse.aconnect_sse(client, "POST", f"{url}/say", json=options) as source:
+            # The pings of sse-starlette are events without data.
             return [
                 Token.model_validate_json(event.data).text async for event in source.aiter_sse() if event.data
             ]
 
     async with httpx.AsyncClient(timeout=None) as client:
-        return [came for _ in range(jobs) for came in await asyncio.gather(*(one() for _ in range(streams)))]
+        return [
+            pieces for _ in range(jobs) for pieces in await asyncio.gather(*(one() for _ in range(streams)))
+        ]
 
 
 def by_gradio_client(url: str, n: int, block: int, streams: int, jobs: int) -> list[list[str]]:
@@ -189,11 +201,11 @@ def by_gradio_client(url: str, n: int, block: int, streams: int, jobs: int) -> l
         return pieces
 
     with ThreadPoolExecutor(streams) as pool:
-        return [came for _ in range(jobs) for came in pool.map(one, range(streams))]
+        return [pieces for _ in range(jobs) for pieces in pool.map(one, range(streams))]
 
 
 def read(side: str, port: int, process: int, n: int, block: int, streams: int) -> None:
-    """Read jobs one after the other, `streams` at once, and print what that took."""
+    """Read several groups of `streams` concurrent jobs, one group after another, and print the measurements."""
     from streams import cpu
 
     def ask(n: int, streams: int, jobs: int) -> list[list[str]]:
@@ -207,11 +219,11 @@ def read(side: str, port: int, process: int, n: int, block: int, streams: int) -
     ask(10, 1, 1)
     jobs = max(1, ENOUGH[side] // (n * streams))
     server, client, began = cpu(process), time.process_time(), time.perf_counter()
-    came = ask(n, streams, jobs)
+    received = ask(n, streams, jobs)
     seconds = time.perf_counter() - began
     client, server = time.process_time() - client, cpu(process) - server
-    if len(came) != streams * jobs or any("".join(pieces) != TOKEN * n for pieces in came):
-        sys.exit(f"{side}: a text is wrong; its time counts for nothing")
+    if len(received) != streams * jobs or any("".join(pieces) != TOKEN * n for pieces in received):
+        sys.exit(f"{side}: a text is wrong, so the measurement is invalid")
     total = n * streams * jobs
     print(
         json.dumps(
@@ -219,13 +231,13 @@ def read(side: str, port: int, process: int, n: int, block: int, streams: int) -
                 "tokens_per_second": total / seconds,
                 "server_us": server / total * 1e6,
                 "client_us": client / total * 1e6,
-                "pieces": sum(map(len, came)) / total,
+                "pieces": sum(map(len, received)) / total,
             }
         )
     )
 
 
-# --- all of it
+# --- the whole measurement
 
 
 def sides() -> dict[str, str]:
@@ -249,8 +261,8 @@ def measure(lengths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
                 for side, (port, process) in servers.items():
                     if side == "gradio" and (turn >= GRADIO_ROUNDS or n * streams > GRADIO_MOST):
                         continue
-                    asked = map(str, (side, port, process, n, block, streams))
-                    command = [sys.executable, __file__, "read", *asked]
+                    arguments = map(str, (side, port, process, n, block, streams))
+                    command = [sys.executable, __file__, "read", *arguments]
                     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                     found.setdefault(side, []).append(json.loads(done.stdout.splitlines()[-1]))
             rows += compared(found, n, streams, block)
@@ -258,7 +270,7 @@ def measure(lengths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
 
 
 def source_alone(rounds: int) -> dict[int, float]:
-    """Microseconds of CPU that the source takes for a token, by how many it makes at a time."""
+    """Return the CPU time of the source per token in microseconds, by block size."""
     found = {}
     for block in BLOCKS:
         command = [sys.executable, "-c", SOURCE_ALONE, "400000", str(block)]
@@ -266,14 +278,18 @@ def source_alone(rounds: int) -> dict[int, float]:
             float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(rounds)
         ]
         found[block] = statistics.median(runs)
-        print(f"the source alone, by {block:2}: {found[block]:.2f} us of CPU a token", flush=True)
+        print(f"the source alone, blocks of {block:2}: {found[block]:.2f} us of CPU per token", flush=True)
     return found
 
 
 def compared(
     found: dict[str, list[dict[str, float]]], n: int, streams: int, block: int
 ) -> list[dict[str, Any]]:
-    """The medians of each side, and how many times as fast as each ours is, and what it takes of ours in CPU."""
+    """Return the median results of each server, compared with tidewire.
+
+    `times` is the throughput of tidewire divided by that of the server. `cpu_times` is the CPU time of the server and its
+    client divided by that of tidewire.
+    """
     rows = []
     for side, taken in found.items():
         row: dict[str, Any] = {"server": side, "tokens": n, "streams": streams, "block": block}
@@ -284,9 +300,9 @@ def compared(
         row["times"] = rows[0]["tokens_per_second"] / row["tokens_per_second"]
         row["cpu_times"] = row["us"] / rows[0]["us"]
         print(
-            f"{row['server']:14} {streams:3} x {n:6} tokens, by {block:2}: {row['tokens_per_second']:9,.0f} tokens/s, "
-            f"server {row['server_us']:7.2f} + client {row['client_us']:7.2f} us of CPU a token, "
-            f"{row['pieces']:.3f} pieces; ours is {row['times']:.1f} x as fast, {row['cpu_times']:.1f} x in CPU",
+            f"{row['server']:14} {streams:3} x {n:6} tokens, blocks of {block:2}: {row['tokens_per_second']:9,.0f} tokens/s, "
+            f"server {row['server_us']:7.2f} + client {row['client_us']:7.2f} us of CPU per token, "
+            f"{row['pieces']:.3f} pieces per token; tidewire is {row['times']:.1f} x as fast; {row['cpu_times']:.1f} x the CPU time of tidewire",
             flush=True,
         )
     return rows
@@ -299,7 +315,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS, help="of each stream")
+    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS, help="numbers of tokens per stream")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "end_to_end.json")
     arguments = parser.parse_args()

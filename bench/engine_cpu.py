@@ -1,18 +1,20 @@
 """CPU time per token of the torch engine on one thread, compared with two peers in the same process and run.
 
-The peers are continuous batching of transformers (`ContinuousBatchingManager`) and llama.cpp (its server, called through
-xllamacpp without HTTP). All three run the same weights in float32: the default model, and a Llama model of 100 million
-random parameters, which is built from a seed. llama.cpp reads them from a GGUF file that this script writes.
+The peers are continuous batching of transformers (`ContinuousBatchingManager`) and llama.cpp (its server, called
+through xllamacpp without HTTP). All three run the same weights in float32: the default model, and a Llama model of 100
+million random parameters, which is built from a seed. llama.cpp reads them from a GGUF file that this script writes.
 
 1, 8 or 64 requests arrive at the same time. Each has a prompt of about 16 tokens and generates 32 tokens greedily. The
 time is the CPU time of the process, from the arrival of the requests to the last token, divided by the number of
-generated tokens, so that it includes the prompts. The three engines take turns, and each number is a median of the
-rounds. The ratios are medians of the ratios within one round. The script fails if the engines return different tokens.
+generated tokens, so that it includes the prompts. The engines alternate within each round, and each number is the
+median of the rounds. The ratios are medians of the ratios within one round. The script fails if the engines return
+different tokens.
 
-The script also profiles the engine: the CPU time of each group of torch operators, as the median of the calls of an
-operator with equal shapes times the number of these calls. The time outside of operators is Python.
+The script also profiles the engine and reports the CPU time of each group of torch operators. For the calls of an
+operator with equal shapes, this is the median time of a call times the number of calls. The time outside of operators
+is Python.
 
-    python bench/engine_cpu.py            about four minutes, on a machine that does nothing else
+    python bench/engine_cpu.py            about four minutes; use an idle machine
     python bench/engine_cpu.py --quick    default model only: half a minute
 """
 
@@ -220,7 +222,7 @@ def llama_cpp(path: Path, prompts: list[list[int]]) -> Iterator[Run]:
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_parallel = SLOTS
-    params.n_ctx = SLOTS * 1024  # as long per request as that of tidewire
+    params.n_ctx = SLOTS * 1024  # the same context length per request as tidewire
     params.n_batch = params.n_ubatch = 2048
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.cpuparams.poll = params.cpuparams_batch.poll = 0

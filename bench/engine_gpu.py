@@ -1,19 +1,20 @@
 """Time of the text engine's steps on a GPU: decoding and prompts, for 1 to 64 requests with 0 to 64 most probable tokens.
 
-The models are Llama models with random weights, which are created on the device in bfloat16, so nothing is downloaded: the
-shape of Pythia 160 M, and that of Llama 3.1 8B. Before the measurement, the log-probabilities of the engine are compared with
-float64 and with transformers, for the prompts and for the generated tokens. The 8 B shape is checked with 2 of its 32 layers,
-because its weights do not fit into the memory in float64.
+The models are Llama models with random weights in bfloat16. They are created on the device, so nothing is downloaded.
+They have the shapes of Pythia 160 M and of Llama 3.1 8B. Before the measurement, the script compares the
+log-probabilities of the engine with float64 and with transformers, for the prompts and for the generated tokens. The 8
+B shape is checked with 2 of its 32 layers, because its weights do not fit into the memory in float64.
 
-A step is launched before the results of the step before it are read, as the engine does. The settings take turns, and the
-shares are medians of the ratios within a round. The floor is the time in which the device reads the weights of a step once.
+As in the engine, each step is launched before the results of the previous step are read. The settings alternate within
+each round, and the shares are medians of the ratios within a round. The floor is the time that the device takes to read
+the weights of a step once.
 
-Then 64 requests run at the same time, first in the engine with the 5 most probable tokens of each token, then in continuous
-batching of transformers, which returns no most probable tokens.
+Then 64 requests run concurrently, first in the engine with the 5 most probable tokens at each position, then in
+continuous batching of transformers, which returns no most probable tokens.
 
     python bench/engine_gpu.py                         on a GPU, less than eight minutes
     python bench/engine_gpu.py --compile               also decodes with torch.compile(mode="reduce-overhead")
-    python bench/engine_gpu.py --device cpu --tiny     tries the script in seconds; the numbers mean nothing
+    python bench/engine_gpu.py --device cpu --tiny     tests the script in seconds; the numbers are meaningless
 """
 
 import argparse
@@ -159,10 +160,10 @@ def prompt_of(c: Checkpoint, row: int, length: int) -> list[int]:
 
 
 def check(sizes: dict[str, int], device: torch.device) -> dict[str, float]:
-    """Return the largest errors of log-probabilities in comparison with float64, in nats: ours, and that of transformers.
+    """Return the largest errors of log-probabilities, of tidewire and of transformers, compared with float64, in nats.
 
     Raises:
-        SystemExit: Ours are larger than those that the type explains.
+        SystemExit: The error of tidewire is larger than the precision of the data type explains.
     """
     module = random_module(sizes, device)
     exact, peer = copy.deepcopy(module).double(), copy.deepcopy(module)
@@ -212,14 +213,14 @@ def wait(device: torch.device) -> None:
 
 
 def free(device: torch.device) -> None:
-    """Return the memory of deleted tensors to the device, so that the next engine finds it."""
+    """Release the memory of deleted tensors on the device, so that the next engine can use it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def timed(device: torch.device, run: Callable[[], None]) -> float:
-    """Return the time of a call in milliseconds, until the device has finished."""
+    """Return the time in milliseconds from the start of a call until the device has finished."""
     wait(device)
     began = time.perf_counter()
     run()
@@ -252,7 +253,7 @@ def decoding(c: Checkpoint, runner: Runner, batch: int, members: dict[str, Any],
 
 
 def reading(c: Checkpoint, runner: Runner, batch: int, members: dict[str, Any], plan: Plan) -> float:
-    """Return the time until the first tokens of prompts that arrive together, in milliseconds."""
+    """Return the time to the first tokens of prompts that arrive at the same time, in milliseconds."""
     scheduler: StepScheduler[RunningSequence] = StepScheduler(batch, STEP_TOKENS)
     for row in range(batch):
         scheduler.add(sequence(c, prompt_of(c, row, plan.prompt), members=members, max_generated=1))
@@ -281,7 +282,7 @@ def measure(name: str, c: Checkpoint, plan: Plan, *, compiled: bool) -> list[dic
             for turn in range(plan.rounds + 1):
                 for one, members in settings.items():
                     spent = time_of(c, runners[runner], batch, members, plan)
-                    if turn:  # the first turn warms up
+                    if turn:  # the first round is the warm-up
                         taken[one].append(spent)
             row = {
                 "model": name,
@@ -315,7 +316,7 @@ def prompts_of(plan: Plan) -> list[str]:
 
 
 def ours_per_second(c: Checkpoint, plan: Plan) -> float:
-    """Return the tokens per second of the engine, with the 5 most probable tokens of each."""
+    """Return the tokens per second of the engine, with the 5 most probable tokens at each position."""
     tokenizer = byte_tokenizer()
     vocabulary = vocabulary_of(tokenizer, c.vocab_size)
     whole = dataclasses.replace(c, tokenizer=tokenizer, vocabulary=vocabulary)
@@ -344,7 +345,7 @@ def peer_per_second(module: LlamaForCausalLM, plan: Plan) -> float:
     tokenizer = byte_tokenizer()
     prompts = [tokenizer(text)["input_ids"] for text in prompts_of(plan)]
     config = GenerationConfig(max_new_tokens=plan.generated, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    # Without limits, it fills the memory of the device. That is meant for a GPU, and not for a trial on a CPU.
+    # Without limits, the manager allocates all memory of the device, which is not acceptable for a test on a CPU.
     limits = {} if module.device.type == "cuda" else {"num_blocks": 64, "max_batch_tokens": 256}
     manager = module.init_continuous_batching(config, ContinuousBatchingConfig(**limits))
     manager.start()
@@ -367,7 +368,7 @@ def peer_per_second(module: LlamaForCausalLM, plan: Plan) -> float:
 
 
 def bandwidth(device: torch.device, size: int) -> float:
-    """Return the bytes per second that the device reads and writes when it copies its memory."""
+    """Return the bytes per second that the device reads and writes in total while it copies its memory."""
     source = torch.empty(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     times = [timed(device, lambda: cast("None", target.copy_(source))) for _ in range(5)]
@@ -410,8 +411,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cuda", help="the default is cuda")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model and few steps, to try the script")
+    parser.add_argument("--device", default="cuda", help="torch device (default: cuda)")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use a tiny model and few steps, to test the script"
+    )
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
     parser.add_argument(
         "--output", type=Path, help=f"JSON file; the default is {RESULTS.name}, or none with --tiny"

@@ -1,7 +1,7 @@
-"""CPU time per token of everything except the device: constants take the place of the model, the sampler and top-n.
+"""CPU time per token outside the device. Constants replace the model, the sampler and the top-n selection.
 
-The server, its engine and its HTTP interface run in a process of their own, and raw readers read all streams. The engine
-receives the same token with the same candidates in each step.
+The server, its engine and its HTTP interface run in a separate process, and raw readers read all streams. In each step,
+the engine receives the same token with the same candidates.
 
     python bench/engine_host.py --rounds 3
 """
@@ -27,7 +27,7 @@ from tidewire_server.generation.torch_engine.step_runner import Runner, StepResu
 
 port_file, slots = sys.argv[1:]
 
-# Log-probabilities of the chosen token and of 64 candidates, their ids, and ranks, for each of the requests.
+# For each request: log-probabilities of the chosen token and of 64 candidates, ids of the candidates, and ranks.
 LOGPROBS = np.tile(-0.25137 - 0.1 * np.arange(65, dtype=np.float32), (64, 1))
 IDS = np.tile(np.arange(400, 464, dtype=np.int32), (64, 1))
 RANKS = np.ones(64, dtype=np.int32)

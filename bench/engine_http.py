@@ -1,8 +1,9 @@
-"""Cost of the most probable tokens from end to end: 64 streams of 128 tokens over HTTP, with the default model.
+"""End-to-end cost of the most probable tokens: 64 streams of 128 tokens over HTTP, with the default model.
 
-The server runs in a process of its own with one torch thread, and raw readers read all streams. The numbers of most probable
-tokens take turns, so that a change of the machine's load affects all of them. The tax is the additional time in comparison
-with the same generations without most probable tokens, as CPU time of the server and as wall time.
+The server runs in a separate process with one torch thread, and raw readers read all streams. The script alternates
+between the numbers of most probable tokens, so that a change of the machine's load affects all of them. The tax is the
+additional time compared with the same generations without most probable tokens, as CPU time of the server and as wall
+time.
 
     python bench/engine_http.py --rounds 5
 """
@@ -54,7 +55,7 @@ def main() -> None:
             "bytes_per_token": loads[-1].bytes / loads[-1].tokens,
         }
         rows.append(row)
-        bar = f" (bar {BARS[n]} %)" if n in BARS else ""
+        bar = f" (target {BARS[n]} %)" if n in BARS else ""
         print(
             f"top_logprobs {n}: {row['tokens_per_second']:.0f} tokens/s, {row['cpu_micros_per_token']:.0f} µs of CPU and "
             f"{row['bytes_per_token']:.0f} bytes per token; tax {row['cpu_tax']:+.1f} % of CPU, "

@@ -1,6 +1,6 @@
-"""Load for the measurements of the text engine: a server in its own process, and raw readers of many generations.
+"""Load for measurements of the text engine: a server in a separate process, and raw readers of concurrent generations.
 
-The readers count bytes and search only for the end of the response, so that they take less time than the server.
+The readers count bytes and search only for the end of the response, so that they take less CPU time than the server.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _END = b"\r\n0\r\n\r\n"
 
 
 class Load(NamedTuple):
-    """Cost of some generations that ran at the same time."""
+    """Cost of several concurrent generations."""
 
     tokens: int
     seconds: float
@@ -32,14 +32,14 @@ class Load(NamedTuple):
     cpu_seconds: float
     """CPU time of the server."""
     bytes: int
-    """Bytes that the server sent, including HTTP."""
+    """Bytes that the server sent, including HTTP headers and framing."""
 
 
 @contextmanager
 def serving(source: str, *arguments: object) -> Iterator[tuple[int, int]]:
-    """Run a server program in its own process. Yield its process id and its port.
+    """Run a server program in a separate process. Yield its process id and its port.
 
-    The program writes its port to the file that is its first argument.
+    The first argument of the program is the file to which it writes its port.
     """
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder, "port")
@@ -48,7 +48,7 @@ def serving(source: str, *arguments: object) -> Iterator[tuple[int, int]]:
         try:
             while not (port_file.exists() and port_file.read_text().strip()):
                 if process.poll() is not None:
-                    raise SystemExit(f"the server ended with {process.returncode}")
+                    raise SystemExit(f"the server exited with code {process.returncode}")
                 time.sleep(0.05)
             yield process.pid, int(port_file.read_text())
         finally:
@@ -57,7 +57,7 @@ def serving(source: str, *arguments: object) -> Iterator[tuple[int, int]]:
 
 
 def run(process: int, port: int, streams: int, tokens: int, **members: Any) -> Load:
-    """Generate texts at the same time, and read all of their bytes.
+    """Run concurrent generations, and read all bytes of their streams.
 
     Args:
         process: Process id of the server.

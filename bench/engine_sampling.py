@@ -1,8 +1,9 @@
 """Cost of sampling and of the most probable tokens, as a share of an engine step of 64 rows.
 
-A step decodes one token of 64 requests on one CPU thread, with the default model (vocabulary 2,048), and with a random Llama
-model of 100 million parameters and a vocabulary of 32,000. The settings take turns, so that a change of the machine's load affects all of
-them. The share is the additional CPU time in comparison with the same step at temperature 0.
+A step decodes one token of 64 requests on one CPU thread. The models are the default model (vocabulary 2,048) and a
+random Llama model of 100 million parameters (vocabulary 32,000). The settings alternate within each round, so that a
+change of the machine's load affects all of them. The share is the additional CPU time compared with the same step at
+temperature 0.
 
     python bench/engine_sampling.py --rounds 15
 """
@@ -49,7 +50,10 @@ BARS = {"temperature 1": 10, "top-p 0.9": 20, "top-k 50": 20, "top-n 5": 10}
 
 
 def llama(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a random model of 100 million parameters, with the tokenizer of another checkpoint, which is not used."""
+    """Return a random model of 100 million parameters.
+
+    It keeps the tokenizer of `checkpoint`, which the measurement does not use.
+    """
     config = LlamaConfig(
         vocab_size=32_000,
         hidden_size=768,
@@ -99,7 +103,7 @@ def measure(checkpoint: Checkpoint, rounds: int) -> dict[str, Any]:
         for name, step in plans.items():
             began = time.thread_time()
             runner.run(step)
-            if turn:  # the first turn warms up
+            if turn:  # the first round is the warm-up
                 taken[name].append(1e3 * (time.thread_time() - began))
     greedy = statistics.median(taken["greedy"])
     # Compare each step with the greedy step of the same round.
@@ -109,7 +113,7 @@ def measure(checkpoint: Checkpoint, rounds: int) -> dict[str, Any]:
     }
     print(f"vocabulary {c.vocab_size}: a step takes {greedy:.1f} ms")
     for name, share in shares.items():
-        bar = f" (bar {BARS[name]} %)" if name in BARS else ""
+        bar = f" (target {BARS[name]} %)" if name in BARS else ""
         print(f"  {name}: {share:+.1f} %{bar}")
     return {"vocabulary": c.vocab_size, "step_ms": greedy, "shares": shares}
 

@@ -1,14 +1,16 @@
 """Server cost of one step of a function: an explicit append, or yielding a value that was changed in place.
 
-Append: `stream.append` to a text of 1k … 1M characters, and `stream.row` with three or five columns (token, id,
-log-probability, and ids and log-probabilities of the five most likely tokens). Yield: the last text of a chat history of
-1 … 10,000 rows grows by a word and the same list is yielded again; then the same with a single row whose text has
-1k … 1M characters. The tidewire result includes everything until the event is written to the log, including merging. The
-results of gradio's `utils.diff`, jsonpatch, jsondiff and deepdiff include only the diff between two separate values. They
-exclude the copy that these libraries need if a value is changed in place.
+Append: a step calls `stream.append` on a text of 1k … 1M characters, or `stream.row` with three or five columns (token,
+id, log-probability, and ids and log-probabilities of the five most likely tokens).
 
-Exactness: how many of 1000 small random changes each library finds exactly, including types (`1`, `1.0` and `true`
-differ).
+Yield: in a step, the last text of a chat history of 1 … 10,000 rows grows by a word, and the function yields the same
+list again. A second table does the same with a single row whose text has 1k … 1M characters. The tidewire result
+includes everything until the event is written to the log, including merging. The results of gradio's `utils.diff`,
+jsonpatch, jsondiff and deepdiff include only the diff between two separate values. They exclude the copy that these
+libraries need if a value is changed in place.
+
+Exactness: the number of changes, out of 1000 small random changes, that each library reproduces exactly, including
+types (`1`, `1.0` and `true` differ).
 
 Results are microseconds of CPU time per step, medians over repetitions. A library that needs more than half a second is
 not run at larger sizes. After each repetition, the reader's value is compared with the function's value.

@@ -1,12 +1,14 @@
 """Growth of the cost with the size of the input, for the operations of the client and the server.
 
-Each case runs at sizes n, 2n, 4n and 8n. The smallest size is the first of 250, 500, 1,000, … 64,000 at which one run takes
-at least 15 ms. The result is CPU time of the process, the minimum of several runs with the garbage collector off, and the exponent: the slope of the logarithm
-of the time over the logarithm of the size, by least squares over the three largest sizes. Linear time has the exponent 1, and n log n about 1.1. The
-target is an exponent of at most 1.3 in every case, which is n log n with room for noise. A case that exceeds it is measured
-again, up to twice, and its lowest exponent counts. A case does not count as above the target if its largest run, which is
-that of size 512,000, takes less than 15 ms. No quadratic operation is so fast. Such a case consists of a few copies of memory,
-and its exponent depends on the caches of the processor.
+Each case runs at sizes n, 2n, 4n and 8n. The smallest size is the first of 250, 500, 1,000, … 64,000 at which one run
+takes at least 15 ms. The results are times and an exponent. A time is the CPU time of the process: the minimum of
+several runs with the garbage collector off. The exponent is the slope of the logarithm of the time over the logarithm
+of the size, by least squares over the three largest sizes. Linear time has the exponent 1, and n log n about 1.1.
+
+The target is an exponent of at most 1.3 in every case, which is n log n with room for noise. A case that exceeds it is
+measured again, up to twice, and its lowest exponent counts. If the largest run of a case has the size 512,000 and takes
+less than 15 ms, the case does not count as above the target. No quadratic operation is so fast. Such a case consists of
+a few copies of memory, and its exponent depends on the caches of the processor.
 
     python bench/growth.py                   all cases
     python bench/growth.py --only 'apply'    cases whose group or name contains this text
@@ -31,7 +33,7 @@ LONG, LONGEST = 0.3, 3.0
 
 
 def seconds(case: Case, size: int, runs: int) -> float:
-    """Return the shortest CPU time of several runs. A run that takes long is not repeated."""
+    """Return the shortest CPU time of several runs, in seconds. Runs longer than `LONG` seconds are not repeated."""
     call = case(size)
     found, times = math.inf, 1
     for _ in range(runs + 1):

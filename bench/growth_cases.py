@@ -314,7 +314,7 @@ def _document_reads() -> dict[str, Case]:
         return each(n, diffs, lambda _: None, [])
 
     def members(n: int) -> Call:
-        # The complete value of each state would take time proportional to n for each diff, because each is a new dict.
+        # Do not read the complete value of each state: it is a new dict, which takes time proportional to n to build.
         at = itertools.count()
         return each(
             n,

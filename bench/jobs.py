@@ -1,11 +1,13 @@
 """Throughput, latency and memory of a server with many short jobs over real sockets.
 
-The server runs in a process of its own. This process opens `--connections` keep-alive connections and sends one job after
+The server runs in a separate process. This process opens `--connections` keep-alive connections and sends one job after
 another over each of them. A job is one request: the client submits it with an `Idempotency-Key` and reads its event
-stream up to `done`. The store retains `--retained` ended jobs; once it is full, the server's memory should no longer grow.
+stream up to `done`. The store retains `--retained` ended jobs. Once it is full, the server's memory should no longer
+grow.
 
-`--against TREE` measures a second checkout of the repository as well. Both take turns, `--rounds` times, so that a change
-of the machine's load affects both. The CPU time of the server per job is less sensitive to that load than its throughput.
+`--against TREE` also measures a second checkout of the repository. The script alternates between the two, `--rounds`
+times, so that a change of the machine's load affects both. The server's CPU time per job is less sensitive to this load
+than the throughput.
 
     python bench/jobs.py --connections 100 --log memory sqlite --against ../old --rounds 5
 """
@@ -57,7 +59,7 @@ _RESULTS = 10
 
 
 class Load:
-    """Jobs that all connections share, with the latency of each job.
+    """Jobs of a measurement, which are distributed over all connections, and the latency of each job.
 
     Before the measurement, each connection sends one job, because the server accepts connections one by one.
     """
@@ -69,14 +71,17 @@ class Load:
         self.latencies: list[float] = []
         self.rows: list[dict[str, float]] = []
         self.seconds = self.cpu = self.own_cpu = 0.0
-        """Duration, and CPU time of the server and of this process. Until the end, the clocks at the start."""
+        """Wall time, CPU time of the server and CPU time of this process, in seconds.
+
+        Until the last job has ended, these attributes contain the readings of the clocks at the start.
+        """
         self.finished = asyncio.get_running_loop().create_future()
         self._server = server
         self._warm = 0
         self._step_began = 0.0
 
     def warmed_up(self) -> None:
-        """Count a connection that is ready. Start the measurement when all are."""
+        """Count a connection as ready. Start the measurement when all connections are ready."""
         self._warm += 1
         if self._warm == len(self.connections):
             self._step_began = self.seconds = time.perf_counter()
@@ -85,7 +90,7 @@ class Load:
                 connection.send_next()
 
     def ended(self, seconds: float) -> None:
-        """Record a job."""
+        """Record the latency of an ended job."""
         self.latencies.append(seconds)
         count = len(self.latencies)
         if count % (self.jobs // _RESULTS) == 0:
@@ -101,8 +106,9 @@ class Load:
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive connection that sends one job after another. It only searches a response for its end, so that the load
-    takes less time than the server.
+    """Keep-alive connection that sends one job after another.
+
+    It searches a response only for its end, so that this process takes less CPU time than the server.
     """
 
     def __init__(self, load: Load) -> None:
@@ -117,7 +123,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def send_next(self) -> None:
-        """Send the next job, or close the connection if there is none."""
+        """Send the next job, or close the connection if no job is left."""
         number = next(self._load.numbers, None)
         if number is None:
             self._transport.close()
@@ -163,7 +169,7 @@ def rss_kib(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used so far."""
+    """CPU time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -244,7 +250,9 @@ def main() -> None:
     parser.add_argument("--retained", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--log", nargs="+", choices=("memory", "sqlite"), default=["memory", "sqlite"])
-    parser.add_argument("--against", type=Path, help="second checkout of the repository, measured in turns")
+    parser.add_argument(
+        "--against", type=Path, help="second checkout of the repository, measured alternately"
+    )
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/jobs.json")
     options = parser.parse_args()
     trees = {"this": HERE} | ({"against": options.against.resolve()} if options.against else {})

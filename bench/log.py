@@ -1,14 +1,17 @@
-"""Cost of the log: appends in blocks of 100 events and one by one, replay, and recovery after a kill.
+"""Cost of the log: appends in blocks of 100 events and in blocks of one event, replay, and recovery after a kill.
 
-Each implementation of the store is measured through the server's interface, `Log.append` and `LogReader.read`. For
-comparison, the same run measures plain SQLite with one row and one commit per event, and with one row per block of 100
-events, without the store's thread, fencing and saved states. Results are CPU time of all threads and wall time, per
-event. "20 logs" means twenty concurrent writers that share commits, as in a busy server.
+Each implementation of the store is measured through the interface that the server uses, `Log.append` and
+`LogReader.read`. For comparison, the same run measures plain SQLite, once with one row and one commit per event, and
+once with one row and one commit per block of 100 events. Plain SQLite has no store thread, no fencing and no saved
+states. Results are CPU time of all threads and wall time, per event. "20 logs" means twenty concurrent writers that
+share commits, as in a busy server.
 
-Kill: a server process is killed while a reader follows a job, and started again. The result is the time from the kill to
-the first event of the new attempt. The start of a Python process takes most of it and is measured separately.
+Kill: the script kills a server process while a reader follows a job, and starts the server again. The result is the
+time from the kill to the first event of the new attempt. Most of this time is the start of a Python process, which is
+also measured separately.
 
-Targets, in blocks of 100: at most 0.1 µs per event in memory, at most 0.5 µs in SQLite with 20 logs.
+Targets for blocks of 100 events: at most 0.1 µs per event in memory, and at most 0.5 µs per event in SQLite with 20
+logs.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Saving of measurements as JSON, with the machine and the package versions."""
+"""Saves measurements as JSON, with the machine and the package versions."""
 
 import importlib.metadata
 import json
@@ -19,7 +19,7 @@ def save(
         path: The file; its folder is created if missing.
         results: The measurements.
         packages: Packages whose versions are recorded if installed.
-        also: Versions of software that is not a Python package.
+        also: Versions of other software, which is not a Python package.
     """
     versions = dict(also or {})
     for package in packages:

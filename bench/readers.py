@@ -1,12 +1,13 @@
 """Cost of streams without activity: memory of 50 stalled readers, and CPU time of 1,000 idle streams.
 
-Stalled: clients with a small receive window open a stream of 1 kB events, a hundred per second, and read only its
-response header. Measured per stream, once the memory no longer grows: the growth of the server's process, and the data in
-kernel buffers, which a client can still read after the server process was killed. The same run measures sse-starlette if
-installed. Target: 150 kB per stream, kernel included.
+Stalled: clients with a small receive window open a stream of 1 kB events, a hundred per second, and read only the
+header of the response. When the memory no longer grows, the script measures two numbers per stream: the growth of the
+server process, and the data in kernel buffers, which is the data that a client can still read after the server process
+was killed. The same run measures sse-starlette if it is installed. Target: at most 150 kB per stream, including kernel
+memory.
 
-Idle: streams of one job that sends no events, with a ping every `heartbeat` seconds. Measured: the server's CPU time as a
-share of one core.
+Idle: streams of one job that sends no events, with a ping every `heartbeat` seconds. The script measures the server's
+CPU time as a share of one core.
 """
 
 import argparse
@@ -132,7 +133,7 @@ def cpu(process: subprocess.Popen[bytes]) -> float:
 
 
 def left_in_kernel(stream: socket.socket) -> int:
-    """Number of bytes in kernel buffers: those that can still be read after the server was killed."""
+    """Number of bytes in kernel buffers, which can still be read after the server was killed."""
     count = 0
     stream.settimeout(5)
     with contextlib.suppress(OSError):

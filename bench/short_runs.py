@@ -1,14 +1,15 @@
 """Time and size of short runs over a slow link: diffs must not be slower than whole values.
 
-Gradio's pull request 7102 raises this question. A chat with a history grows by one short piece, N times, at a fixed rate,
-and is read through a link with 30 Mbit/s and a round trip time of 40 ms. Measured: the median time from the first byte of
-the submit to the last byte of the stream, and the number of bytes in the stream.
+Gradio's pull request 7102 raises this question. A function adds a short piece to the last message of a chat history, N
+times at a fixed rate. A client reads the chat through a link with 30 Mbit/s and a round trip time of 40 ms. The script
+measures the median time from the first byte of the submit to the last byte of the stream, and the number of bytes in
+the stream.
 
-Rows: tidewire with diffs, tidewire with whole states (`?diffs=0&min_interval_ms=0`), and gradio if installed. Each run
-submits with one request and reads with another, on separate connections.
+Rows: tidewire with diffs, tidewire with whole states (`?diffs=0&min_interval_ms=0`), and gradio if it is installed. A
+run submits with one request and reads with another, on separate connections.
 
 Target: diffs take at most 1.02 times as long as whole states, and are smaller from N = 200 on. The rate determines most
-of the time, so an advantage shows first in the number of bytes.
+of the time, so an advantage of diffs becomes visible first in the number of bytes.
 """
 
 import argparse

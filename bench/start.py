@@ -1,27 +1,29 @@
-"""CPU of a fresh interpreter up to the first response, next to httpx making the same request.
+"""CPU time of a new interpreter up to its first response, compared with httpx for the same request.
 
-Each run is a new interpreter, which prints its CPU time (`time.process_time`: all threads, from the start of the process)
-once it has the response. The operating system counts the whole process, its end included; both are kept. The modules
-are compiled before, into a folder of this script's own. The server is a process of its own. The rows:
+Each run starts a new interpreter, which prints its CPU time (`time.process_time`: all threads, from the start of the
+process) as soon as it has the response. The script also records the CPU time that the operating system reports for the
+whole process, including its exit. The modules are compiled before the measurement, into a temporary folder. The server
+runs in a separate process. The rows are:
 
     python                      an interpreter that does nothing
     httpx                       import httpx; httpx.Client().get(URL)
-    httpx.AsyncClient, pydantic a request without certificates, validated as a model of one member: the least that a
-                                client on asyncio, httpx and pydantic can take
+    httpx.AsyncClient, pydantic a request without loading certificates; a pydantic model of one member validates the
+                                response. This is the minimum cost of a client on asyncio, httpx and pydantic
     Client                      from tidewire import Client; Client(URL).discover()
-    AsyncClient                 the same, awaited
+    AsyncClient                 the same with AsyncClient and `await`
     tidewire --version          the command line
 
-Three of them are also run without trio and click: httpx imports its command line, with click and rich, and httpcore imports
-trio, wherever these are installed, as they are for development and seldom for users.
+Three of these programs also run without trio and click. If trio and click are installed, httpx imports its command
+line, with click and rich, and httpcore imports trio. A development environment has these packages, but most users do
+not.
 
-A task that wakes all the time measures how long an AsyncClient holds the event loop: in its first calls (made,
-`discover`, `run`), in the first call to a server with TLS, and where the import is made while the loop runs. The longest
-time between two of its wakes is taken by the clock, and as CPU time of the process, all threads: that leaves out what other
-processes take of the machine.
+The script also measures how long an AsyncClient blocks the event loop: in its first calls (constructor, `discover`,
+`run`), in the first call to a server with TLS, and during the import if the loop already runs. A task that wakes up in
+each iteration of the loop records the longest time between two wake-ups, as wall time and as CPU time of the process
+(all threads). The CPU time does not include the time in which other processes run.
 
-    python bench/start.py             21 runs of each, interleaved
-    python bench/start.py --runs 5    quicker
+    python bench/start.py             21 runs of each program, interleaved
+    python bench/start.py --runs 5    faster
 """
 
 import argparse
@@ -132,7 +134,7 @@ HOLDS = {
     ),
     "the first call with TLS": (
         f"{IMPORT}\nfrom tidewire.errors import TransportError",
-        # The server has none: the client has loaded its certificates by the time it sees that.
+        # The server does not support TLS. The client loads its certificates before it detects that.
         """
     try:
         async with AsyncClient({url!r}.replace("http:", "https:")) as client:
@@ -145,18 +147,21 @@ HOLDS = {
 
 
 def in_fresh_process(code: str, environment: Mapping[str, str]) -> tuple[list[float], float]:
-    """The numbers that a program prints in its last line, and the user and system time of its interpreter."""
+    """Run a program in a new interpreter.
+
+    Returns the numbers in the last line of its output, and the CPU time (user and system) of the process in seconds.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
     with process.stdout as output:
-        said = output.read()
+        text = output.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"a run ended with {process.returncode}")
-    numbers = [float(one) for one in said.splitlines()[-1].split()]
+        raise SystemExit(f"a run failed with exit code {process.returncode}")
+    numbers = [float(one) for one in text.splitlines()[-1].split()]
     return numbers, usage.ru_utime + usage.ru_stime
 
 
@@ -197,7 +202,7 @@ def measure(url: str, runs: int, environment: Mapping[str, str]) -> dict[str, An
 
 
 def base_of(name: str) -> str:
-    """The row that a row is compared with."""
+    """Return the name of the row with which a row is compared."""
     return "httpx, without trio and click" if "without" in name else "httpx"
 
 
@@ -206,7 +211,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--runs", type=int, default=21, metavar="N", help="runs of each program (default: 21)"
+        "--runs", type=int, default=21, metavar="N", help="number of runs of each program (default: 21)"
     )
     parser.add_argument(
         "--json", type=Path, default=Path(__file__).parent / "results/start.json", metavar="FILE"
@@ -232,8 +237,8 @@ def main() -> None:
         )
     for name, seconds in found["loop_held_seconds"].items():
         print(
-            f"event loop held by {name}: {seconds['cpu'] * 1000:.0f} ms of CPU at most, "
-            f"{seconds['wall'] * 1000:.0f} ms by the clock; medians"
+            f"event loop blocked by {name}: longest time {seconds['cpu'] * 1000:.0f} ms of CPU, "
+            f"{seconds['wall'] * 1000:.0f} ms of wall time (medians)"
         )
     save(options.json, found, "httpx", "pydantic", "anyio", "typer")
 

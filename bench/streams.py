@@ -1,19 +1,19 @@
 """Latency and cost of token streams, compared with sse-starlette, FastAPI and gradio in the same run.
 
-steady      100 streams, then 600, of 50 tokens per second each. Measured: the delay of each token at a raw reader after
-            its due time, and the server's CPU time. One process serves, one process reads all streams.
-            Targets: with 100 streams 99 % within 20 ms at less than half a core; with 600 streams 99 % within 25 ms;
-            no token lost.
+steady      100 streams, then 600, of 50 tokens per second each. One process serves, and one process reads all streams
+            through raw sockets. Measured: the delay of each token after its due time at the reader, and the server's CPU
+            time. Targets: with 100 streams, 99 % of the tokens within 20 ms, at less than half a core; with 600 streams,
+            99 % within 25 ms; no token lost.
 per-event   1, 100 and 1000 streams at full speed, with each event sent separately. Measured: the server's CPU time per
             event, including its share of the end of the stream, as the median of five rounds in which the servers
             alternate. All servers produce one token per event loop iteration. `raw ASGI` shows the cost of that loop and
             of one system call per event: it sends prepared bytes and keeps no state, so no server on uvicorn can be
             faster. `sends` is the number of received pieces per event. Target: at most 0.45 × sse-starlette.
-first       time from a submit to the first event on the wire, one job after the other. Target: 3 ms.
-history     the workload of Gradio's pull request 7102 with the complete server and client of each project, the client in
-            a separate process. Measured: seconds, CPU time of the server, peak memory of the client, for N = 2,000 and
-            with --full also N = 20,000. Targets at 20,000: 1/40 of gradio's time, and memory growth of the client of at
-            most 3 × the document.
+first       the time from a submit to the first event on the wire, for one job after another. Target: 3 ms.
+history     the workload of Gradio's pull request 7102, with the complete server and client of each project. The client
+            runs in a separate process. Measured: wall time, CPU time of the server and peak memory of the client, for
+            N = 2,000 and with --full also for N = 20,000. Targets at N = 20,000: at most 1/40 of gradio's time, and a
+            memory growth of the client of at most 3 × the size of the document.
 
     python bench/streams.py [steady] [per-event] [first] [history] [--full] [--seconds S]
 """
@@ -34,13 +34,16 @@ from typing import Any
 
 import ticking
 from measured import save
-from uvloop import run  # a fast event loop, so that the reader is not the bottleneck
+from uvloop import run  # fast event loop, so that the reader is not the bottleneck
 from wire import GRADIO, GROW, OURS, serving
 
 RATE = 50
 ROUNDS = 5
 MIN_EVENTS = 60
-"""Minimum number of events per stream in `per-event`. With fewer, opening and closing streams would dominate."""
+"""Minimum number of events per stream in `per-event`.
+
+With fewer events, the cost of opening and closing the streams would dominate.
+"""
 PARTS = ("steady", "per-event", "first", "history")
 
 
@@ -54,7 +57,7 @@ def cpu(process: int) -> float:
 
 
 class Reader(asyncio.Protocol):
-    """Record the delay of each received token. A token is its due time in seconds, followed by a comma."""
+    """Reader that records the delay of each token. A token is its due time in seconds, followed by a comma."""
 
     TOKEN = re.compile(rb"(\d+\.\d{4}),")
 
@@ -91,7 +94,7 @@ async def read_all(port: int, ask: Any, streams: int, n: int, rate: float, proce
     before = cpu(process)
     began = time.monotonic()
     for number in range(streams):
-        # All streams begin to send after the last one was opened, spread evenly over one token interval.
+        # All streams start sending after the last one was opened. Their starts are spread evenly over one token interval.
         phase = began + spread + 0.3 + (number / streams) / rate - time.monotonic()
         reader = Reader(ask(port, n, rate, max(0.0, phase)), loop.create_future())
         await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)
@@ -125,7 +128,7 @@ def lateness(found: dict[str, Any], within: float) -> dict[str, Any]:
 
 
 async def gradio_all(port: int, streams: int, n: int, process: int) -> dict[str, Any]:
-    """Measure streams through gradio's queue: each one joins the queue and reads the stream of its session."""
+    """Measure streams through gradio's queue: each stream joins the queue and reads the events of its session."""
     import uuid
 
     from wire import request
@@ -148,7 +151,7 @@ async def gradio_all(port: int, streams: int, n: int, process: int) -> dict[str,
     await asyncio.gather(*(reader.ends for reader in readers))
     delays: list[float] = []
     for reader in readers:
-        # The first and last messages repeat the whole value, but each token must count once.
+        # The first and last messages repeat the whole value. Count each token only once.
         delays += reader.delays[:n]
     return {
         "late": sorted(delays),
@@ -317,7 +320,7 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument(
-        "--full", action="store_true", help="also N = 20,000 in history, and gradio in steady"
+        "--full", action="store_true", help="also measure N = 20,000 in history, and gradio in steady"
     )
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="duration of each steady measurement (%(default)s)"

@@ -1,16 +1,18 @@
 """Bytes on the wire while the last text of a chat grows, compared with gradio in the same run.
 
-The workload is that of Gradio's pull request 7102: a chat history whose last message grows by `" " + str(i)`, N times,
-yielding the whole history at each step. Measured: the bytes of the event stream, and all bytes of the connection
-including HTTP headers and chunk framing.
+The workload is that of Gradio's pull request 7102: the last message of a chat history grows by `" " + str(i)`, N times,
+and the function yields the whole history at each step. The script measures the bytes of the event stream, and all bytes
+of the connection including HTTP headers and chunk framing.
 
 Rows: gradio (if installed); tidewire with one event per step (`merge_window=0`), read live, and read from the log with
-GET after the end; tidewire with its default settings (adjacent appends merged, at most one event per 5 ms). A second
-workload is a JSON value with a text deep inside, which gradio's JSON output sends as a whole at each step (250 MB at
-N = 10,000, its maximum here). `floor` is the size of the text. `checks` is the number of bytes that checks add to
-events. The received events are applied and compared with the generated value, so a result is always of a correct stream.
+GET after the end of the job; tidewire with its default settings (adjacent appends merged, at most one event per 5 ms).
+The second workload is a JSON value that contains a deeply nested text. gradio's JSON output sends this value as a whole
+at each step (250 MB at N = 10,000, its maximum here). `floor` is the size of the text. `checks` is the number of bytes
+that checks add to events. The script applies the received events and compares the result with the generated value, so
+that it reports only correct streams.
 
-Targets at N = 20,000: one event per step at most 4.6 × floor and 1/13 of gradio; merged at most 1.1 × floor.
+Targets at N = 20,000: with one event per step, at most 4.6 × floor and 1/13 of gradio; with merged events, at most
+1.1 × floor.
 """
 
 import argparse

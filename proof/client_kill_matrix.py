@@ -1,4 +1,4 @@
-"""Kill matrix of clients, in which every scenario is played with every faulty client.
+"""Kill matrix of clients: plays every scenario with every faulty client.
 
 Writes docs/proof/faulty-clients.md.
 """
@@ -22,7 +22,7 @@ from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome
 
 LONG = 15.0
-"""Scenarios with a longer time limit, in seconds, are played only with the faulty clients that they have to notice."""
+"""Time limit in seconds. A scenario with a longer limit is played only with the faulty clients that it has to notice."""
 
 HEAD = """# Faulty clients: the proof of the scenarios
 
@@ -36,7 +36,7 @@ plays only these two scenarios. A requirement is *tested* if a client that break
 NOT_BROKEN = {
     "TW-CLI-056": "it grants a permission, and its scenario accepts clients that use the permission and clients that do not",
 }
-"""Requirements of scenarios that no client can break, with the reason."""
+"""Requirements that scenarios judge but that no client can break, with the reasons."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def judge_client(name: str) -> ClientRow:
     """Play every scenario with a faulty client."""
     client = CLIENTS[name]
     chosen = [each for each in SCENARIOS if each.patience < LONG or each.name == client.scenario]
-    # A scenario that measures time must not run at the same time as three hundred other scenarios.
+    # Do not measure time while three hundred other scenarios run: the load would change the result.
     if getattr(client, "kind", "") == "pace":
         chosen = [each for each in chosen if each.name in {client.scenario, client.control}]
     return _judged(client, chosen)
@@ -94,8 +94,8 @@ def _judge_all(names: list[str], at_once: int) -> list[ClientRow]:
             rows.append(row)
             result = row.fault or f"noticed, fails {len(row.red)} scenarios"
             print(f"{time.monotonic() - began:6.1f} s  {row.name}: {result}", flush=True)
-    # On a busy machine, a fault in timing can go unnoticed. Judge the clients whose fault was not noticed again, one at a
-    # time.
+    # On a busy machine, the suite can miss a timing fault. If the fault of a client was not noticed, judge the client
+    # again, one client at a time.
     return [judge_client(row.name) if row.fault else row for row in rows]
 
 

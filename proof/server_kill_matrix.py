@@ -1,6 +1,6 @@
-"""Kill matrix of servers, for which the whole suite runs against every faulty server and every benign variant.
+"""Kill matrix of servers: runs the whole suite against every faulty server and every benign variant.
 
-The page is docs/proof/faulty-servers.md.
+Writes docs/proof/faulty-servers.md.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class ServerRow:
     fault: str
     """Reason why the proof fails for this server; empty if it holds."""
     red: dict[str, str]
-    """Checks that failed or could not judge, with their findings."""
+    """Checks that failed or reached no verdict, with their findings."""
     seconds: float
 
 
@@ -87,7 +87,7 @@ def _row(name: str) -> ServerRow:
 
 
 def fault_of(server: FaultyServer, red: dict[str, str]) -> str:
-    """Derive from the failed checks the reason why the proof fails. The reason is empty if the proof holds."""
+    """Return the reason why the proof fails for a server, derived from the failed checks; empty if it holds."""
     if server.is_benign:
         return "; ".join(f"{name}: {what}" for name, what in red.items())[:300]
     if server.check not in red:

@@ -119,7 +119,7 @@ class AcceptsNegativeIndex(FaultyClient):
 
 
 class IgnoresProtoMember(FaultyClient):
-    """Ignore assignments to a member `__proto__`, as in JavaScript, where this name sets the prototype."""
+    """Ignore assignments to a member `__proto__`. In JavaScript, such an assignment sets the prototype."""
 
     scenario, kind, breaks = "ops", "order", "TW-DIF-020"
 
@@ -241,7 +241,7 @@ class IgnoresDeletionOfMissingMember(FaultyClient):
 
 
 class IgnoresDeletionPastTheEnd(FaultyClient):
-    """Delete an element after the end of an array without an error, as deleting an empty slice does."""
+    """Ignore the deletion of an element past the end of an array, as `del array[n : n + 1]` does."""
 
     scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
 

@@ -8,7 +8,7 @@ from proof.reimplementations.plain_state import Decoder, Json, State
 
 
 class FaultyClient(PlainClient):
-    """Base class of faulty clients. The scenario that the class names must report the client's fault."""
+    """Base class of faulty clients. The attribute `scenario` names the scenario that must report the fault."""
 
     scenario: str
     """Name of the scenario that must fail."""

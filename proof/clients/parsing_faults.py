@@ -21,7 +21,7 @@ class CrashesOnInvalidUtf8(FaultyClient):
 
 
 class SplitsEventsOnlyAtTwoLf(FaultyClient):
-    """Split events only at two LF, as in many tutorials, so that events with other line ends never end."""
+    """Split events only at two LF, as many tutorials do, so that a stream with other line ends yields no event."""
 
     scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-023"
 

@@ -18,7 +18,7 @@ def mapped(value, change):
 
 
 class OffersCompressionForSubmit(FaultyClient):
-    """Accept gzip in requests to submit a job, and ask for an uncompressed response only in GET requests."""
+    """Accept gzip in submit requests, and request an uncompressed response only in GET requests."""
 
     scenario, kind, breaks = "submit", "header", "TW-SEC-023"
 
@@ -130,7 +130,7 @@ class CountsNonConsecutivePings(FaultyClient):
 
 
 class CountsNoSnapshotAsProgress(FaultyClient):
-    """Count no snapshot as progress. Only the first snapshot of a connection should not count."""
+    """Count no snapshot as progress. A correct client excludes only the first snapshot of each connection."""
 
     scenario, kind, breaks, patience = "snapshot-after-the-first-is-progress", "wait", "TW-CLI-017", 1.0
 

@@ -173,7 +173,7 @@ class GivesUpWhenDiscoveryFails(FaultyClient):
 
 
 class RetriesSubmitWhenDiscoveryFails(FaultyClient):
-    """Treat a failed read of discovery as the permission to repeat the submit."""
+    """Treat a failed discovery request as permission to repeat the submit."""
 
     scenario, kind, breaks = "submit-lost-without-a-key-in-a-restart", "count", "TW-JOB-037"
 

@@ -234,7 +234,7 @@ class CountsCommentsAsProgress(FaultyClient):
 
 
 class OverflowsTimerAt31Bits(FaultyClient):
-    """If a timeout in milliseconds has more than 31 bits, let it expire immediately."""
+    """Expire immediately if a timeout in milliseconds has more than 31 bits."""
 
     scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
 

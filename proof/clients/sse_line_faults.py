@@ -75,7 +75,7 @@ class TrimsEventTypes(FaultyClient):
 
 
 class SplitsEventsOnlyAtEqualLineEnds(FaultyClient):
-    """Split events only if two line ends are equal, not if they differ, as in CR LF followed by LF."""
+    """Split events only at two equal line ends, and not at different ones, such as CR LF followed by LF."""
 
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
 

@@ -1,4 +1,4 @@
-"""Server of the chaos campaign: functions with known values, which record their runs, and the text engine.
+"""Server of the chaos campaign: functions that return known values and record their runs, and the text engine.
 
 Each function takes a `tag`. When it runs, it appends the id of the process and the tag to a journal file.
 """
@@ -22,7 +22,7 @@ from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 from tidewire_server.model import default_model
 from tidewire_server.serving.serve import serve
 
-# Load the model before the fork. A child cannot use threads that torch has started before.
+# Load the model before the fork, on one thread: a forked child cannot use threads that torch started in the parent.
 torch.set_num_threads(1)
 CHECKPOINT = load(default_model(), device="cpu")
 
@@ -84,7 +84,7 @@ def campaign_server(
     def double(tag: list[int]) -> list[int]:
         for each in tag:
             record(each)
-        time.sleep(pause)  # so that the queue fills
+        time.sleep(pause)  # makes the queue fill up
         return [2 * each for each in tag]
 
     @server.endpoint(concurrency_limit=None)

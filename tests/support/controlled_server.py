@@ -31,7 +31,7 @@ def held(**settings: Any) -> Iterator[str]:
 
 
 class Gates:
-    """Named gates: a call to `enter` is recorded and blocks until its gate is opened."""
+    """Named gates. `enter` records the call and blocks until the gate is opened."""
 
     def __init__(self) -> None:
         self.came: list[str] = []
@@ -47,7 +47,7 @@ class Gates:
 
 
 class UnknownError(BaseException):
-    """An exception derived directly from `BaseException`, unlike any of Python's own."""
+    """An exception derived directly from `BaseException`, and different from all built-in exceptions."""
 
 
 def _serve(settings: dict[str, Any]) -> None:

@@ -1,15 +1,16 @@
-"""TCP proxy that breaks or slows most connections, from the first byte, drawn from a seed.
+"""TCP proxy that breaks or slows down most connections. A seed determines the faults.
 
   fault         | effect
   --------------+-----------------------------------------------------------------------------------------------
   none          | none: the connection passes unchanged
-  refuse        | the connection is reset as soon as it is accepted
+  refuse        | the connection is reset immediately after it is accepted
   fin, rst      | the connection is closed or reset within the bytes of one direction
-  stall         | within the bytes of one direction, nothing more is forwarded, and the connection stays open
-  bytes         | every byte of the beginning is sent in its own segment
+  stall         | forwarding stops within the bytes of one direction, and the connection stays open
+  bytes         | every byte at the beginning of each direction is sent in its own segment
   delay         | each piece is forwarded late
 
-The proxy does not parse what it forwards, so it also stands between a client and a server with TLS, and breaks handshakes.
+A fault can occur at any byte, including the first. The proxy does not parse the bytes that it forwards, so it also works
+between a client and a server with TLS, where it can break the handshake.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ SLOW_BYTES = 2_000
 
 
 class FaultyNetwork(Proxy):
-    """TCP proxy with faults on connections."""
+    """TCP proxy that injects faults into connections."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         [fault] = self._draw.choices(list(WEIGHTS), list(WEIGHTS.values()))
@@ -79,7 +80,7 @@ class FaultyNetwork(Proxy):
 async def _forward(
     source: asyncio.StreamReader, target: asyncio.StreamWriter, fault: str, reach: int | None
 ) -> bool:
-    """Forward bytes until the end of the source, or until `reach` bytes. Return whether `reach` ended it."""
+    """Forward bytes until the end of the source, or up to `reach` bytes. Return whether `reach` was exceeded."""
     sent = 0
     while data := await source.read(READ):
         if reach is not None and sent + len(data) > reach:

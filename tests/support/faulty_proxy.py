@@ -1,4 +1,4 @@
-"""HTTP proxy that injects network and gateway faults into most responses, drawn from a seed.
+"""HTTP proxy that injects network and gateway faults into most responses. A seed determines the faults.
 
   fault         | effect on the client
   --------------+-----------------------------------------------------------------------------------------------
@@ -15,7 +15,7 @@
   buffer        | nothing is sent before the response is complete
 
 While `deploying` is true, every response is an error page. If the server cannot be reached, the response is a 502.
-The proxy handles HTTP with h11. Of the protocol it uses one rule: an empty line ends an event.
+The proxy handles HTTP with h11. The only rule of the protocol that it uses is that an empty line ends an event.
 """
 
 import asyncio
@@ -253,7 +253,7 @@ class _Side:
         return [event async for event in self.body()]
 
     async def unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await the work, but cancel it when the peer closes this connection before it has sent another request."""
+        """Await the work, but cancel it if the peer closes this connection before it sends another request."""
         working, closed = asyncio.ensure_future(work), asyncio.ensure_future(self._reader.read(1))
         try:
             await asyncio.wait({working, closed}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
 """Fork server for commands: each command runs in a child forked from a process with all imports done.
 
-A fresh interpreter spends a second or more on imports for each command; here the imports are done once. Arguments,
-folder, environment, streams, signals and exit code are as for `python -m MODULE`. Not suitable for tests of the
-interpreter's start.
+A new interpreter needs a second or more for the imports of each command. The fork server imports the modules only once.
+Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
+the fork server in tests of the start of the interpreter.
 """
 
 import atexit
@@ -93,7 +93,7 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send the command a signal, unless it has ended."""
+        """Send a signal to the command, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -141,12 +141,12 @@ def _fork_server(modules: tuple[str, ...]) -> Any:
 
 
 def _run_command(command: dict[str, Any], streams: list[int]) -> None:
-    """Turn this forked child into the command. Does not return."""
+    """Run the command in this forked child. Does not return."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, stream in enumerate((nothing, *streams)):
         os.dup2(stream, number)
     os.closerange(3, max(nothing, *streams) + 1)
-    # Create new streams: those of the parent have buffers that do not belong to these pipes.
+    # Create new stream objects: the buffers of the inherited ones may contain output of the parent.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(os.fdopen(number, "wb"), "utf-8", errors, line_buffering=number == 2)
         for number, errors in ((1, "strict"), (2, "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Runs fuzz targets: a fixed number of examples in `make test`, and new examples for some time in `make slow`.
+"""Runs fuzz targets with a fixed number of examples in `make test`, and with new examples for a while in `make slow`.
 
 Environment: `FUZZ_SECONDS` is the time for each target in `make slow` (default 60). `FUZZ_REPORT` names a file to which
 each target appends its name, its number of examples and its seconds, as a line of JSON.

@@ -26,7 +26,10 @@ from tidewire_server.serving.serve import serve
 START_LIMIT = 30.0
 TESTS = Path(__file__).parent.parent
 Serve = Callable[[int, str, dict[str, Any]], None]
-"""Function that serves on a port with settings until it is stopped. When it is ready, it writes a file with this path."""
+"""Function that serves until it is stopped.
+
+Its arguments are the port, the path of a file that it writes when it is ready, and the settings of the server.
+"""
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 
 
@@ -56,7 +59,7 @@ class Killed:
         Args:
             folder: Folder for the log file, the port file and the error output.
             program: Module that calls `run_fork_server` when it is run.
-            settings: Settings of the server. The program may accept further ones.
+            settings: Settings of the server. The program may accept additional settings.
         """
         self.program = program
         self.folder = folder
@@ -118,7 +121,7 @@ class Killed:
         self._end(signal.SIGKILL)
 
     def died(self) -> None:
-        """Wait until the server has ended by itself."""
+        """Wait until the server process exits without a signal from the test."""
         self._request("wait", self.pid)
         self.pid = 0
 
@@ -342,7 +345,7 @@ def _fork(words: list[Any], serve: Serve) -> int | None:
 
 
 def run_fork_server(serve: Serve) -> None:
-    """Fork servers as the lines of the standard input ask for, until it ends."""
+    """Execute the commands on standard input, one per line, until it ends. The command `start` forks a server."""
     for line in sys.stdin:
         print(json.dumps(_fork(json.loads(line), serve)), flush=True)
 

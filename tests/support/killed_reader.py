@@ -1,4 +1,4 @@
-"""Program that reads a job from a stored checkpoint, stores each update, and kills itself at one of them.
+"""Program that reads a job from a stored checkpoint, stores each update, and kills itself before or after storing one.
 
 python -m support.killed_reader URL FILE UPDATES before|after
 """

@@ -16,13 +16,15 @@ import anyio
 import pytest
 
 PATIENCE = 10.0
-"""Seconds to wait for threads, sockets and tasks to end; only the kernel and the scheduler need this time."""
+"""Seconds to wait for threads, sockets and tasks to end. Only the kernel and the scheduler need this time."""
 A_MOMENT = 0.005
 """Seconds after which the garbage collector runs. A collection takes longer than this wait."""
 OTHERS = ("Trio thread ", "tqdm_monitor")
-"""Prefixes of names of unrelated threads. Trio keeps idle threads for ten seconds, and the anyio plugin waits in them;
-threads of the client have other names. tqdm, which transformers uses for progress bars, keeps a thread until the
-process ends."""
+"""Prefixes of the names of unrelated threads.
+
+Trio keeps idle threads for ten seconds, and the anyio plugin waits in such threads. Threads of the client have other
+names. tqdm, which transformers uses for progress bars, keeps a thread until the process ends.
+"""
 DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -31,7 +33,7 @@ def sockets() -> set[str]:
     found = set()
     for one in DESCRIPTORS.iterdir() if DESCRIPTORS.exists() else ():
         try:
-            name = os.readlink(one)  # noqa: PTH115 - a Path would give what is no path
+            name = os.readlink(one)  # noqa: PTH115 - the target of the link is not a path
         except OSError:
             continue
         if name.startswith("socket:"):

@@ -41,7 +41,7 @@ def random_value(random, depth=4):
 
 
 def random_change_of(random, value):
-    """Return a small random change of a value, like the next value that a program might yield."""
+    """Return a value with a small random change, like the next value that a program might yield."""
     if random.random() < 0.1:
         return random_value(random, 2)
     if isinstance(value, str):

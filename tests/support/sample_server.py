@@ -34,7 +34,7 @@ class Point(BaseModel):
 
 @contextmanager
 def served(**settings: Any) -> Iterator[str]:
-    """Run the server in a child process and yield its URL. At the end, jobs that still run are not awaited."""
+    """Run the server in a child process and yield its URL. On exit, do not wait for running jobs."""
     settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1} | settings
     command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

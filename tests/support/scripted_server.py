@@ -202,7 +202,7 @@ def hello(job: str = "j1", *, head: str = "1-1", heartbeat_ms: int = 15_000, ret
 
 
 def state(*values: object, status: str = "running", **members: Any) -> dict[str, Any]:
-    """Return a job's state; each item has the status of the job, and None stands for an item without a value."""
+    """Return a job's state; each item has the status of the job, and None represents an item without a value."""
     items = [{"status": status} | ({} if value is None else {"value": value}) for value in values]
     return {"status": status, "items": items, "usage": {}, "notes": [], **members}
 

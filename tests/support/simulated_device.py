@@ -1,7 +1,7 @@
-"""A device that exists only in torch's dispatch: it computes on the CPU, and records each copy and each wait for it.
+"""Simulated GPU, implemented with torch dispatch. It computes on the CPU, and records copies and waits of the host.
 
-Tensors on the device have the device `meta`, so that the engine treats them like those of a GPU. Operators of such tensors
-run on CPU tensors. An operator with tensors of both devices fails, as it does on a GPU.
+Tensors on the simulated device have the device `meta`, so that the engine treats them like tensors on a GPU. Operators
+on such tensors run on CPU tensors. An operator with tensors of both devices fails, as it does on a GPU.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ WAITS = {
     "allclose",
     "unique",
 }
-"""Operators that read values on the host, or whose result has a shape that depends on values."""
+"""Operators that read values on the host, or whose results have a shape that depends on values."""
 
 
 class DeviceTensor(torch.Tensor):
@@ -50,8 +50,8 @@ class DeviceTensor(torch.Tensor):
 class SimulatedDevice(TorchDispatchMode):
     """The device. Use it as a context manager around everything that creates or uses its tensors.
 
-    `events` counts copies and waits: `to_host`, `to_device`, `wait`, and the same with `, blocking` for copies that a GPU
-    would wait for.
+    `events` counts copies and waits: `to_host`, `to_device` and `wait, OPERATOR`. The suffix `, blocking` marks copies for
+    which the host would wait on a GPU.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class SimulatedDevice(TorchDispatchMode):
 
 
 def move(thing: Any) -> Any:
-    """Copy the tensors within a model to the device, in place. Call it within the device."""
+    """Copy the tensors of a model to the simulated device, in place. Call it while the device is active."""
     if isinstance(thing, torch.Tensor):
         return thing if isinstance(thing, DeviceTensor) else thing.detach().to(DEVICE)
     if isinstance(thing, tuple) and hasattr(thing, "_fields"):

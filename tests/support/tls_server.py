@@ -1,4 +1,4 @@
-"""Run the sample server under uvicorn with the options given as JSON, and print its port."""
+"""Run the sample server under uvicorn with the options that are passed as JSON, and print its port."""
 
 import json
 import sys

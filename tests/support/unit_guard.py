@@ -1,11 +1,11 @@
 """Guard of the unit tests: refuses connections and threads, and names the folder in which such a test belongs.
 
 The guard replaces `socket.socket.connect`, `connect_ex` and `bind`, and `threading.Thread.start`. It therefore covers
-httpx, asyncio with its default executor, anyio, trio and `socketserver`. Deliberately not covered are:
+httpx, asyncio with its default executor, anyio, trio and `socketserver`. It deliberately does not cover:
 
 - Socket pairs. The event loops of asyncio and trio wake themselves through a socket pair, and on the supported systems
   `socket.socketpair()` neither connects nor binds. So `asyncio.run` and `trio.run` work in a unit test.
-- Child processes. A test may check the imports of a fresh interpreter.
+- Child processes. A test may check the imports of a new interpreter.
 
 Trio starts threads only for `trio.to_thread`, which is refused. uvloop opens sockets in C and is not covered; unit
 tests do not use it.
