@@ -238,7 +238,7 @@ def print_report(report: dict[str, Any]) -> None:
                 cells.append(f"{cell:>19}")
             print(f"{name:24}" + "".join(cells))
         bars = [f"{row['bar']} {'met' if row['met'] else 'MISSED'}" if row["bar"] else "-" for row in part]
-        print(f"{'target join our response':24}" + "".join(f"{bar:>19}" for bar in bars) + "\n")
+        print(f"{'target for our response':24}" + "".join(f"{bar:>19}" for bar in bars) + "\n")
     for row in report["linearity"]:
         durations = ", ".join(
             f"{n:,} bytes {t:.1f}" for n, t in zip(row["line_bytes"], row["ns_per_byte"], strict=True)
