@@ -396,7 +396,7 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["mine.py:server", "--heartbeat", "0"], "--heartbeat: heartbeat = '0': must be a number from 0.001"),
         (["mine.py:server", "--config", "no.toml"], "cannot read no.toml"),
         (["mine.py:server", "--token", "s3cret"], "--token is not a flag, because other users can read"),
-        (["mine.py:server", "--host", "0.0.0.0"], "refusing to serve on 0.0.0.0:"),
+        (["mine.py:server", "--host", "0.0.0.0", "--port", "0"], "refusing to serve on 0.0.0.0:"),
         (
             ["mine.py:server", "--config", "groups.toml"],
             "concurrency_group 'gpu' has two different limits",
