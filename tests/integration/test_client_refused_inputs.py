@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import anyio
+import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, Field, PlainSerializer, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, field_serializer
+from typing_extensions import TypeAliasType, TypedDict
 
 from tidewire import AsyncClient, Client
 from tidewire.errors import TidewireError
@@ -137,3 +139,128 @@ def test_an_input_that_contains_itself_is_refused():
     loop.append(loop)
     with pytest.raises(TidewireError, match="cannot be serialized"):
         jsonable(loop, "/input")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    image: Any = None
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    image: Any
+
+
+SILENT_CONVERSIONS = [
+    ({"a"}, "a set"),
+    (frozenset(), "a set"),
+    (1j, "a complex number"),
+    ({(1, 2): 3}, "an object with a tuple as a key"),
+    (b"ab", "bytes"),
+    (memoryview(b"ab"), "bytes"),
+]
+
+
+@pytest.mark.parametrize(("member", "message"), SILENT_CONVERSIONS)
+@pytest.mark.parametrize("kind", [Record, Model, Checked], ids=lambda kind: kind.__name__)
+def test_a_field_of_any_type_is_as_strict_as_a_dict(kind, member, message):
+    for nested, place in [(member, ""), ([member], r"\[0\]"), ({"a": (member,)}, r"\.a\[0\]")]:
+        for value, before in [(kind(image=nested), ""), ([Record(kind(image=nested))], r"\[0\]\.image")]:
+            with pytest.raises(TypeError, match=rf"^input{before}\.image{place}: {message}"):
+                jsonable(value, "/input")
+
+
+@pytest.mark.parametrize(("member", "message"), SILENT_CONVERSIONS)
+def test_an_extra_member_and_a_root_are_as_strict_as_a_dict(member, message):
+    with pytest.raises(TypeError, match=rf"^input\.other: {message}"):
+        jsonable(Open(other=member), "/input")
+    with pytest.raises(TypeError, match=rf"^input\.image: {message}"):
+        jsonable({"image": RootModel[Any](member)}, "/input")
+
+
+Tags = TypeAliasType("Tags", set[int])
+
+
+class Options(TypedDict):
+    tags: set[int]
+
+
+class Pair(NamedTuple):
+    tags: set[int]
+    number: int
+
+
+@dataclass
+class Asking:
+    tags: set[int] | None = None
+    frozen: frozenset = frozenset()
+    nested: dict[str, list[set[int]]] | None = None
+    alias: Tags | None = None
+    options: Options | None = None
+    pair: Pair | None = None
+    number: complex = 0j
+    table: dict[tuple[int, int], int] | None = None
+    serialized: Annotated[Any, PlainSerializer(sorted)] = ()
+    many: list[Annotated[Any, PlainSerializer(sorted)]] | None = None
+
+
+class AskingModel(BaseModel):
+    tags: set[int] | None = None
+    frozen: frozenset = frozenset()
+    nested: dict[str, list[set[int]]] | None = None
+    alias: Tags | None = None
+    options: Options | None = None
+    pair: Pair | None = None
+    number: complex = 0j
+    table: dict[tuple[int, int], int] | None = None
+    serialized: Annotated[Any, PlainSerializer(sorted)] = ()
+    many: list[Annotated[Any, PlainSerializer(sorted)]] | None = None
+
+
+@pytest.mark.parametrize("kind", [Asking, AskingModel])
+def test_a_field_whose_type_asks_for_the_conversion_is_converted(kind):
+    value = kind(
+        tags={1},
+        frozen=frozenset({1}),
+        nested={"a": [{1}]},
+        alias={1},
+        options={"tags": {1}},
+        pair=Pair({1}, 2),
+        number=1j,
+        table={(1, 2): 3},
+        serialized={2, 1},
+        many=[{2, 1}],
+    )
+    expected = {
+        "tags": [1],
+        "frozen": [1],
+        "nested": {"a": [[1]]},
+        "alias": [1],
+        "options": {"tags": [1]},
+        "pair": [[1], 2],
+        "number": "1j",
+        "table": {"1,2": 3},
+        "serialized": [1, 2],
+        "many": [[1, 2]],
+    }
+    assert jsonable(value, "/input") == expected
+    assert jsonable([{"a": value}], "/input") == [{"a": expected}]
+
+
+def test_a_type_asks_only_for_its_own_conversion():
+    @dataclass
+    class Page:
+        tags: list[tuple[int, int]]
+
+    for member, message in [({(1, 2): 3}, "an object with a tuple"), ({1}, "a set")]:
+        with pytest.raises(TypeError, match=rf"^input\.tags\[0\]: {message}"):
+            jsonable(Page([member]), "/input")  # type: ignore[list-item]
+
+
+def test_the_sets_of_a_class_whose_types_cannot_be_read_are_converted():
+    @dataclass
+    class Page:
+        tags: "set[int]"
+        other: "Unknown"  # type: ignore[name-defined]  # noqa: F821
+
+    assert jsonable(Page({1}, 2), "/input") == {"tags": [1], "other": 2}

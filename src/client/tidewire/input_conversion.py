@@ -5,7 +5,9 @@ plain JSON already.
 import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
 from pydantic.fields import FieldInfo
@@ -27,6 +29,10 @@ from tidewire.protocol.strict_json import JsonValue
 def convert_input(value: Any, pointer: str) -> JsonValue:
     """Convert a value to plain JSON. The arguments and errors are those of `submit_members.jsonable`.
 
+    A set, a complex number or a dict with tuples as keys in a model or a dataclass is converted as pydantic does it, if
+    the type of the field asks for this: it contains this type, such as `set[int]`, or has a serializer. Otherwise, for
+    example if the type is `Any`, it raises the same error as outside of models and dataclasses.
+
     Raises:
         InvalidInputError: The value cannot be serialized.
         TypeError: The value contains an object that pydantic would convert to something else without an error, such as
@@ -44,7 +50,7 @@ def convert_input(value: Any, pointer: str) -> JsonValue:
             f"the input at {place!r} cannot be serialized as JSON: {error}",
             advice="Convert it to a JSON type first.",
         ) from None
-    _refuse_bytes_as_text(value, plain, path)
+    _refuse_altered(value, plain, path, frozenset())
     return plain
 
 
@@ -78,6 +84,10 @@ _BYTES: Final = (
     "pass base64.b64encode(data).decode()"
 )
 
+_SET: Final = "a set, which has no order; pass a list, such as sorted(…)"
+_COMPLEX: Final = "a complex number; pass [z.real, z.imag]"
+_TUPLE_KEY: Final = "an object with a tuple as a key; pass strings as keys, or a list of pairs"
+
 
 _ANYTHING: Final = rows_of(Any)
 
@@ -103,9 +113,7 @@ def _refuse_lossy(value: Any, path: str, depth_left: int) -> bool:
         return False
     if isinstance(value, Mapping):
         if any(isinstance(key, tuple) for key in value):
-            raise TypeError(
-                f"{path}: an object with a tuple as a key; pass strings as keys, or a list of pairs"
-            )
+            raise TypeError(f"{path}: {_TUPLE_KEY}")
         members: Iterable[tuple[str, Any]] = ((f"{path}.{name}", member) for name, member in value.items())
         elements: Iterable[Any] = value.values()
     elif isinstance(value, list | tuple | deque):
@@ -117,11 +125,11 @@ def _refuse_lossy(value: Any, path: str, depth_left: int) -> bool:
                 raise TypeError(f"{path}.{name}: {_FILE}")
         return not isinstance(value, BaseModel)
     elif isinstance(value, set | frozenset):
-        raise TypeError(f"{path}: a set, which has no order; pass a list, such as sorted(…)")
+        raise TypeError(f"{path}: {_SET}")
     elif isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"{path}: {_BYTES}")
     elif isinstance(value, complex):
-        raise TypeError(f"{path}: a complex number; pass [z.real, z.imag]")
+        raise TypeError(f"{path}: {_COMPLEX}")
     elif _is_file(value):
         raise TypeError(f"{path}: {_FILE}")
     else:
@@ -139,39 +147,40 @@ _FILE: Final = (
 )
 
 
-def _refuse_bytes_as_text(value: Any, made: Any, path: str) -> None:
-    """Raise an error if pydantic has converted bytes to text by decoding UTF-8. It does this for bytes whose field has no
-    serializer.
+def _refuse_altered(value: Any, made: Any, path: str, asked: frozenset[Any]) -> None:
+    """Raise an error if pydantic has converted a member of a model or a dataclass to something else although the type of
+    the field does not ask for it: bytes to text, a set to a list, a complex number to text, or tuples as keys to text.
 
     Args:
         value: The value.
         made: The value after the conversion to JSON.
         path: Location of the value, for the error message.
+        asked: Which conversions the type of the field asks for; see `_asked_by`.
 
     Raises:
-        TypeError: The value contains such bytes.
+        TypeError: The value contains such a member.
     """
     members: Iterable[tuple[str, Any, Any]]
     if isinstance(value, bytes | bytearray | memoryview):
-        if value and isinstance(made, str) and made.encode(errors="surrogatepass") == bytes(value):
+        if bytes not in asked and value and _holds_bytes(made, bytes(value)):
             raise TypeError(f"{path}: {_BYTES}")
         return
+    if isinstance(value, complex):
+        if complex not in asked and isinstance(made, str):
+            raise TypeError(f"{path}: {_COMPLEX}")
+        return
     if isinstance(value, BaseModel) or is_plain_dataclass(value):
-        config = getattr(value, "model_config", None) or getattr(value, "__pydantic_config__", None) or {}
-        if "ser_json_bytes" in config:
-            return
-        members = []
-        for name, member in _unserialized_fields(value):
-            if isinstance(value, RootModel):
-                members.append(("", member, made))
-            elif isinstance(made, dict):
-                field = _fields_of(value).get(name)
-                members.append((f".{name}", member, made.get((field and field.serialization_alias) or name)))
-    elif isinstance(value, Mapping) and isinstance(made, dict):
+        _refuse_altered_fields(value, made, path, asked)
+        return
+    if isinstance(value, Mapping) and isinstance(made, dict):
+        if Mapping not in asked and any(isinstance(key, tuple) for key in value):
+            raise TypeError(f"{path}: {_TUPLE_KEY}")
         if _SAFE.issuperset(map(type, value.values())):
             return
         members = [(f".{name}", value[name], each) for name, each in zip(value, made.values(), strict=False)]
     elif isinstance(value, list | tuple | deque | set | frozenset) and isinstance(made, list):
+        if AbstractSet not in asked and isinstance(value, set | frozenset):
+            raise TypeError(f"{path}: {_SET}")
         if _SAFE.issuperset(map(type, value)):
             return
         members = [
@@ -181,7 +190,98 @@ def _refuse_bytes_as_text(value: Any, made: Any, path: str) -> None:
         return
     for step, member, each in members:
         if type(member) not in _SAFE:
-            _refuse_bytes_as_text(member, each, path + step)
+            _refuse_altered(member, each, path + step, asked)
+
+
+def _holds_bytes(made: Any, content: bytes) -> bool:
+    """Whether a JSON value is the text of bytes in UTF-8, or the list of the bytes, to which pydantic converts a
+    `memoryview`.
+    """
+    if isinstance(made, str):
+        return made.encode(errors="surrogatepass") == content
+    return isinstance(made, list) and made == [*content]
+
+
+def _refuse_altered_fields(value: Any, made: Any, path: str, asked: frozenset[Any]) -> None:
+    """Call `_refuse_altered` for the fields of a model or a dataclass."""
+    config = getattr(value, "model_config", None) or getattr(value, "__pydantic_config__", None) or {}
+    inherited = asked & {bytes}
+    if "ser_json_bytes" in config:
+        inherited |= {bytes}
+    for kind in config.get("json_encoders") or ():
+        inherited |= _asked_by(kind)
+    of_value: Any = type(value)
+    asked_by_field = _asked_by_fields(of_value)
+    for name, member in _unserialized_fields(value):
+        if type(member) in _SAFE:
+            continue
+        asked = inherited | asked_by_field.get(name, frozenset())
+        if isinstance(value, RootModel):
+            _refuse_altered(member, made, path, asked)
+        elif isinstance(made, dict):
+            field = _fields_of(value).get(name)
+            each = made.get((field and field.serialization_alias) or name)
+            _refuse_altered(member, each, f"{path}.{name}", asked)
+
+
+_CONVERSIONS: Final = frozenset({AbstractSet, complex, Mapping})
+"""The conversions for which the type of a field can ask: of a set, of a complex number, and of a mapping with tuples as
+keys."""
+
+
+@lru_cache(256)
+def _asked_by_fields(kind: type) -> dict[str, frozenset[Any]]:
+    """Return, for each field of a model or dataclass, the conversions for which its type asks."""
+    fields: dict[str, FieldInfo] | None = getattr(kind, "__pydantic_fields__", None)
+    if fields is not None:
+        return {name: _asked_by(field.annotation) for name, field in fields.items()}
+    hints = _hints(kind)
+    if hints is None:
+        return {field.name: _CONVERSIONS for field in dataclasses.fields(kind)}
+    return {name: _asked_by(hint) for name, hint in hints.items()}
+
+
+def _hints(kind: type) -> dict[str, Any] | None:
+    """Return the types of the members of a class, or None if a type contains a name that cannot be found."""
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except (NameError, AttributeError, TypeError):
+        # An error would be wrong here, and refusing sets too: one of the members may have the type `set[int]`.
+        return None
+
+
+def _asked_by(annotation: Any, seen: tuple[Any, ...] = ()) -> frozenset[Any]:
+    """Return the conversions for which a type asks.
+
+    Args:
+        annotation: The type, such as `list[set[int]] | None`.
+        seen: The types that contain this type. A recursive type contains itself.
+
+    Returns:
+        `_CONVERSIONS` if the type contains a serializer, otherwise a part of it, and `tuple` if the type contains tuples.
+    """
+    if annotation in seen:
+        return frozenset()
+    seen = (*seen, annotation)
+    kind = get_origin(annotation) or annotation
+    parts = get_args(annotation)
+    if kind is Annotated:
+        if any(isinstance(each, PlainSerializer | WrapSerializer) for each in parts[1:]):
+            return _CONVERSIONS
+        parts = parts[:1]
+    if hasattr(kind, "__value__"):
+        parts = (*parts, kind.__value__)
+    found: set[Any] = set()
+    if isinstance(kind, type):
+        if hasattr(kind, "__total__") or hasattr(kind, "_fields"):  # a TypedDict or a NamedTuple
+            hints = _hints(kind)
+            if hints is None:
+                return _CONVERSIONS
+            parts = (*parts, *hints.values())
+        found.update(each for each in (AbstractSet, complex, tuple) if issubclass(kind, each))
+        if issubclass(kind, Mapping) and parts and tuple in _asked_by(parts[0], seen):
+            found.add(Mapping)
+    return frozenset(found).union(*(_asked_by(each, seen) for each in parts))
 
 
 def _is_file(value: Any) -> bool:

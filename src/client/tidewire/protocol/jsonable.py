@@ -272,6 +272,9 @@ def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
 @lru_cache(256)
 def _rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
     try:
-        return rows_of(kind)
+        rows = rows_of(kind)
+        # Otherwise an adapter with an unknown name in a type would raise its error when it is used.
+        rows.rebuild()
     except (PydanticUserError, NameError):
         return rows_of(Any)
+    return rows
