@@ -1,5 +1,6 @@
 """Generators that produce a text piece by piece: `Append` in plain generators, and the warning for plain strings."""
 
+import itertools
 import logging
 from collections.abc import AsyncIterator, Iterator
 
@@ -37,6 +38,67 @@ def unannotated():
     yield ""
     for token in TOKENS:
         yield Append(token)
+
+
+@server.endpoint
+def unannotated_with_an_append_first():
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint
+async def unannotated_on_the_loop():
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint(capabilities={"rollback": False})
+def unannotated_without_rollback():
+    for token in TOKENS:
+        yield Append(token, at="")
+
+
+@server.endpoint
+def optional_text() -> Iterator[Append[str | None]]:
+    for token in TOKENS:
+        yield Append(token)
+
+
+@server.endpoint
+def unannotated_elements():
+    batch = [0]
+    for number in range(1, 6):
+        yield Append(batch)
+        batch.clear()
+        batch.append(number)
+
+
+@server.endpoint
+async def unannotated_elements_on_the_loop():
+    for number in range(5):
+        yield Append((number,) if number == 0 else [number])
+
+
+@server.endpoint(batch=True)
+def unannotated_rows(words: list[str]) -> Iterator[dict]:  # type: ignore[type-arg]
+    for token in TOKENS:
+        yield {row: Append(token) for row in range(len(words))}
+
+
+@server.endpoint
+def appended_to_null_of_a_number() -> Iterator[int]:
+    yield Append("x")  # type: ignore[misc]
+
+
+@server.endpoint
+def appended_nothing_first():
+    yield Append(None)
+
+
+@server.endpoint
+def appended_to_a_later_null():
+    yield None
+    yield Append("x")
 
 
 @server.endpoint(capabilities={"rollback": False})
@@ -139,6 +201,10 @@ APPENDING = (
     appended_on_the_loop,
     annotated_with_the_value,
     unannotated,
+    unannotated_with_an_append_first,
+    unannotated_on_the_loop,
+    unannotated_without_rollback,
+    optional_text,
     appended_without_rollback,
     appended_after_whole_texts,
 )
@@ -154,6 +220,23 @@ def test_an_append_in_a_plain_generator_adds_to_the_text(client, function):
 def test_an_append_adds_elements_to_an_array_or_text_to_a_member():
     assert server.call("elements") == [0, 1, 2, 3, 4]
     assert server.call("appended_at_a_member") == {"role": "assistant", "content": "".join(TOKENS)}
+
+
+@pytest.mark.parametrize("name", ["unannotated_elements", "unannotated_elements_on_the_loop"])
+def test_the_first_append_of_an_unannotated_generator_can_be_a_list(client, name):
+    assert client.run(name) == [0, 1, 2, 3, 4]
+
+
+def test_the_first_append_sets_each_row_of_an_unannotated_batched_generator(client):
+    results = client.submit_batch("unannotated_rows", [{"words": "a"}, {"words": "b"}]).results()
+    assert results == ["".join(TOKENS)] * 2
+
+
+@pytest.mark.parametrize("name", ["unannotated_with_an_append_first", "unannotated_elements_on_the_loop"])
+def test_each_update_of_an_unannotated_generator_extends_the_value(client, name):
+    values = [update.value for update in client.submit(name) if update.value is not None]
+    assert all(later[: len(value)] == value for value, later in itertools.pairwise(values))
+    assert len(values[-1]) >= 5
 
 
 def test_an_annotation_with_append_describes_the_value():
@@ -200,6 +283,13 @@ def test_pieces_of_a_batched_generator_are_reported_once_for_a_job(client):
     ("name", "error", "message"),
     [
         ("appended_to_a_number", ValueError, "only to a text or an array"),
+        ("appended_to_null_of_a_number", InvalidValueError, "integer"),
+        ("appended_to_a_later_null", ValueError, "cannot append to null"),
+        (
+            "appended_nothing_first",
+            ValueError,
+            "only a string or a list of elements can be appended, not None",
+        ),
         ("appended_nothing", ValueError, "only a string or a list of elements can be appended, not None"),
         ("last_in_a_plain_generator", InvalidValueError, "`Last` ends one row of a batched generator"),
         ("returns_an_append", InvalidValueError, "returned an `Append`"),

@@ -202,13 +202,17 @@ class YieldedSteps:
         """Apply one yielded object: append an `Append`, or set the item's value to any other object.
 
         Raises:
-            InvalidValueError: See `take_whole`.
+            InvalidValueError: See `take_whole`. Also if the first `Append` to null does not match the schema.
             StateTooLargeError: See `take_whole`.
             StreamClosedError: See `take_whole`.
             ValueError: An `Append` does not match the value at its path.
         """
         if type(value) is Append:
-            self._writer.append(value.x, value.at)
+            if self._first and isinstance(value.x, str | list | tuple) and self._writer.is_null(value.at):
+                self._endpoint.value.check(self._endpoint.value.to_json(value.x))
+                self._writer.set("", value.x)
+            else:
+                self._writer.append(value.x, value.at)
             self._text = None
         else:
             take_whole(value, self._endpoint, self._writer, first=self._first)

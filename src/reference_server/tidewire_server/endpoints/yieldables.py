@@ -24,6 +24,10 @@ class Append(Generic[T]):
 
     A generator that yields a plain string replaces the whole text with this string. With `Append`, it adds a piece.
 
+    A generator without an annotation begins with the value null. If it yields an `Append` first, this string or list
+    becomes the value. With the annotation `-> Iterator[Append[str]]`, the endpoint's description also contains the type
+    of the value, and `iter_text()` of the client finds the text.
+
     Example:
         yield Append(" world")
         yield {0: Append(" world"), 3: Append("!")}  # in a batched generator, for two rows

@@ -118,6 +118,10 @@ class ItemWriter:
             self.catch_up()
         return self.log_writer.value(self._place)
 
+    def is_null(self, at: str | None) -> bool:
+        """Whether an append with the argument `at` concerns the item's value as a whole, and this value is null."""
+        return self._path(at) == self._place and self.value is None
+
     def append(self, x: str | list[Any], at: str | None = None) -> None:
         """See `Stream.append`."""
         if type(x) is str:
