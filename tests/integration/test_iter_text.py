@@ -1,6 +1,7 @@
 """`iter_text` and the functions that it reads: text as it arrives, and an error where there is none to yield."""
 
 import queue
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -79,6 +80,11 @@ def rows(stream: Stream[dict[str, list[int]]]) -> None:
 @server.endpoint
 def a_returned_number() -> int:
     return 1
+
+
+@server.endpoint
+def a_returned_conversation() -> list[Message]:
+    return [Message(role="user", content="hi")]
 
 
 @server.endpoint
@@ -161,6 +167,23 @@ def test_a_value_without_text_raises_and_names_the_remedy(client, name):
         assert not job.ended
         turns.put(None)
     assert job.result() is not None
+
+
+def test_the_advice_names_columns_that_work_for_a_list_of_messages(client):
+    job = client.submit("a_returned_conversation")
+    with pytest.raises(NoTextError) as caught:
+        list(job.iter_text())
+    advised = re.search(r"columns=\['(\S+)'\] for the second message of a list", caught.value.advice)
+    assert advised is not None
+    assert "docs/how-to/chat.md" in caught.value.advice
+    corrected_server = Server()
+
+    @corrected_server.endpoint(columns=[advised[1]])
+    def converse() -> list[Message]:
+        return [Message(role="user", content="hi"), Message(role="assistant", content="hello")]
+
+    with corrected_server.running() as url, Client(url) as other:
+        assert "".join(other.submit("converse").iter_text()) == "hello"
 
 
 @pytest.mark.anyio

@@ -254,7 +254,8 @@ class NoTextError(TidewireError):
 
     default_advice = (
         "Read the value instead: `for update in job: update.value`, or job.result(). If the text is a member of the value, "
-        "the server can stream it: @server.endpoint(columns=['/text'])."
+        "the server can stream it: @server.endpoint(columns=['/text']), or columns=['/1/content'] for the second message of "
+        "a list of messages. For a conversation of any length, see docs/how-to/chat.md."
     )
 
 
