@@ -77,6 +77,20 @@ async def test_a_redirected_cancel_names_the_target():
                 await client.job("j1").cancel()
 
 
+@pytest.mark.parametrize("target", ["/v1/endpoints/count/jobs/", "/ai/v1/endpoints/count/jobs"])
+async def test_a_submit_that_is_redirected_to_its_own_path_names_the_server_as_the_cause(target):
+    base = "" if target.endswith("/") else "/ai"
+    with ScriptedServer(lambda _: iter([answer(307, Location=target)])) as server:
+        async with AsyncClient(server.url + base) as client:
+            with pytest.raises(RequestError) as caught:
+                await client.submit("count")
+        message = str(caught.value)
+        assert f"redirects this POST request to {server.url}{target}" in message
+    assert "Another URL for the client does not help" in message
+    assert "Correct the routing there" in message
+    assert "Create" not in message
+
+
 async def test_a_get_that_is_redirected_to_another_origin_names_the_url_to_use():
     with ScriptedServer(lambda _: iter([answer(308, Location="https://example.com/v1")])) as server:
         async with AsyncClient(server.url) as client:

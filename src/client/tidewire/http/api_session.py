@@ -375,7 +375,14 @@ class ApiSession:
         return RequestError(what, where=where, advice=advice)
 
     def _new_base(self, url: str, target: str) -> str:
-        """Return the advice to use the base URL to which a redirect leads."""
+        """Return the advice to use the base URL to which a redirect leads. If the redirect leads to the same URL,
+        or only adds or removes a slash at the end, return the advice to correct the server.
+        """
+        if target.rstrip("/") == url.rstrip("/"):
+            return (
+                "Another URL for the client does not help, because the server, or a proxy before it, redirects its own paths. "
+                "Correct the routing there; for example, it must not add or remove a slash at the end of a path."
+            )
         path = url.removeprefix(self.base)
         new = target.removesuffix(path) if path and target.endswith(path) else None
         return (
