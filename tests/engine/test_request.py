@@ -198,6 +198,11 @@ def test_max_tokens_beyond_the_context_is_refused_with_the_remaining_number(engi
     assert refusal.value.member == "max_tokens"
 
 
+def test_prompt_of_one_token_is_counted_in_the_singular(engine: TorchEngine):
+    with pytest.raises(InputError, match="prompt has 1 token, "):
+        check(engine, Generate(prompt="x", max_tokens=engine.caps.context))
+
+
 def test_huge_prompt_is_refused_by_its_size(engine: TorchEngine):
     with pytest.raises(InputError, match="2000000 bytes") as refusal:
         check(engine, Generate(prompt="x" * 2_000_000))

@@ -65,7 +65,7 @@ class RequestReader:
             )
         if len(ids) >= context:
             raise InputError(
-                f"{member} has {len(ids)} tokens, but the model's context is limited to {context} tokens, including at "
+                f"{member} has {_tokens(len(ids))}, but the model's context is limited to {context} tokens, including at "
                 "least one generated token",
                 member=member,
                 code="input_too_long",
@@ -79,7 +79,7 @@ class RequestReader:
             )
         if len(ids) + request.max_tokens > context:
             raise InputError(
-                f"max_tokens is {request.max_tokens}, but {member} has {len(ids)} tokens, and the context of {context} "
+                f"max_tokens is {request.max_tokens}, but {member} has {_tokens(len(ids))}, and the context of {context} "
                 f"tokens has room for only {context - len(ids)} more",
                 member="max_tokens",
                 code="input_too_long",
@@ -150,8 +150,12 @@ class RequestReader:
         if fewest > self._context:
             shown = f"{size} bytes" if member == "prompt" else f"at least {size} bytes when rendered"
             raise InputError(
-                f"{member} has {shown}, which is at least {fewest} tokens, but the model's context is limited to "
+                f"{member} has {shown}, which is at least {_tokens(fewest)}, but the model's context is limited to "
                 f"{self._context} tokens",
                 member=member,
                 code="input_too_long",
             )
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
