@@ -48,7 +48,9 @@ fix: $(STAMP)  ## mend what the linter can mend
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 BENCHES ?= start decoder apply finding wire short_runs "streams --full" end_to_end client "batching --full" readers busy_threads log jobs growth arrays engine_cpu engine_sampling engine_http engine_host
-bench: $(STAMP)  ## the measurements of the documentation: half an hour; `pip install -e '.[peers]'` puts peers beside us
+bench: $(STAMP)  ## the measurements of the documentation: half an hour; beside peers, as far as they can be installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' \
+		|| echo "The peers are not installed, so the measurements leave out what is missing: pip install -e '.[peers]'"
 	for each in $(BENCHES); do set -- $$each; $(BIN)/python bench/$$1.py $$2 || exit 1; done
 	$(BIN)/python bench/page.py
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import save
+from measured import installed, save
 
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document import Document
@@ -46,10 +46,7 @@ def history(rows: int) -> list[dict[str, str]]:
 
 
 def peer(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        return None
+    return importlib.import_module(module) if installed(module) else None
 
 
 # --- workloads

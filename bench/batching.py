@@ -23,8 +23,6 @@ Targets: at least 90 % of the ideal throughput at each size; at most 2 % overhea
 import argparse
 import asyncio
 import contextlib
-import importlib.metadata
-import importlib.util
 import json
 import os
 import resource
@@ -36,7 +34,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from measured import save
+from measured import installed, save
 
 SIZES = (1, 4, 20)
 CONCURRENT_CALLS = 50
@@ -323,7 +321,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/batching.json")
     options = parser.parse_args()
     peers = [("tidewire", OURS, call_tidewire)]
-    if not options.sizes and importlib.util.find_spec("gradio"):
+    if not options.sizes and installed("gradio"):
         peers.append(("gradio", GRADIO, call_gradio))
     rows = []
     for size in options.sizes or SIZES:

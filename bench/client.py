@@ -24,8 +24,6 @@ most 3 × the size of the document.
 import argparse
 import asyncio
 import contextlib
-import importlib.metadata
-import importlib.util
 import json
 import resource
 import socket
@@ -38,7 +36,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from measured import save
+from measured import installed, save
 
 TOKEN = " the"
 DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
@@ -378,7 +376,10 @@ def grown_by(url: str, way: str, characters: int) -> float:
 def measure(arguments: argparse.Namespace) -> dict:
     from wire import serving
 
-    kinds = [kind for kind in KINDS if kind != "openai" or importlib.util.find_spec("openai")]
+    if not installed("httpx_sse"):
+        sys.exit("all results are relative to httpx-sse")
+
+    kinds = [kind for kind in KINDS if kind != "openai" or installed("openai")]
     costs: dict[str, list[float]] = {kind: [] for kind in kinds}
     with streaming(arguments.n) as url:
         for _ in range(arguments.rounds):

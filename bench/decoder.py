@@ -20,6 +20,7 @@ import gc
 import importlib
 import importlib.metadata
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -27,11 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import httpx_sse
-from httpx_sse._decoders import SSEDecoder, SSELineDecoder
-from measured import save
+from measured import HINT, save
 
 from tidewire.protocol.sse import Decoder, Event
+
+try:
+    import httpx_sse
+    from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+except ModuleNotFoundError:
+    sys.exit(f"httpx-sse is not installed, and all results are relative to it; {HINT}")
 
 TOKEN = b'{"type":"token","index":0,"t":" the"}'
 CHUNK = 16 * 1024

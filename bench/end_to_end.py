@@ -28,8 +28,6 @@ and at least 30 × those of gradio.
 import argparse
 import asyncio
 import contextlib
-import importlib.metadata
-import importlib.util
 import itertools
 import json
 import statistics
@@ -41,7 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from measured import save
+from measured import installed, save
 
 TOKEN = " the"
 LENGTHS = (2_000, 20_000)
@@ -242,9 +240,9 @@ def read(side: str, port: int, process: int, n: int, block: int, streams: int) -
 
 def sides() -> dict[str, str]:
     found = {"tidewire": OURS}
-    if importlib.util.find_spec("sse_starlette") and importlib.util.find_spec("httpx_sse"):
+    if installed("sse_starlette") and installed("httpx_sse"):
         found["sse-starlette"] = STARLETTE
-    if importlib.util.find_spec("gradio"):
+    if installed("gradio"):
         found["gradio"] = GRADIO
     return found
 

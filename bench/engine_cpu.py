@@ -3,6 +3,7 @@
 The peers are continuous batching of transformers (`ContinuousBatchingManager`) and llama.cpp (its server, called
 through xllamacpp without HTTP). All three run the same weights in float32: the default model, and a Llama model of 100
 million random parameters, which is built from a seed. llama.cpp reads them from a GGUF file that this script writes.
+Without the packages xllamacpp and gguf, llama.cpp is left out.
 
 1, 8 or 64 requests arrive at the same time. Each has a prompt of about 16 tokens and generates 32 tokens greedily. The
 time is the CPU time of the process, from the arrival of the requests to the last token, divided by the number of
@@ -30,10 +31,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import gguf
 import torch
-import xllamacpp
-from measured import save
+from measured import installed, save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.profiler import ProfilerActivity, profile
 from transformers import (
@@ -133,6 +132,8 @@ def prompts_of(name: str) -> list[str]:
 
 def write_gguf(path: Path, model: LlamaForCausalLM, tokens: list[str]) -> None:
     """Write a Llama model as float32 GGUF file. GGUF rotates adjacent pairs, so the rows of q and k are interleaved."""
+    import gguf
+
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
@@ -219,6 +220,8 @@ def continuous_batching(model: LlamaForCausalLM, prompts: list[list[int]]) -> It
 
 @contextlib.contextmanager
 def llama_cpp(path: Path, prompts: list[list[int]]) -> Iterator[Run]:
+    import xllamacpp
+
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_parallel = SLOTS
@@ -286,22 +289,22 @@ def profiled(run: Run, n: int) -> dict[str, float]:
     return {group: total / sum(map(len, tokens)) for group, total in groups.items()}
 
 
-def measure(name: str, folder: Path, gguf_file: Path) -> Iterator[dict]:
+def measure(name: str, folder: Path, gguf_file: Path, *, with_llama_cpp: bool) -> Iterator[dict]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     vocabulary = tokenizer.get_vocab()
-    write_gguf(gguf_file, model, sorted(vocabulary, key=vocabulary.__getitem__))
     texts = prompts_of(name)
     prompts = [tokenizer(text)["input_ids"] for text in texts]
-    with (
-        ours(folder, texts) as us,
-        continuous_batching(model, prompts) as batching,
-        llama_cpp(gguf_file, prompts) as llama,
-    ):
-        runs = {OURS: us, BATCHING: batching, LLAMA_CPP: llama}
+    with contextlib.ExitStack() as engines:
+        us = engines.enter_context(ours(folder, texts))
+        peers = {BATCHING: engines.enter_context(continuous_batching(model, prompts))}
+        if with_llama_cpp:
+            write_gguf(gguf_file, model, sorted(vocabulary, key=vocabulary.__getitem__))
+            peers[LLAMA_CPP] = engines.enter_context(llama_cpp(gguf_file, prompts))
+        runs = {OURS: us, **peers}
         for n in REQUESTS:
             tokens = {engine: run(n) for engine, run in runs.items()}  # this also warms up
-            if not tokens[OURS] == tokens[BATCHING] == tokens[LLAMA_CPP]:
+            if any(found != tokens[OURS] for found in tokens.values()):
                 raise SystemExit(f"the engines returned different tokens for {n} requests of {name}")
             rounds = [
                 {engine: microseconds(run, n) for engine, run in runs.items()} for _ in range(ROUNDS[n])
@@ -311,10 +314,9 @@ def measure(name: str, folder: Path, gguf_file: Path) -> Iterator[dict]:
                 "requests": n,
                 "microseconds": {engine: statistics.median(one[engine] for one in rounds) for engine in runs},
                 "ratios": {
-                    peer: statistics.median(one[peer] / one[OURS] for one in rounds)
-                    for peer in (BATCHING, LLAMA_CPP)
+                    peer: statistics.median(one[peer] / one[OURS] for one in rounds) for peer in peers
                 },
-                "targets": {peer: TARGETS[name, peer][REQUESTS.index(n)] for peer in (BATCHING, LLAMA_CPP)},
+                "targets": {peer: TARGETS[name, peer][REQUESTS.index(n)] for peer in peers},
                 "profile": profiled(us, n),
             }
             show(row)
@@ -334,14 +336,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="measure the default model only")
     quick = parser.parse_args().quick
+    with_llama_cpp = all([installed("xllamacpp"), installed("gguf")])
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        rows.extend(measure("default", default_model(), here / "default.gguf"))
+        rows.extend(measure("default", default_model(), here / "default.gguf", with_llama_cpp=with_llama_cpp))
         if not quick:
             gc.collect()
-            rows.extend(measure("100 M", build_llama(here / "llama"), here / "llama.gguf"))
+            rows.extend(
+                measure(
+                    "100 M", build_llama(here / "llama"), here / "llama.gguf", with_llama_cpp=with_llama_cpp
+                )
+            )
     if quick:
         return
     save(RESULTS, {"rows": rows, "tokens": TOKENS}, "torch", "transformers", "xllamacpp", "gguf")

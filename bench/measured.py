@@ -1,13 +1,31 @@
-"""Saves measurements as JSON, with the machine and the package versions."""
+"""Saves measurements as JSON, with the machine and the package versions. Finds out which peers are installed."""
 
+import functools
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+HINT = "`pip install -e '.[peers]'` installs it"
+
+
+@functools.cache
+def installed(module: str) -> bool:
+    """Return whether a peer can be imported. If not, print once that it is not measured."""
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent of a submodule is missing
+        found = False
+    if not found:
+        # Some scripts print their results on the standard output, where another process reads them.
+        print(f"{module} is not installed, so it is not measured; {HINT}", file=sys.stderr, flush=True)
+    return found
 
 
 def save(

@@ -12,8 +12,6 @@ CPU time as a share of one core.
 
 import argparse
 import contextlib
-import importlib.metadata
-import importlib.util
 import json
 import os
 import resource
@@ -26,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from measured import save
+from measured import installed, save
 
 TARGET = 150_000
 SETTLE = 6.0
@@ -189,7 +187,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
     rows = []
     servers = [("tidewire", OURS, None)]
-    if importlib.util.find_spec("sse_starlette"):
+    if installed("sse_starlette"):
         servers.append(("sse-starlette", PEER, "/flow"))
     print(f"{arguments.stalled} stalled readers, bytes per reader")
     for name, source, path in servers:

@@ -14,8 +14,6 @@ of the time, so an advantage of diffs becomes visible first in the number of byt
 
 import argparse
 import contextlib
-import importlib.metadata
-import importlib.util
 import json
 import math
 import statistics
@@ -28,7 +26,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.from_thread import start_blocking_portal
-from measured import save
+from measured import installed, save
 from wire import applied, fn_index, request, serving
 
 RATES = (20, 100, 200)
@@ -163,7 +161,7 @@ def main() -> None:
 
     rows = []
     for name, (source, measure) in SERVERS.items():
-        if name == "gradio" and not importlib.util.find_spec("gradio"):
+        if name == "gradio" and not installed("gradio"):
             print("gradio is not installed, so it is not measured")
             continue
         with (

@@ -20,8 +20,6 @@ history     the workload of Gradio's pull request 7102, with the complete server
 
 import argparse
 import asyncio
-import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -33,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import ticking
-from measured import save
+from measured import installed, save
 from uvloop import run  # fast event loop, so that the reader is not the bottleneck
 from wire import GRADIO, GROW, OURS, serving
 
@@ -199,7 +197,7 @@ def per_event(events: int) -> list[dict[str, Any]]:
     for streams in (1, 100, 1000):
         n = max(MIN_EVENTS, events // streams)
         asked = ticking.servers(window=0) | {"raw ASGI": (ticking.RAW, ticking.ask_starlette)}
-        if importlib.util.find_spec("fastapi"):
+        if installed("fastapi"):
             asked["fastapi.sse"] = (ticking.FASTAPI, ticking.ask_starlette)
         each: dict[str, list[float]] = {name: [] for name in asked}
         pieces: dict[str, int] = {}
@@ -294,7 +292,7 @@ print(json.dumps({"seconds": seconds, "updates": updates, "idle_kib": idle, "pea
 def history(full: bool) -> list[dict[str, Any]]:
     rows = []
     sides = {"tidewire": (OURS.format(grow=GROW, window=0.005), OUR_CLIENT)}
-    if importlib.util.find_spec("gradio"):
+    if installed("gradio"):
         sides["gradio"] = (GRADIO.format(grow=GROW), GRADIO_CLIENT)
     for n in (2_000, 20_000) if full else (2_000,):
         for name, (source, client) in sides.items():

@@ -249,7 +249,7 @@ def engine_cpu() -> str:
         share.append([row["model"], str(row["requests"]), *(f"{part / whole:.0%}" for part in parts)])
     return (
         f"{table(head, rows)}\n\n"
-        f"{met} of {2 * len(result['rows'])} targets are met. The next table shows how the CPU time of the engine is divided:\n\n"
+        f"{met} of {len(peers) * len(result['rows'])} targets are met. The next table shows how the CPU time of the engine is divided:\n\n"
         f"{table(['model', 'requests', *groups, 'Python'], share)}\n\n"
         f"The numbers are medians. All engines returned the same tokens. The numbers were measured with Python {result['python']} on one thread, "
         f"using {versions(result['versions'])}.\n"

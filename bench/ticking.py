@@ -3,9 +3,10 @@
 The placeholder `{window}` in the tidewire server is the merge window in seconds.
 """
 
-import importlib.util
 import json
 from typing import Any
+
+from measured import installed
 
 TICKS = '''
 import asyncio, sys, time
@@ -154,8 +155,8 @@ def ask_starlette(port: int, n: int, rate: float, phase: float) -> bytes:
 
 def servers(gradio: bool = False, window: float = 0.005) -> dict[str, tuple[str, Any]]:
     found: dict[str, tuple[str, Any]] = {"tidewire": (OURS.replace("{window}", str(window)), ask_ours)}
-    if importlib.util.find_spec("sse_starlette"):
+    if installed("sse_starlette"):
         found["sse-starlette"] = (STARLETTE, ask_starlette)
-    if gradio and importlib.util.find_spec("gradio"):
+    if gradio and installed("gradio"):
         found["gradio"] = (GRADIO, None)
     return found

@@ -17,8 +17,6 @@ Targets at N = 20,000: with one event per step, at most 4.6 × floor and 1/13 of
 
 import argparse
 import contextlib
-import importlib.metadata
-import importlib.util
 import json
 import socket
 import subprocess
@@ -30,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from measured import save
+from measured import installed, save
 
 SIZES = (200, 10_000, 20_000)
 START_LIMIT = 120.0
@@ -230,7 +228,7 @@ def main() -> None:
         "tidewire, one event per step, GET": (each, ours_by_get),
         "tidewire, merged": (merged, ours),
     }
-    if importlib.util.find_spec("gradio"):
+    if installed("gradio"):
         servers = {"gradio": (GRADIO.format(grow=GROW), gradio)} | servers
     else:
         print("gradio is not installed, so it is not measured (install it with `pip install gradio`)")

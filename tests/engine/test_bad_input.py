@@ -63,6 +63,11 @@ def test_prompt_that_exhausts_the_memory_fails_alone(start: Start, random_checkp
     assert asyncio.run(engine.stats()).running == 0
 
 
+def test_error_names_one_token_of_a_prompt_in_the_singular(start: Start, random_checkpoint: Checkpoint):
+    [error] = outcomes(start(limited(random_checkpoint, "#", 0)), request("#", 0))
+    assert "memory does not suffice for 1 token of the prompt of this request" in str(error)
+
+
 def test_step_that_needs_too_much_memory_is_divided(start: Start, random_checkpoint: Checkpoint):
     """No request fails, if each has enough memory in a step of its own."""
     requests = [request("#" * 10 + "ab" * i, i) for i in range(5)]

@@ -14,7 +14,7 @@ from support.model_checkpoints import collect, generate, random_llama
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.engine import CORE_MEMBERS, EngineClosedError
+from tidewire_server.generation.engine import CORE_MEMBERS, EngineClosedError, InputError, check_members
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
@@ -204,6 +204,16 @@ async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary
     vocabulary = engine.caps.vocabulary
     assert linked == plain == vocabulary.body()
     assert base64.b64decode(linked["tokens"][5]) == vocabulary.bytes_of(5)
+
+
+def test_messages_without_a_chat_template_are_refused_with_advice(server: Server, engine: TorchEngine):
+    members = {"messages": [{"role": "user", "content": "hi"}]}
+    with pytest.raises(ProblemError) as refusal:
+        server.call("generate", **members)
+    assert refusal.value.problem.pointer == "/input/messages"
+    assert "this model has none; use `prompt`" in str(refusal.value.problem.detail)
+    with pytest.raises(InputError, match="this model has none; use `prompt`"):
+        check_members(Generate(**members), engine.caps)
 
 
 @pytest.mark.anyio

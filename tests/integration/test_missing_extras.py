@@ -4,6 +4,7 @@ A finder in a fresh interpreter hides packages by raising the ModuleNotFoundErro
 installed.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -250,3 +251,59 @@ def test_source_code_that_is_not_installed_is_named():
         timeout=50,
     )
     assert done.stdout == "pip install '.[server]' in the folder with the source code of Tidewire\n"
+
+
+BENCH = Path(__file__).parents[2] / "bench"
+PEERS = (
+    "gguf",
+    "xllamacpp",
+    "gradio",
+    "gradio_client",
+    "openai",
+    "sse_starlette",
+    "fastapi",
+    "jsonpatch",
+    "deepdiff",
+)
+
+
+@pytest.mark.parametrize(
+    "script", ["engine_cpu", "end_to_end", "readers", "streams", "wire", "client", "batching", "short_runs"]
+)
+def test_measurement_starts_without_its_peers(run_without, script):
+    done = run_without(PEERS, BENCH / f"{script}.py", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+
+
+def test_measurement_without_a_peer_says_so_once_with_the_command(run_without):
+    use = f"import sys; sys.path.insert(0, {str(BENCH)!r})\nfrom measured import installed\n"
+    use += "print(installed('gguf'), installed('gguf'), installed('gradio_client.utils'), installed('json'))"
+    done = run_without(PEERS, "-c", use)
+    assert done.stdout == "False False False True\n"
+    assert done.stderr.splitlines() == [
+        f"{name} is not installed, so it is not measured; `pip install -e '.[peers]'` installs it"
+        for name in ("gguf", "gradio_client.utils")
+    ]
+
+
+def test_decoder_measurement_without_httpx_sse_ends_with_one_line(run_without):
+    done = run_without(("httpx_sse",), BENCH / "decoder.py", "--help")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install -e '.[peers]'" in done.stderr
+
+
+def test_table_of_the_engine_counts_only_the_targets_of_measured_peers(run_without, tmp_path):
+    peer = "transformers, continuous batching"
+    row = {"model": "default", "requests": 1, "microseconds": {"tidewire": 1.0, peer: 2.0}, "profile": {}}
+    row |= {"ratios": {peer: 2.0}, "targets": {peer: 1.3}}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/engine_cpu.json").write_text(
+        json.dumps({"rows": [row], "python": "3.11", "versions": {}}), encoding="utf-8"
+    )
+    use = f"import sys; sys.path.insert(0, {str(BENCH)!r})\nfrom pathlib import Path\nimport tables\n"
+    done = run_without(
+        PEERS, "-c", use + f"tables.HERE = Path({str(tmp_path)!r})\nprint(tables.engine_cpu())"
+    )
+    assert "1 of 1 targets are met" in done.stdout, done.stderr

@@ -2,7 +2,7 @@
 
 import difflib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
@@ -24,7 +24,11 @@ _MAX_NAME: Final = 200
 
 
 def refused_input(
-    error: ValidationError, value: JsonValue, pointer: str, known: Sequence[str]
+    error: ValidationError,
+    value: JsonValue,
+    pointer: str,
+    known: Sequence[str],
+    unsupported: Mapping[str, str],
 ) -> ProblemError:
     """Convert a validation error to an `invalid_input` problem.
 
@@ -35,6 +39,7 @@ def refused_input(
         value: The input, including the members that all inputs of the request share.
         pointer: JSON Pointer of the input in the request's body.
         known: Names of the members that the input may have.
+        unsupported: Messages about members that the input cannot have, although similar endpoints have them.
     """
     if error.error_count() > _MAX_FAULTS:
         detail = f"{pointer}: the input has {error.error_count()} violations of the endpoint's schema"
@@ -43,7 +48,7 @@ def refused_input(
     # If a member's name is misspelled, pydantic reports an unknown and a missing member. Begin with the unknown member,
     # because its message shows the misspelled name.
     found.sort(key=lambda each: each["type"] != "extra_forbidden")
-    shown = [_message(each, value, pointer, known) for each in found[:_MAX_SHOWN]]
+    shown = [_message(each, value, pointer, known, unsupported) for each in found[:_MAX_SHOWN]]
     where = shown[0][0]
     first, *others = dict.fromkeys(f"{place}: {text}" for place, text in shown)
     detail = first
@@ -53,7 +58,9 @@ def refused_input(
     return refuse("invalid_input", f"{detail}{rest}", pointer=where)
 
 
-def _message(error: ErrorDetails, value: JsonValue, pointer: str, known: Sequence[str]) -> tuple[str, str]:
+def _message(
+    error: ErrorDetails, value: JsonValue, pointer: str, known: Sequence[str], unsupported: Mapping[str, str]
+) -> tuple[str, str]:
     """Return the JSON Pointer and the message of one error."""
     place, name = _locate(value, error["loc"])
     message = message_of(error)
@@ -63,7 +70,9 @@ def _message(error: ErrorDetails, value: JsonValue, pointer: str, known: Sequenc
     if error["type"] == "extra_forbidden":
         shown = str(name)[:_MAX_NAME]
         message = f"unknown member {shown!r}"
-        if len(place) == 1:
+        if len(place) == 1 and name in unsupported:
+            message = unsupported[str(name)]
+        elif len(place) == 1:
             close = difflib.get_close_matches(shown, known, n=1)
             message += (
                 f"; did you mean {close[0]!r}?" if close else f"; known members: {', '.join(known) or 'none'}"

@@ -11,7 +11,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
 import orjson
@@ -76,6 +76,8 @@ class InputShape:
     schema: dict[str, Any]
     defaults: bool
     """Whether an empty input is valid."""
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Messages about members that the input cannot have, although similar endpoints have them."""
 
     def read(self, value: JsonValue, pointer: str) -> BaseModel:
         """Validate one input.
@@ -91,7 +93,7 @@ class InputShape:
             return self.model.model_validate_json(orjson.dumps(value), strict=True)
         except ValidationError as error:
             known = list(self.schema.get("properties", {}))
-            raise refused_input(error, value, pointer, known) from None
+            raise refused_input(error, value, pointer, known, self.unsupported) from None
 
     def as_given(self, value: BaseModel) -> Any:
         """Convert an input to the argument that is passed to functions in the endpoint's options, such as `validate`

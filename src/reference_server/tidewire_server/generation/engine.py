@@ -20,6 +20,11 @@ CORE_MEMBERS = frozenset(
 )
 """Input members that every engine supports. `EngineCapabilities.members` contains further members of one engine."""
 
+NO_CHAT_TEMPLATE = (
+    "messages require a model with a chat template, and this model has none; use `prompt`, or serve a copy of the "
+    "checkpoint with a file chat_template.jinja"
+)
+
 NOT_WITH_BEAMS = (
     "temperature",
     "top_p",
@@ -247,9 +252,8 @@ def check_members(request: Generate, caps: EngineCapabilities) -> None:
     for name, member in Generate.model_fields.items():
         value = getattr(request, name)
         if name not in caps.served and value != member.get_default(call_default_factory=True):
-            raise InputError(
-                f"{name} is not supported by {caps.model}; remove it from the input", member=name
-            )
+            message = f"{name} is not supported by {caps.model}; remove it from the input"
+            raise InputError(NO_CHAT_TEMPLATE if name == "messages" else message, member=name)
     for name in LIMITED_BY_MAX_TOP:
         count = getattr(request, name)
         if count is not None and count > caps.max_top:

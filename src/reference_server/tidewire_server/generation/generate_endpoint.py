@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import (
+    NO_CHAT_TEMPLATE,
     ContinuationError,
     Delta,
     Engine,
@@ -137,6 +139,8 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
     served = server.endpoints["generate"]
     # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
     served.checks_value = False
+    if "messages" not in caps.served:
+        served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
     if "n" in caps.served:
         served.samples = samples_of
     # The other hypotheses of a beam search are not logged.

@@ -23,7 +23,7 @@ def failure_message(error: Exception, step: StepPlan[Any], slots: int) -> str:
     if not is_memory:
         return f"the engine failed in a step of this request ({name}); see the server's log for details"
     tokens = sum(part.end - part.start for part in step.prefill)
-    work = f"{tokens} tokens of the prompt" if tokens else "the next token"
+    work = f"{tokens} token{'' if tokens == 1 else 's'} of the prompt" if tokens else "the next token"
     return (
         f"the engine's memory does not suffice for {work} of this request ({name}); shorten the prompt, or start the "
         f"server with fewer slots (now {slots}) or a shorter context"
