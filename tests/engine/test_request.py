@@ -1,5 +1,4 @@
 import asyncio
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,13 +220,10 @@ def chat(**contents: str) -> Generate:
 
 def test_huge_messages_are_refused_by_their_size_without_tokenizing_them(chat_engine: TorchEngine):
     reader = chat_engine._reader
-    tokenizer = reader._checkpoint.tokenizer
-    only_template = SimpleNamespace(
-        get_chat_template=tokenizer.get_chat_template, special_tokens_map=tokenizer.special_tokens_map
-    )
+    only_template = SimpleNamespace(apply_chat_template=reader._checkpoint.tokenizer.apply_chat_template)
     reader._checkpoint = replace(reader._checkpoint, tokenizer=only_template)
     with pytest.raises(
-        InputError, match=r"messages has at least 2000000 bytes when rendered, which is at least \d+ tokens"
+        InputError, match=r"messages has 2000000 bytes, which is at least \d+ tokens"
     ) as refusal:
         check(chat_engine, chat(user="x" * 2_000_000))
     assert (refusal.value.member, refusal.value.code) == ("messages", "input_too_long")
@@ -235,40 +231,6 @@ def test_huge_messages_are_refused_by_their_size_without_tokenizing_them(chat_en
 
 def test_size_of_messages_is_that_after_rendering(chat_engine: TorchEngine):
     check(chat_engine, chat(system="x" * 2_000_000, user="hi"))
-
-
-def test_rendering_stops_when_the_text_is_too_long(start: Callable[..., TorchEngine], tmp_path: Path):
-    loops = "{% for i in range(2000) %}{% for j in range(1000) %}0123456789{% endfor %}{% endfor %}"
-    engine = start(random_llama(tmp_path, chat_template=loops))
-    with pytest.raises(InputError, match="messages has at least") as refusal:
-        check(engine, chat(user="hi"))
-    size = int(re.search(r"at least (\d+) bytes", str(refusal.value))[1])
-    assert size < 100_000, "the template was rendered to its end, which is at 20 MB"
-    assert (refusal.value.member, refusal.value.code) == ("messages", "input_too_long")
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ bos_token }}{% for m in messages %}\n  {{ m | tojson(indent=1) }}\n{% endfor %}{{ eos_token }}",
-        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m['content'] | trim }}{% endfor %}",
-        "{% if tools is none and documents is none %}a{% endif %}{% if not tools %}b{% endif %}{{ missing }}",
-        "{% macro turn(m) %}<{{ m.role }}>{{ m.content }}{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}",
-        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}\n{% endfor %}\n",
-        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-        "{% for m in messages %}{{ m.reasoning_content }}{{ m.keys() | list }}{% endfor %}{{ add_generation_prompt }}",
-    ],
-)
-def test_template_renders_the_text_of_transformers(
-    start: Callable[..., TorchEngine], tmp_path: Path, template: str
-):
-    engine = start(random_llama(tmp_path, chat_template=template))
-    reader, request = engine._reader, chat(system=" Be\u2028brief. ", user="<é> \n")
-    tokenizer = reader._checkpoint.tokenizer
-    tokenizer.bos_token = "<s>"
-    turns = [message.model_dump() for message in request.messages]
-    expected = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    assert reader._render(request.messages) == expected != ""
 
 
 def test_event_loop_runs_while_a_prompt_is_tokenized(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch):

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from transformers.utils.chat_template_utils import _compile_jinja_template
-
 from tidewire_server.generation.engine import InputError
-from tidewire_server.generation.generate_input_and_value import Generate, Message
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
 
@@ -51,9 +49,16 @@ class RequestReader:
         member = "prompt" if request.messages is None else "messages"
         if request.messages is None:
             text, add_special = request.prompt, True
-            self._check_size(len(text.encode()), member)
         else:
-            text, add_special = self._render(request.messages), False
+            turns = [message.model_dump() for message in request.messages]
+            try:
+                text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+            except Exception as error:  # a template may raise any error
+                raise InputError(
+                    f"the model's chat template cannot render these messages: {error}", member=member
+                ) from error
+            add_special = False
+        self._check_size(text, member)
         # Call the backend tokenizer, which is thread-safe. The tokenizer class of transformers is not thread-safe, because
         # it stores settings between calls. `encode` would hold the GIL, and thereby block the event loop for seconds.
         (encoded,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
@@ -99,58 +104,21 @@ class RequestReader:
         c = self._checkpoint
         return Grammars(c.vocabulary, c.vocab_size, c.end_ids, c.tokenizer.backend_tokenizer)
 
-    def _render(self, messages: list[Message]) -> str:
-        """Render messages with the chat template, as `apply_chat_template` of transformers does.
-
-        Raises:
-            InputError: The template cannot render the messages, or the text does not fit into the context.
-        """
-        tokenizer = self._checkpoint.tokenizer
-        turns = [message.model_dump() for message in messages]
-        pieces: list[str] = []
-        size = 0
-        try:
-            template = _compile_jinja_template(tokenizer.get_chat_template())
-            # A template can loop over a message and write any amount of text. The whole text would fill the memory
-            # before its size is checked, so the size is checked after each piece. A macro or a block `set` is one piece.
-            for piece in template.generate(
-                messages=turns,
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **tokenizer.special_tokens_map,
-            ):
-                pieces.append(piece)
-                size += len(piece.encode())
-                if self._fewest_tokens(size) > self._context:
-                    break
-        except Exception as error:  # a template may raise any error
-            raise InputError(
-                f"the model's chat template cannot render these messages: {error}", member="messages"
-            ) from error
-        self._check_size(size, "messages")
-        return "".join(pieces)
-
-    def _fewest_tokens(self, size: int) -> int:
-        """Return the minimum number of tokens of a text with this number of bytes."""
-        return size // self._checkpoint.vocabulary.longest
-
-    def _check_size(self, size: int, member: str) -> None:
+    def _check_size(self, text: str, member: str) -> None:
         """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.
 
         Args:
-            size: Size of the prompt, or of the messages as far as the chat template has rendered them. A template may
-                omit parts of the messages.
+            text: The prompt, or the messages as the chat template rendered them. A template may omit parts of the messages.
             member: Input member that contains the text.
 
         Raises:
             InputError: The text does not fit into the context.
         """
-        fewest = self._fewest_tokens(size)
+        size = len(text.encode())
+        fewest = size // self._checkpoint.vocabulary.longest
         if fewest > self._context:
-            shown = f"{size} bytes" if member == "prompt" else f"at least {size} bytes when rendered"
             raise InputError(
-                f"{member} has {shown}, which is at least {_tokens(fewest)}, but the model's context is limited to "
+                f"{member} has {size} bytes, which is at least {_tokens(fewest)}, but the model's context is limited to "
                 f"{self._context} tokens",
                 member=member,
                 code="input_too_long",
