@@ -1,5 +1,6 @@
 """What the commands accept and show: values by schema, TIDEWIRE_URL, notes, retries, descriptions and advice."""
 
+import functools
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ from pydantic import Field
 from support.terminal import shown_on_terminal
 from tidewire import Client
 from tidewire.commands import cli
+from tidewire.http import transport
 from tidewire.testing import FakeServer
 from tidewire_server import Server, Stream
 
@@ -227,6 +229,20 @@ def test_advice_names_commands_and_options(url):
     assert "t0ken" not in denied
     for text in (refused, denied):
         assert not re.search(r"client\.|Client\(|with_options", text)
+
+
+@pytest.mark.parametrize("command", ["call", "attach"])
+def test_advice_for_a_value_above_the_size_limit_names_the_argument_of_the_client(monkeypatch, url, command):
+    monkeypatch.setattr(cli, "Client", functools.partial(Client, max_state_bytes=1000))
+    monkeypatch.setattr(transport, "LEAST_BODY_BYTES", 1000)
+    with Client(url) as client:
+        job = client.submit("story", hero="x" * 3_000_000)
+        job.wait()
+    words = ["story", f"hero={'x' * 3_000_000}"] if command == "call" else [job.id]
+    result = run(command, url, *words)
+    assert result.exit_code != 0
+    pattern = re.escape(f"Client({url!r}, max_state_bytes=…).job('") + r"[\w-]+'\)\.result\(\)"
+    assert re.search(pattern, "".join(result.stderr.splitlines()))
 
 
 def test_a_malformed_header_is_refused_without_its_value(url):
