@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,7 @@ from tidewire import Client
 from tidewire.commands import cli
 from tidewire.http import transport
 from tidewire.testing import FakeServer
-from tidewire_server import Server, Stream
+from tidewire_server import ItemError, Server, Stream
 
 
 def make_server() -> Server:
@@ -40,6 +41,16 @@ def make_server() -> Server:
         stream.append("one ")
         gate.wait(30)
         stream.append("two")
+
+    @server.endpoint
+    def counted(stream: Stream[str], end: str = "", error: bool = False) -> None:
+        for number in range(1, 10):
+            stream.progress(number, 9, unit="page")
+            stream.append(f"text{number} ")
+            time.sleep(0.05)
+        stream.append(end)
+        if error:
+            raise ItemError("no ink")
 
     @server.endpoint
     def open_gate() -> None:
@@ -148,6 +159,15 @@ def test_notes_usage_and_progress_are_apart_from_the_text(url):
     last = json.loads(run("call", url, "noted", "--json").stdout.splitlines()[-1])
     assert last["usage"] == {"tokens": 1234}
     assert last["notes"] == [{"level": "warning", "text": "the prompt was shortened"}]
+
+
+@pytest.mark.parametrize("words", [[], ["end=\n"], ["error=true"]], ids=["open", "break", "error"])
+def test_on_a_terminal_the_last_progress_follows_the_text(url, words):
+    shown = shown_on_terminal(200, "call", url, "counted", *words)
+    _, first, *others = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert first == "running: 1 of 9 pages"
+    assert others[:2] == [" ".join(f"text{number}" for number in range(1, 10)), "running: 9 of 9 pages"]
+    assert ("no ink" in shown) == (words == ["error=true"])
 
 
 def test_a_lost_connection_is_shown_with_the_wait_and_the_number_of_the_attempt():
