@@ -2,7 +2,11 @@
 
 import json
 import logging
-from collections.abc import Callable
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -149,3 +153,52 @@ def test_flags_the_environment_and_the_file_configure_the_engine(
     assert endpoint.on_restart == "continue"  # flag
     assert capabilities.logprobs.max_top == 5  # environment
     assert (capabilities.model.dtype, capabilities.model.context) == ("bfloat16", 128)  # file, flag
+
+
+SLOW_IMPORT = """
+import importlib.abc, logging, pathlib, sys, time
+
+
+class SlowImport(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "tidewire_server.generation.torch_engine":
+            time.sleep(3)
+
+
+sys.meta_path.insert(0, SlowImport())
+logging.basicConfig(level="INFO", stream=sys.stdout)
+from tidewire_server.process.cli import _default_server
+from tidewire_server.process.configuration import configure
+
+_default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
+"""
+
+
+def test_the_logged_duration_of_loading_contains_the_import_of_torch(folder: Path):
+    ended = subprocess.run(
+        [sys.executable, "-c", SLOW_IMPORT, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    logged = re.search(r"loaded the model .* in ([\d.]+) s", ended.stdout)
+    assert logged is not None
+    assert float(logged[1]) >= 3
+
+
+@pytest.mark.parametrize("is_default", [True, False])
+def test_the_line_while_a_model_loads_names_the_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_default: bool
+):
+    shown = []
+
+    @contextmanager
+    def line(text: str) -> Iterator[None]:
+        shown.append(text)
+        yield
+
+    monkeypatch.setattr("tidewire_server.process.transient_line.transient_line", line)
+    _default_server(configure({"device": "cpu"} | ({} if is_default else {"model": str(folder)}), None))
+    name = "the default model" if is_default else f"the model {folder.name}"
+    assert re.fullmatch(rf"loading {name} \([\d.]+ [kM]B\) …", shown[0])

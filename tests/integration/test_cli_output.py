@@ -1,10 +1,12 @@
 """What the commands accept and show: values by schema, TIDEWIRE_URL, notes, retries, descriptions and advice."""
 
+import functools
 import json
 import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +16,9 @@ from pydantic import Field
 from support.terminal import shown_on_terminal
 from tidewire import Client
 from tidewire.commands import cli
+from tidewire.http import transport
 from tidewire.testing import FakeServer
-from tidewire_server import Server, Stream
+from tidewire_server import ItemError, Server, Stream
 
 
 def make_server() -> Server:
@@ -38,6 +41,16 @@ def make_server() -> Server:
         stream.append("one ")
         gate.wait(30)
         stream.append("two")
+
+    @server.endpoint
+    def counted(stream: Stream[str], end: str = "", error: bool = False) -> None:
+        for number in range(1, 10):
+            stream.progress(number, 9, unit="page")
+            stream.append(f"text{number} ")
+            time.sleep(0.05)
+        stream.append(end)
+        if error:
+            raise ItemError("no ink")
 
     @server.endpoint
     def open_gate() -> None:
@@ -148,6 +161,15 @@ def test_notes_usage_and_progress_are_apart_from_the_text(url):
     assert last["notes"] == [{"level": "warning", "text": "the prompt was shortened"}]
 
 
+@pytest.mark.parametrize("words", [[], ["end=\n"], ["error=true"]], ids=["open", "break", "error"])
+def test_on_a_terminal_the_last_progress_follows_the_text(url, words):
+    shown = shown_on_terminal(200, "call", url, "counted", *words)
+    _, first, *others = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert first == "running: 1 of 9 pages"
+    assert others[:2] == [" ".join(f"text{number}" for number in range(1, 10)), "running: 9 of 9 pages"]
+    assert ("no ink" in shown) == (words == ["error=true"])
+
+
 def test_a_lost_connection_is_shown_with_the_wait_and_the_number_of_the_attempt():
     with FakeServer() as server:
         server.endpoint("talk").streams(["one ", "two"]).cuts_after(1)
@@ -227,6 +249,20 @@ def test_advice_names_commands_and_options(url):
     assert "t0ken" not in denied
     for text in (refused, denied):
         assert not re.search(r"client\.|Client\(|with_options", text)
+
+
+@pytest.mark.parametrize("command", ["call", "attach"])
+def test_advice_for_a_value_above_the_size_limit_names_the_argument_of_the_client(monkeypatch, url, command):
+    monkeypatch.setattr(cli, "Client", functools.partial(Client, max_state_bytes=1000))
+    monkeypatch.setattr(transport, "LEAST_BODY_BYTES", 1000)
+    with Client(url) as client:
+        job = client.submit("story", hero="x" * 3_000_000)
+        job.wait()
+    words = ["story", f"hero={'x' * 3_000_000}"] if command == "call" else [job.id]
+    result = run(command, url, *words)
+    assert result.exit_code != 0
+    pattern = re.escape(f"Client({url!r}, max_state_bytes=…).job('") + r"[\w-]+'\)\.result\(\)"
+    assert re.search(pattern, "".join(result.stderr.splitlines()))
 
 
 def test_a_malformed_header_is_refused_without_its_value(url):

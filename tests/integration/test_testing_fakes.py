@@ -179,6 +179,12 @@ def test_refuses_applies_the_scripted_number_of_times_without_waiting(server, cl
     assert [submit.job_id for submit in server.submits][:3] == [None, None, "job-1"]
 
 
+@pytest.mark.parametrize("times", [0, -1])
+def test_refuses_needs_a_positive_number_of_times(server, times):
+    with pytest.raises(ValueError, match=f"times must be at least 1, not {times}"):
+        server.endpoint("scripted").refuses("queue_full", times=times)
+
+
 @pytest.mark.parametrize("method", ["fails", "refuses"])
 def test_unknown_problem_code_is_refused_with_a_suggestion(server, method):
     scripted = getattr(server.endpoint("scripted"), method)

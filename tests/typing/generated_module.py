@@ -313,7 +313,7 @@ class TypedClient:
 
 
 class TypedAsyncClient:
-    """Typed methods for the endpoints of this server, which call a `AsyncClient`."""
+    """Typed methods for the endpoints of this server, which call an `AsyncClient`."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client

@@ -53,6 +53,11 @@ def test_invalid_option_is_refused_by_with_options(settings, message):
         ({"url": 5}, "url must be a string such as .*, not 5"),
         ({"url": "http://127.0.0.1:0"}, "not a valid server URL: write it like"),
         ({"url": "http://a b"}, "not a valid server URL: write it like"),
+        ({"url": "127.0.0.1:8321"}, "not a valid server URL: write it like http://127.0.0.1:8321$"),
+        ({"url": "localhost:8321/gpu"}, "not a valid server URL: write it like http://localhost:8321/gpu$"),
+        ({"url": "ada:secret@gpu:8321"}, "not a valid server URL: write it like http://127.0.0.1:8000$"),
+        ({"url": "http:/gpu"}, "not a valid server URL: write it like http://127.0.0.1:8000$"),
+        ({"url": "gpu:x"}, "not a valid server URL: write it like http://127.0.0.1:8000$"),
         ({"hooks": 5}, "hooks must be a Hooks object, not 5"),
         ({"headers": {"X": "a\nb"}}, "headers: the value of 'X'"),
         (

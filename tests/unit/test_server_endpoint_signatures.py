@@ -6,9 +6,10 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, Base64Str, BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
-from tidewire_server import Server, Stream
+from tidewire_server import Binary, Server, Stream
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
 
@@ -20,6 +21,24 @@ class Color(Enum):
 class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
     a: int = 1
+
+
+class Encoded(BaseModel):
+    content: Base64Bytes
+
+
+class Album(BaseModel):
+    pages: dict[str, list[Encoded] | None] = {}
+    inside: "Album | None" = None
+
+
+@dataclass
+class EncodedText:
+    content: Base64Str = "eA=="
+
+
+class Picture(BaseModel):
+    content: Binary
 
 
 class Square(BaseModel):
@@ -216,6 +235,33 @@ def test_arguments_of_the_wrong_type_are_refused():
         endpoint(lambda n: n, name="f", validate=5)
     with pytest.raises(TypeError, match=r"a list of JSON Pointers, not a string: use \['/text'\]"):
         endpoint(lambda n: n, name="f", columns="/text")
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [Encoded, list[Encoded], Album, EncodedText, Iterator[Encoded | int]],
+    ids=["model", "list", "nested", "dataclass", "iterator"],
+)
+def test_a_value_type_that_decodes_bytes_is_named_in_a_warning(caplog, annotation):
+    def picture(n: int) -> Any:
+        yield n
+
+    picture.__annotations__["return"] = annotation
+    endpoint(picture)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("endpoint 'picture': ")
+    assert "tidewire_server.Binary" in record.getMessage()
+
+
+@pytest.mark.parametrize("annotation", [Picture, list[Picture], Base64Bytes, Binary, Any])
+def test_a_value_type_that_keeps_bytes_gives_no_warning(caplog, annotation):
+    def picture(of: Encoded) -> Any:
+        yield of
+
+    picture.__annotations__["return"] = annotation
+    endpoint(picture)
+    assert not caplog.records
 
 
 def test_second_endpoint_of_the_same_name_is_refused():

@@ -350,7 +350,7 @@ class Server:
         with in_background(self.app, self.settings, host=host, port=port, uds=uds) as url:
             yield url
 
-    def call(self, endpoint: str, /, **members: Any) -> JsonValue:
+    def call(self, endpoint: str, /, **members: Any) -> Any:
         """Run one job in this process, without sockets, and return its value. This is useful in tests.
 
         Args:

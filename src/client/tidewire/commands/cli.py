@@ -243,7 +243,9 @@ def call(
     Text is printed to standard output as it arrives. Any other value
     is printed when it is complete. The queue position, the progress and
     lost connections are printed to standard error, followed by the notes
-    and the usage at the end. If you press Ctrl+C, the job keeps running,
+    and the usage at the end. If the text is on the same terminal, the
+    progress waits until the end of the text, and only its last line is
+    printed. If you press Ctrl+C, the job keeps running,
     and the command that attaches to it is printed. If the result is
     generated text with log-probabilities, and standard output is a
     terminal, a table of the tokens is printed after the text.

@@ -308,7 +308,10 @@ def _typed_clients(endpoints: Sequence[_Endpoint]) -> Iterator[str]:
 
 
 def _class(name: str, client: str, endpoints: Sequence[_Endpoint]) -> Iterator[str]:
-    yield f'\n\nclass {name}:\n    """Typed methods for the endpoints of this server, which call a `{client}`."""\n'
+    article = "an" if client.startswith("A") else "a"
+    yield (
+        f'\n\nclass {name}:\n    """Typed methods for the endpoints of this server, which call {article} `{client}`."""\n'
+    )
     yield f"\n    def __init__(self, client: {client}) -> None:\n        self.client = client\n"
     waits = client == "AsyncClient"
     for method, argument, keywords, blocking, later, awaited in _METHODS:

@@ -74,6 +74,7 @@ class Screen:
         self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._last_progress = 0.0
         self._last_line = ""
+        self._held_line = ""
         self._open_line = False
 
     @property
@@ -87,12 +88,19 @@ class Screen:
         return self._open_line and self._stdout_is_terminal and self.err.is_terminal
 
     def show_progress(self, message: Queue | Progress) -> None:
-        """Show the queue position or the progress of a job, unless the same terminal shows an unfinished line of text."""
+        """Show the queue position or the progress of a job.
+
+        If the same terminal shows an unfinished line of text, show the last of these messages at the end of this line.
+        """
         line = _line(message)
         now = time.monotonic()
+        if self._within_text:
+            self._held_line = line
+            return
         if isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY:
             return
-        if line != self._last_line and not self._within_text:
+        self._held_line = ""
+        if line != self._last_line:
             self._last_line, self._last_progress = line, now
             self.note(line)
 
@@ -128,9 +136,15 @@ class Screen:
         self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
 
     def end_line(self) -> None:
-        """Write a line break, unless the output already ends with a line break."""
+        """Write a line break, unless the output already ends with a line break. Then show the progress that was held back
+        during the line.
+        """
         if self._open_line:
             self.write("\n")
+        line, self._held_line = self._held_line, ""
+        if line not in {"", self._last_line}:
+            self._last_line = line
+            self.note(line)
 
     def json(self, value: Any) -> None:
         """Write a value as one line of compact JSON."""

@@ -5,6 +5,7 @@ from tidewire.errors import (
     AuthenticationError,
     InvalidInputError,
     NotATidewireServerError,
+    ProtocolError,
     QueueFullError,
     RequestError,
     StateTooLargeError,
@@ -42,8 +43,11 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
             advice = f"To see the input, run: {command_line(url, 'describe', *filter(None, [endpoint]))}"
         case QueueFullError():
             advice = "Repeat the command later."
-        case StateTooLargeError():
-            advice = "Data received before this error is valid. The job keeps running on the server."
+        case StateTooLargeError() | ProtocolError() if "max_state_bytes" in advice:
+            advice = (
+                "This command has a fixed limit. To read more, use the Python client: "
+                f"Client({url!r}, max_state_bytes=…).job({error.job_id or 'ID'!r}).result()."
+            )
         case NotATidewireServerError():
             advice = f"Check the argument URL and {URL_VARIABLE}."
         case TransportError() | TotalTimeoutError() if error.job_id is not None:

@@ -7,6 +7,7 @@ make httpx send credentials to another host.
 
 import re
 from base64 import b64encode
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -93,6 +94,17 @@ def _path(url: str) -> str:
     return path if _PLAIN_PATH.fullmatch(path) else urlsplit(url).path
 
 
+def _with_scheme(url: str) -> str:
+    """Return the URL with the scheme http if only the scheme is missing, and otherwise an example of a URL."""
+    # The part before an "@", or a query, may contain a secret, and the result is part of an error message.
+    if url.isprintable() and not any(part in url for part in ("//", ":/", "@", "?", "#")):
+        with suppress(ValueError):
+            _, host, port = origin(f"http://{url}")
+            if host and 0 < (port or 0) < 2**16:
+                return f"http://{url}"
+    return "http://127.0.0.1:8000"
+
+
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Split a server's URL into the base URL without credentials and the Authorization header with the credentials.
 
@@ -109,7 +121,7 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
         parts = "", "", None
     if parts[0] not in {"http", "https"} or not parts[1] or not 0 < (parts[2] or 0) < 2**16:
         raise ValueError(
-            f"{without_credentials(url)!r} is not a valid server URL: write it like http://127.0.0.1:8000"
+            f"{without_credentials(url)!r} is not a valid server URL: write it like {_with_scheme(base)}"
         )
     base = base.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
     if not at:

@@ -60,12 +60,14 @@ class FakeEndpoint:
         Args:
             code: Problem code, such as `queue_full`, `unavailable` or `invalid_input`.
             detail: Human-readable explanation.
-            times: Number of requests to reject.
+            times: Number of requests to reject, at least 1.
             members: Additional members of the problem, such as `pointer`.
 
         Raises:
-            ValueError: The protocol has no such problem code.
+            ValueError: The protocol has no such problem code, or `times` is less than 1.
         """
+        if times < 1:
+            raise ValueError(f"times must be at least 1, not {times!r}")
         self._refusals.append(_Refusal(known_code(code), members | {"detail": detail}, times))
 
     def _add(self) -> Answer:

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import logging
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ from tidewire_server.endpoints.signature_schemas import (
 )
 from tidewire_server.errors import ItemError, ProblemError, refuse
 from tidewire_server.log_writer.user_values import plain
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -187,6 +190,12 @@ class Endpoint:
             shapes = batch_shapes_of(function, self.name)
             self.input, self.value = shapes.input, shapes.value
             self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
+        if self.value.decodes_base64():
+            _log.warning(
+                "endpoint %r: its value contains a model with pydantic's base64 type, which decodes the bytes that the "
+                "function passes to the model, so that clients receive wrong bytes; use tidewire_server.Binary",
+                self.name,
+            )
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None

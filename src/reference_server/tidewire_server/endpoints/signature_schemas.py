@@ -18,6 +18,8 @@ import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
+    EncodedBytes,
+    EncodedStr,
     Field,
     JsonValue,
     PydanticUserError,
@@ -25,6 +27,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol import strict_json
@@ -165,6 +168,28 @@ class ValueShape:
     is_text: bool
     empty: JsonValue
     """Initial value of an item if the endpoint streams: an empty text, array or object, or None for other types."""
+
+    def decodes_base64(self) -> bool:
+        """Return whether the value contains a model with a member such as `pydantic.Base64Bytes`.
+
+        When a function creates the model, pydantic decodes what the function passes as base64. It skips characters that
+        are not base64, so that most bytes raise no error and the value is wrong.
+        """
+        parts: list[tuple[Any, bool]] = [(self.adapter.core_schema, False)]
+        while parts:
+            part, in_model = parts.pop()
+            if isinstance(part, dict):
+                kind, of = part.get("type"), part.get("cls")
+                in_model |= kind == "model" or (
+                    kind == "dataclass" and isinstance(of, type) and is_pydantic_dataclass(of)
+                )
+                decoder = getattr(part.get("function"), "__self__", None)
+                if in_model and isinstance(decoder, EncodedBytes | EncodedStr):
+                    return True
+                parts += [(member, in_model) for name, member in part.items() if name != "default"]
+            elif isinstance(part, list | tuple):
+                parts += [(element, in_model) for element in part]
+        return False
 
     def to_json(self, value: Any) -> Any:
         """Convert a value to plain JSON types: dicts, lists, strings, numbers, booleans and None.

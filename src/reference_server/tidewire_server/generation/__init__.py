@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def add_generate(
         LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).
         ModuleNotFoundError: The extra `engine` is not installed.
     """
+    # Read the clock before the imports. Otherwise the logged duration would lack the import of torch, which takes seconds.
+    begun = time.perf_counter()
     # These imports are inside the function, because importing this package must require neither torch nor the server.
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415
@@ -71,5 +74,6 @@ def add_generate(
         max_top=max_top,
         max_num_beams=max_num_beams,
         profile=None if profile is None else user_path(profile),
+        since=begun,
     )
     add_engine(server, engine, on_restart=on_restart)

@@ -257,17 +257,17 @@ def _default_server(configuration: "Configuration") -> "Server":
         from tidewire_server.generation.model_folder import missing_folder  # noqa: PLC0415
 
         _fail(f"--model: {missing_folder(model)}", code=2)
+    from tidewire_server.generation import add_generate  # noqa: PLC0415
+    from tidewire_server.generation.load_error import LoadError  # noqa: PLC0415
     from tidewire_server.generation.model_folder import size_of  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415
     from tidewire_server.process.transient_line import transient_line  # noqa: PLC0415
 
     folder = model or default_model()
+    what = "the default model" if model is None else f"the model {folder.name}"
     server = Server(**configuration.settings)
     try:
-        with transient_line(f"loading the model {folder.name} ({size_of(folder)}) …"):
-            from tidewire_server.generation import add_generate  # noqa: PLC0415
-            from tidewire_server.generation.torch_engine import LoadError  # noqa: PLC0415 - this import takes seconds
-
+        with transient_line(f"loading {what} ({size_of(folder)}) …"):
             add_generate(
                 server,
                 **{

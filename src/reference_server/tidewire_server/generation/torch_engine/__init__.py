@@ -8,8 +8,8 @@ of the default model import torch.
 from tidewire.install_command import install_command
 
 try:
+    from tidewire_server.generation.load_error import LoadError
     from tidewire_server.generation.torch_engine.engine_loop import TorchEngine
-    from tidewire_server.generation.torch_engine.models.load_checkpoint import LoadError
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise

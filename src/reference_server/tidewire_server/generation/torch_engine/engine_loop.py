@@ -128,6 +128,7 @@ class TorchEngine:
         max_num_beams: int = 8,
         context: int | None = None,
         profile: Path | None = None,
+        since: float | None = None,
     ) -> Self:
         """Load a checkpoint and create an engine for it.
 
@@ -142,13 +143,14 @@ class TorchEngine:
             max_num_beams: Maximum value of the input member `num_beams`.
             context: Maximum number of tokens of the prompt and the generated text together.
             profile: Folder to which profiles of some steps are written.
+            since: Time from `time.perf_counter()` from which the logged duration counts. None is the time of the call.
 
         Raises:
             LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
         """
         if threads is not None:
             torch.set_num_threads(threads)
-        begun, path = time.perf_counter(), user_path(folder)
+        begun, path = time.perf_counter() if since is None else since, user_path(folder)
         checkpoint = load(path, device=device, dtype=dtype)
         engine = cls(
             checkpoint,

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from tidewire_server.generation.torch_engine.models.load_checkpoint import LoadError
+from tidewire_server.generation.load_error import LoadError
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan
 
 logger = logging.getLogger(__name__)

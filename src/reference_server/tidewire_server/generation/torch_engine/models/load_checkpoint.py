@@ -22,6 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from tidewire_server.generation.load_error import LoadError
 from tidewire_server.generation.model_folder import missing_folder
 from tidewire_server.generation.torch_engine.models import transformers_model
 from tidewire_server.generation.torch_engine.models.attention import Probe
@@ -54,10 +55,6 @@ LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 # Types of rotary embeddings in which the rotation at a position does not depend on the longest text in the batch.
 SUPPORTED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
-
-
-class LoadError(Exception):
-    """The checkpoint cannot be loaded, or is not supported. The message gives the reason."""
 
 
 @dataclass(frozen=True)
