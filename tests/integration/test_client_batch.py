@@ -180,19 +180,27 @@ async def test_updates_received_while_waiting_for_results_are_merged_per_item(se
         assert batch.checkpoint().cursor == "1-6"
 
 
-async def test_the_checkpoint_advances_after_the_last_item_of_an_event(server):
+@pytest.mark.parametrize(
+    ("taken", "cursor", "rest"),
+    [
+        (1, "1-2", [(1, "b"), (1, "B"), (0, "A"), (1, "")]),
+        (2, "1-2", [(1, "B"), (0, "A"), (1, "")]),
+        (3, "1-3", [(0, "A"), (1, "")]),
+    ],
+)
+async def test_a_checkpoint_between_items_of_an_event_continues_with_the_other_items(
+    server, taken, cursor, rest
+):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         updates = batch.updates()
-        cursors = []
-        for _ in range(3):
+        for _ in range(taken):
             await anext(updates)
-            cursors.append(batch.checkpoint().cursor)
-        assert cursors == [None, "1-2", "1-3"]
+        assert batch.checkpoint().cursor == cursor
         await updates.aclose()
         saved = Checkpoint.from_json(batch.checkpoint().to_json())
-        rest = [(update.index, update.text) async for update in client.batch_job(checkpoint=saved)]
-        assert rest == [(0, "A"), (1, "")]
+        resumed = client.batch_job(checkpoint=saved)
+        assert [(update.index, update.text) async for update in resumed] == rest
 
 
 async def test_cancel_accepts_item_indices(server):

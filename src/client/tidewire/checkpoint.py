@@ -14,8 +14,33 @@ NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UndeliveredUpdate:
+    """Update of one item of a batch job that was received, but not delivered before the checkpoint was taken.
+
+    Attributes:
+        index: Index of the item.
+        first_seq: Sequence number of the first event that the update covers.
+        deleted: Number of code points that the update removes from the end of the item's text.
+        text: Text that the update then appends.
+        visible: Whether the item's value changed. A loop over the job yields only such updates.
+    """
+
+    index: int
+    first_seq: int
+    deleted: int = 0
+    text: str = ""
+    visible: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """Position up to which a job's updates were delivered, together with the job's state at that position.
+
+    An event of a batch job can yield several updates, one for each item that the event changes. A checkpoint that is
+    taken between two of these updates contains the state after the whole event, and the updates of the event that were
+    not delivered yet. The program that resumes gets exactly these updates first. A count of the delivered updates
+    together with the state before the event would be smaller, but not sufficient: after the resume, the server may merge
+    the event with later events or send a snapshot, and the delivered part of the next event is then unknown.
 
     Store the checkpoint in the same transaction as your program's results for the updates before the checkpoint. Then
     no update is lost or processed twice. If the two are stored separately, a crash between the two writes makes the
@@ -28,6 +53,8 @@ class Checkpoint:
         state: State of the job at `cursor`. None if no update was delivered yet.
         columns: JSON Pointers of the columns in the state, that is of the values that grow by appending.
         cursor: Id of the last delivered event. None if no update was delivered yet.
+        undelivered: Updates of a batch job up to `cursor` that were not delivered yet, in their order. Empty unless the
+            checkpoint was taken between two updates of one event.
 
     Example:
         path.write_text(job.checkpoint().to_json())
@@ -40,10 +67,12 @@ class Checkpoint:
     state: dict[str, Any] | None = None
     columns: tuple[str, ...] = ()
     cursor: str | None = None
+    undelivered: tuple[UndeliveredUpdate, ...] = ()
 
     def __post_init__(self) -> None:
         # A checkpoint that was parsed from JSON has a list in `columns`, because JSON has no tuples.
         object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "undelivered", tuple(self.undelivered))
         if (self.state is None) != (self.cursor is None):
             raise ValueError("state and cursor must both be set or both be None")
         if self.cursor is not None:
@@ -52,12 +81,28 @@ class Checkpoint:
                 check_state(self.state, what="state")
             except MessageError as error:
                 raise ValueError(str(error)) from None
+        self._check_undelivered()
+
+    def _check_undelivered(self) -> None:
+        if not self.undelivered:
+            return
+        if self.cursor is None or self.state is None:
+            raise ValueError("undelivered updates need a state and a cursor")
+        count, seq = len(self.state["items"]), Cursor.parse(self.cursor).seq
+        for update in self.undelivered:
+            if not (0 <= update.index < count and 0 <= update.first_seq <= seq and update.deleted >= 0):
+                raise ValueError(
+                    f"the undelivered update of item {update.index} does not belong to the state"
+                )
 
     def to_json(self) -> str:
         """Serialize the checkpoint as compact JSON text."""
         from pydantic_core import to_json  # noqa: PLC0415 - most programs save no checkpoint
 
         members = {each.name: getattr(self, each.name) for each in fields(self)}
+        if not self.undelivered:
+            # Earlier versions of the client refuse checkpoints with members that they do not know.
+            del members["undelivered"]
         return to_json({name: value for name, value in members.items() if value is not None}).decode()
 
     @classmethod

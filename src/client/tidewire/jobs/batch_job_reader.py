@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from tidewire.checkpoint import UndeliveredUpdate
 from tidewire.errors import ItemFailedError, advice_for
 from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.reconnecting_stream import JobStream
@@ -38,14 +39,36 @@ class BatchJobReader(JobReader, Generic[T]):
         delivered: Position | None,
         initial: Applied | None,
         shape: ResultType[T],
+        undelivered: Sequence[UndeliveredUpdate] = (),
     ) -> None:
         super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
         self._shape = shape
-        self._ended_before = frozenset() if delivered is None else _ended_in(delivered.view)
+        self._ended_before: frozenset[int] = frozenset()
         """Indices of the items that had already ended at the checkpoint. Empty if the job was not created from a
         checkpoint."""
+        if delivered is not None:
+            self._ended_before = _ended_in(delivered.view) - {update.index for update in undelivered}
+            self._restore(delivered, undelivered)
         if initial is not None:
             self._receive(initial)
+
+    def _restore(self, delivered: Position, undelivered: Sequence[UndeliveredUpdate]) -> None:
+        """Deliver first the updates that were received, but not delivered before the checkpoint was taken."""
+        changes = [
+            ItemChange(
+                delivered,
+                self._shape,
+                update.first_seq,
+                deleted=update.deleted,
+                text=update.text,
+                index=update.index,
+                visible=update.visible,
+                settles=update is undelivered[-1],
+            )
+            for update in undelivered
+        ]
+        self.commit(delivered, changes)
+        self.requeue(changes)
 
     def updates(self) -> UpdateIterator[ItemUpdate[T]]:
         return UpdateIterator(self, WholeUpdates[ItemUpdate[T]](ItemUpdate))
@@ -157,12 +180,14 @@ class _EndedItems(Generic[T]):
 
     def project(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.position.view
-        if self._started:
-            yield from self._ended(update.index, view)
-            return
-        self._started = True
-        for index in range(view.length("/items")):
-            yield from self._ended(index, view)
+        # Yield the other items that have ended only with the last update of an event. A checkpoint that is taken between
+        # two updates of one event would otherwise repeat the items that were yielded before their own update.
+        if update.settles and not self._started:
+            self._started = True
+            for index in range(view.length("/items")):
+                if index != update.index:
+                    yield from self._ended(index, view)
+        yield from self._ended(update.index, view)
 
     def finish(self) -> Iterator[tuple[int, T | ItemFailedError]]:
         for index, item in self._final_items(self._delivered):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import anyio
 
-from tidewire.checkpoint import Checkpoint
+from tidewire.checkpoint import Checkpoint, UndeliveredUpdate
 from tidewire.errors import (
     ConcurrentReadError,
     JobNotFoundError,
@@ -89,7 +89,8 @@ class JobReader(ABC):
         self._lock: anyio.Lock | None = None
         self._ready: deque[ItemChange[Any]] = deque()
         self._merged: dict[int, _MergedChange] = {}
-        self._delivered = delivered
+        self._committed: tuple[Position | None, Sequence[ItemChange[Any]]] = (delivered, ())
+        """Position that a checkpoint contains, and the changes up to this position that were not delivered yet."""
         self._has_updates = delivered is not None
         """Whether there was an update that changed a value. This update may still be waiting for delivery."""
         self._latest = delivered
@@ -146,8 +147,12 @@ class JobReader(ABC):
                 await self.pause()
 
     def checkpoint(self) -> Checkpoint:
-        """Return the position after the last delivered update as a checkpoint."""
-        delivered = self.delivered
+        """Return the position after the last delivered update as a checkpoint.
+
+        If the last delivered update was not the last one of its event, the checkpoint has the state after the event,
+        together with the other updates of the event.
+        """
+        delivered, undelivered = self._settled()
         if delivered is None:
             return Checkpoint(job=self.id, url=self._session.base)
         state: Any = delivered.view.value()
@@ -157,6 +162,16 @@ class JobReader(ABC):
             state=state,
             columns=delivered.columns,
             cursor=str(delivered.cursor),
+            undelivered=tuple(
+                UndeliveredUpdate(
+                    index=change.index,
+                    first_seq=change.first_seq,
+                    deleted=change.deleted,
+                    text=change.text,
+                    visible=change.visible,
+                )
+                for change in undelivered
+            ),
         )
 
     @property
@@ -167,10 +182,13 @@ class JobReader(ABC):
     @property
     def delivered(self) -> Position | None:
         """Position after the last delivered update; None if no update was delivered."""
+        return self._settled()[0]
+
+    def _settled(self) -> tuple[Position | None, Sequence[ItemChange[Any]]]:
         iterator = self._active
         if iterator is not None:
             iterator.settle()
-        return self._delivered
+        return self._committed
 
     @property
     def _active(self) -> ActiveIterator | None:
@@ -239,9 +257,13 @@ class JobReader(ABC):
             self._ready.clear()
             return updates
 
-    def commit(self, position: Position) -> None:
-        """Record that the caller has received all updates up to a position. Checkpoints now contain this position."""
-        self._delivered = position
+    def commit(self, position: Position, undelivered: Sequence[ItemChange[Any]]) -> None:
+        """Record that the caller has received all updates up to a position, except those in `undelivered`. Checkpoints
+        now contain this position and these updates.
+        """
+        # Assign both values at once. A KeyboardInterrupt between two assignments would leave a checkpoint that loses or
+        # repeats updates.
+        self._committed = (position, undelivered)
 
     def requeue(self, updates: Sequence[ItemChange[Any]]) -> None:
         """Keep the updates that an iterator has not delivered. The next iterator will deliver them."""
@@ -328,8 +350,8 @@ class JobReader(ABC):
         for first_seq, base, update in merged:
             update.first_seq = min(first_seq, update.cursor.seq)
             update.deleted, update.text = self._texts.between(update.index, base, update.position)
-            # Only the last of these updates may advance the checkpoint, because the position of an earlier one can be
-            # after changes that are delivered later.
+            # Only the position of the last of these updates may be in a checkpoint. The position of an earlier one can
+            # be after changes that are delivered later, and before changes that were already delivered.
             update.settles = update is merged[-1].latest
         return [each.latest for each in merged]
 

@@ -1,14 +1,14 @@
 """`JobStarter`, which submits jobs to a server and creates the readers of new and existing jobs."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
+from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint, UndeliveredUpdate
 from tidewire.errors import (
     CheckpointError,
     EndpointNotFoundError,
@@ -231,13 +231,18 @@ class JobStarter:
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
     ) -> SingleJobReader[T]:
         """Create the reader of an existing job with one input. This method sends no request."""
+        if isinstance(checkpoint, Checkpoint) and checkpoint.undelivered:
+            what = "the checkpoint contains undelivered updates of a batch job"
+            raise CheckpointError(what, advice="Use client.batch_job(checkpoint=…) instead of client.job().")
         return self._single(*self._attached(job_id, checkpoint), shape)
 
     def attach_batch(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
     ) -> BatchJobReader[T]:
         """Create the reader of an existing job with many inputs. This method sends no request."""
-        return self._batch(*self._attached(job_id, checkpoint), shape)
+        stream, delivered = self._attached(job_id, checkpoint)
+        undelivered = () if checkpoint is None else checkpoint.undelivered
+        return self._batch(stream, delivered, shape, undelivered=undelivered)
 
     def _attached(
         self, job_id: str | None, checkpoint: Checkpoint | None
@@ -302,6 +307,7 @@ class JobStarter:
         shape: ResultType[T],
         *,
         initial: Applied | None = None,
+        undelivered: Sequence[UndeliveredUpdate] = (),
     ) -> BatchJobReader[T]:
         return BatchJobReader(
             self.session,
@@ -311,6 +317,7 @@ class JobStarter:
             delivered=delivered,
             initial=initial,
             shape=shape,
+            undelivered=undelivered,
         )
 
     def _stream(self, job: JobResource, response: Response) -> tuple[JobStream, Applied | None]:

@@ -11,6 +11,7 @@ share the work.
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -109,7 +110,7 @@ class UpdateBatch(Generic[X]):
             otherwise it is 0.
     """
 
-    __slots__ = ("_changes", "_covered", "at", "items", "received")
+    __slots__ = ("_changes", "_covered", "_following", "at", "items", "received")
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class UpdateBatch(Generic[X]):
         covered: Sequence[Sequence[Change]] | None = None,
         *,
         changes: Sequence[Change] = (),
+        following: Sequence[Change] = (),
     ) -> None:
         """Create a block of items that are delivered one after the other.
 
@@ -126,21 +128,44 @@ class UpdateBatch(Generic[X]):
                 Element n contains the changes that are delivered with the n-th item. None if each item delivers exactly
                 one change.
             changes: If `covered` is None, the change that each item delivers.
+            following: Changes that were fetched together with those of this block, but that no item delivers.
         """
         self.items: Sequence[X] = items
         self.at: int = 0
         self.received: int = 0
         self._covered = covered
         self._changes = changes
+        self._following = following
 
-    def position(self) -> Position | None:
-        """Return the position after the last change that was completely delivered; None if no change was."""
+    def delivered(self) -> tuple[Position, Sequence[Change]] | None:
+        """Return a position up to which changes were delivered, and the changes up to this position that were not
+        delivered. Return None if no change was delivered.
+
+        If the last delivered change is not the last one of its event, the position is that after the whole event.
+        """
+        rest: Sequence[Change] | None = None
         for at in range(self.at, -1, -1):
             covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
                 if update.settles:
-                    return update.position
+                    return update.position, ()
+                if rest is None:
+                    rest = self._rest_of_event()
+                    if rest:
+                        return rest[-1].position, rest
         return None
+
+    def _rest_of_event(self) -> Sequence[Change]:
+        """Return the undelivered changes up to the next one that settles; nothing if this block has no such change."""
+        later: Iterable[Change] = islice(self._changes, self.at, None)
+        if self._covered is not None:
+            later = chain.from_iterable(islice(self._covered, self.at + 1, None))
+        rest = []
+        for update in chain(later, self._following):
+            rest.append(update)
+            if update.settles:
+                return rest
+        return ()
 
     def undelivered(self, *, entered: bool) -> list[Change]:
         """Return the updates of this block that are not completely delivered.
@@ -285,11 +310,12 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             return UpdateBatch([*map(self._projection.show, visible)], changes=visible) if updates else None
         items: list[X] = []
         covered: list[Sequence[Change]] = [()]
+        following: Sequence[Change] = ()
         for at, update in enumerate(updates):
             try:
                 items += self._projection.project(update)
             except TidewireError as fault:
-                self._fault, self._after_fault = fault, [*updates[at + 1 :]]
+                self._fault, self._after_fault, following = fault, [*updates[at + 1 :]], updates[at:]
                 break
             _cover(items, covered, self._projection.settled(update))
         if not updates:
@@ -298,7 +324,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self._final_batch_built = True
             items += self._projection.finish()
             _cover(items, covered, self._projection.settled(None))
-        return UpdateBatch(items, covered)
+        return UpdateBatch(items, covered, following=following)
 
     def acquire(self, block: UpdateBatch[X] | None) -> None:
         """Start delivering the next block of items. Passing None ends the iteration.
@@ -315,9 +341,9 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     def settle(self) -> None:
         """Advance the position of the job's checkpoints to the last item that the caller has received."""
-        position = self.block.position()
-        if position is not None:
-            self._job.commit(position)
+        delivered = self.block.delivered()
+        if delivered is not None:
+            self._job.commit(*delivered)
 
     # ---- closing -----------------------------------------------------------------------------------------------
 
