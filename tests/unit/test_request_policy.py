@@ -207,6 +207,17 @@ def test_a_busy_response_without_a_time_is_a_failure():
     assert one.retry(Interruption.BUSY) == GiveUp("3 failures in a row without progress, and attempts=3")
 
 
+def test_a_requested_wait_of_zero_is_no_failure_and_the_patience_ends_it():
+    one = policy(attempts=1, patience=1)
+    waits = []
+    while isinstance(wait := one.retry(Interruption.BUSY, asked=0), float):
+        waits.append(wait)
+    assert waits[:-1] == [MIN_REQUESTED_WAIT] * (len(waits) - 1)
+    assert sum(waits) == pytest.approx(1)
+    assert one.failures == 0
+    assert wait == GiveUp("no progress, and patience=1 s")
+
+
 def test_the_client_gives_up_when_its_patience_is_used_up():
     one = policy(patience=300)
     waits = []

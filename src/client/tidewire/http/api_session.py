@@ -275,7 +275,7 @@ class ApiSession:
                 unknown = is_submit and action is Action.CUT and problem is None
                 if action is Action.WAIT:
                     asked = retry_after(response.headers.get("retry-after"))
-            pause = policy.retry(Interruption.BUSY, asked=asked or 0.0)
+            pause = policy.retry(Interruption.BUSY, asked=asked)
             if isinstance(pause, GiveUp):
                 fault.what = f"{fault.what.rstrip('.')} (gave up: {pause.why})"
                 fault.retryable = True

@@ -256,19 +256,20 @@ class RequestPolicy:
         self,
         interruption: Interruption = Interruption.FAILURE,
         *,
-        asked: float = 0.0,
+        asked: float | None = None,
         silence: float = 0.0,
     ) -> float | GiveUp:
         """Count an interruption, and return the time to wait before the next attempt, in seconds.
 
         Args:
             interruption: The interruption. BUSY without a time counts as FAILURE.
-            asked: Time in seconds that the server asked the client to wait.
+            asked: Time in seconds that the server asked the client to wait, which may be 0. None: it named no time.
             silence: Time in seconds during which a live stream sent nothing.
         """
         limits = self._limits
-        if interruption is Interruption.BUSY and not asked:
+        if interruption is Interruption.BUSY and asked is None:
             interruption = Interruption.FAILURE
+        asked = asked or 0.0
         row = RETRY_TABLE[interruption]
         self.spent += self._elapsed() + silence
         left = limits.patience - self.spent
@@ -282,7 +283,8 @@ class RequestPolicy:
                 f"patience={limits.patience:g} s"
             )
         if left <= 0:
-            return GiveUp(f"{_failures(self.failures)} without progress, and patience={limits.patience:g} s")
+            failures = f"{_failures(self.failures)} without progress" if self.failures else "no progress"
+            return GiveUp(f"{failures}, and patience={limits.patience:g} s")
         wait = self._backoff() if row.is_failure else 0.0
         if row.is_requested:
             wait = max(wait, max(asked, MIN_REQUESTED_WAIT) * self._rng.uniform(1, 1 + limits.jitter))
