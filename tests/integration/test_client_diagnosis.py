@@ -72,6 +72,14 @@ async def test_an_unknown_host_raises_a_transport_error(contact):
             await contact(client)
 
 
+async def test_a_missing_socket_is_raised_with_advice_about_the_path(tmp_path):
+    timing, _ = hurried()
+    async with with_timing(AsyncClient("http://server", uds=str(tmp_path / "none")), timing) as client:
+        with pytest.raises(TransportError, match="no Unix domain socket") as caught:
+            await client.discover()
+    assert caught.value.advice == "Check that the server is running and that the path of the socket is right."
+
+
 async def test_an_unanswered_connection_attempt_raises_connect_timeout():
     # A listener whose accept queue is full does not accept further connections.
     with socket.socket() as listener:
