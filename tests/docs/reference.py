@@ -61,7 +61,7 @@ def faults() -> str:
     import tidewire.protocol.request_policy as module
 
     rows = [
-        "| fault | at first contact | at first contact, after a submit in doubt or the error page of a gateway | later |",
+        "| fault | at first contact | at first contact, after a request reached a server or a gateway | later |",
         "|---|---|---|---|",
     ]
     meanings = dict(

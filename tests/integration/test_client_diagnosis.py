@@ -1,5 +1,6 @@
 """Errors of a first connection: no server at the address, a silent server, or a server of another kind."""
 
+import itertools
 import re
 import socket
 import ssl
@@ -9,10 +10,11 @@ import pytest
 
 from support.client_timing import with_timing
 from support.scripted_server import CLOSE, HOLD, ScriptedServer, answer, hurried, problem
-from tidewire import AsyncClient
+from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     ClientClosedError,
     ConnectTimeoutError,
+    JobNotFoundError,
     NotATidewireServerError,
     SilenceTimeoutError,
     TransportError,
@@ -68,6 +70,14 @@ async def test_an_unknown_host_raises_a_transport_error(contact):
     async with with_timing(AsyncClient("http://no-such-host.invalid"), timing) as client:
         with pytest.raises(TransportError, match=r"the host name of http://no-such-host\.invalid"):
             await contact(client)
+
+
+async def test_a_missing_socket_is_raised_with_advice_about_the_path(tmp_path):
+    timing, _ = hurried()
+    async with with_timing(AsyncClient("http://server", uds=str(tmp_path / "none")), timing) as client:
+        with pytest.raises(TransportError, match="no Unix domain socket") as caught:
+            await client.discover()
+    assert caught.value.advice == "Check that the server is running and that the path of the socket is right."
 
 
 async def test_an_unanswered_connection_attempt_raises_connect_timeout():
@@ -171,10 +181,31 @@ async def test_https_to_a_plain_http_server_raises_and_names_the_scheme():
         thread.join(5)
 
 
+@pytest.mark.parametrize("first", [[HOLD], [CLOSE]])
+async def test_a_silent_or_cut_first_response_is_retried_within_the_policy(first):
+    def script(_):
+        number = next(numbers)
+        yield from first if number < 2 * FIRST_ATTEMPTS else [problem(404, "job_not_found")]
+
+    for ask in (lambda job: job.status(), lambda job: job.result()):
+        numbers = itertools.count()
+        timing, waits = hurried(hello_timeout=0.1)
+        with ScriptedServer(script) as server:
+            async with with_timing(
+                AsyncClient(server.url, connect_timeout=0.1, answer_timeout=0.1), timing
+            ) as client:
+                with pytest.raises(JobNotFoundError):
+                    await ask(client.job("j1"))
+        assert len(waits) >= FIRST_ATTEMPTS
+
+
 async def test_a_silent_server_raises_silence_timeout():
     with ScriptedServer(lambda _: iter([HOLD])) as server:
         timing, _ = hurried(hello_timeout=0.05)
-        async with with_timing(AsyncClient(server.url, connect_timeout=0.05), timing) as client:
+        async with with_timing(
+            AsyncClient(server.url, connect_timeout=0.05, answer_timeout=0.05, retry=RetryPolicy(patience=1)),
+            timing,
+        ) as client:
             with pytest.raises(SilenceTimeoutError):
                 await client.job("j1").result()
 

@@ -106,6 +106,53 @@ def test_an_exception_in_a_hook_is_logged_and_the_call_succeeds(server, caplog):
     assert all(record.name == "tidewire" and record.exc_info for record in errors)
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("slow", [False, True])
+def test_an_exit_in_a_hook_of_a_blocking_client_is_logged_and_the_client_goes_on(server, caplog, error, slow):
+    def leave(_):
+        raise error("leaving")
+
+    async def leave_slowly(_):
+        await anyio.sleep(0)
+        raise error("leaving")
+
+    hook = leave_slowly if slow else leave
+    with Client(server.url, hooks=Hooks(on_request=hook, on_reconnect=hook, on_end=hook)) as client:
+        assert [client.run("talk"), "".join(client.submit("talk").iter_text())] == ["Hello"] * 2
+    assert error.__name__ in caplog.text
+
+
+@pytest.mark.anyio
+async def test_an_exit_in_a_hook_of_an_async_client_ends_the_call(server):
+    class Leave(BaseException):
+        pass
+
+    def leave(_):
+        raise Leave
+
+    async with AsyncClient(server.url, hooks=Hooks(on_end=leave)) as client:
+        with pytest.raises(Leave):
+            await client.run("talk")
+
+
+def test_an_exit_in_the_auth_callback_of_a_blocking_client_reaches_the_caller(server):
+    leaves = [True, False, True, False]
+
+    def auth():
+        if leaves.pop(0):
+            raise SystemExit("no credentials")
+        return {"Authorization": "Bearer t"}
+
+    with Client(server.url, auth=auth) as client:
+        with pytest.raises(SystemExit, match="no credentials"):
+            client.run("talk")
+        assert client.run("talk") == "Hello"
+    with Client(server.url, auth=auth) as client:
+        with pytest.raises(SystemExit, match="no credentials"):
+            list(client.job("job-1"))
+        assert client.run("talk") == "Hello"
+
+
 def test_a_request_without_a_response_reaches_the_hook_with_its_error():
     received = []
     timing, _ = hurried()

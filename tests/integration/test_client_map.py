@@ -236,3 +236,46 @@ async def test_map_reads_ended_jobs_before_the_server_can_forget_them(server):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end_the_second_one)
             assert [value async for value in values] == ["ab", "c"]
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+
+def failing_progress(seen, *, slow):
+    def fail(progress):
+        seen.append(progress.ended)
+        raise RuntimeError("a fault of the callback")
+
+    async def fail_slowly(progress):
+        await anyio.sleep(0)
+        fail(progress)
+
+    return fail_slowly if slow else fail
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_blocking_map_logs_the_exceptions_of_its_progress_callback(client, caplog, slow):
+    seen = []
+    assert list(client.map("double", range(3), progress=failing_progress(seen, slow=slow))) == [0, 2, 4]
+    assert seen[-1] == 3
+    assert "a fault of the callback" in caplog.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("slow", [False, True])
+async def test_an_async_map_logs_the_exceptions_of_its_progress_callback(server, caplog, slow):
+    seen = []
+    async with AsyncClient(server.url) as client:
+        values = client.map("double", range(3), progress=failing_progress(seen, slow=slow))
+        assert [value async for value in values] == [0, 2, 4]
+    assert seen[-1] == 3
+    assert "a fault of the callback" in caplog.text
+
+
+def test_an_interrupt_in_the_progress_callback_of_a_blocking_map_ends_the_map(client):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(client.map("double", range(3), progress=interrupt))
+    assert client.run("double", 4) == 8

@@ -85,6 +85,14 @@ def test_retry_after_seconds_are_a_lower_bound_of_the_wait(action, status, code)
     assert 7 <= wait <= 10.5
 
 
+@pytest.mark.parametrize("action", SUCCESSES)
+def test_retry_after_0_is_a_short_wait_and_no_failure(action):
+    refusal = problem(503, "unavailable", retry_after="0", retryable=True)
+    with scripted(refusal, then=SUCCESSES[action]) as server:
+        [wait] = waits_of(action, server, retry=RetryPolicy(attempts=1))
+    assert 0.1 <= wait <= 0.15
+
+
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2099 07:28:00 GMT", "-5", "1e9", "7 s", ""])
 @pytest.mark.parametrize("action", SUCCESSES)
 def test_an_invalid_retry_after_is_ignored_in_favor_of_backoff(action, value):

@@ -566,6 +566,13 @@ def test_cut_waits_as_long_as_the_server_requested(started):
     assert (outcome.cause, outcome.wait) == (Cause.BUSY, 7)
 
 
+@pytest.mark.parametrize(("wait", "failures"), [({"retry_after_ms": 0}, 0), ({}, 1)])
+def test_only_a_problem_without_a_wait_is_a_failure(started, wait, failures):
+    problem = {"code": "unavailable", "title": "busy", "status": 503, "retryable": True} | wait
+    assert started.event("problem", problem).cause is Cause.BUSY
+    assert started.follower.policy.failures == failures
+
+
 def test_too_many_failures_without_progress_are_fatal():
     reader = Reader(attempts=3)
     assert isinstance(reader.follower.lost("reset"), Reconnect)

@@ -6,8 +6,10 @@ exceptions of a hook and otherwise ignores them, so that a faulty hook does not 
 each event, even if there is no hook for it.
 """
 
+import asyncio
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -31,6 +33,14 @@ class HasStatus(Protocol):
 A = TypeVar("A", bound=HasStatus)
 E = TypeVar("E")
 Hook = Callable[[E], object | Awaitable[object]]
+
+
+class ClientThread(threading.Thread):
+    """The background thread of a blocking client.
+
+    A SystemExit or KeyboardInterrupt of a callback would end the event loop of this thread, and with it the client. On
+    other threads, it ends the program as usual.
+    """
 
 
 class RequestEvent(NamedTuple):
@@ -128,14 +138,38 @@ class Hooks:
 
 async def tell(hook: Hook[E] | None, event: E) -> None:
     """Call a hook or a listener, await its result if it is awaitable, and log an exception that it raises."""
-    if hook is None:
-        return
+    if hook is not None and (waiting := call_hook(hook, event)) is not None:
+        await finish_hook(waiting, event)
+
+
+def call_hook(hook: Hook[E], event: E) -> Awaitable[object] | None:
+    """Call a hook or a listener, and log an exception that it raises.
+
+    Returns:
+        The result of the hook if it is awaitable. The caller must pass it to `finish_hook`.
+    """
     try:
         result = hook(event)
-        if inspect.isawaitable(result):
-            await result
-    except Exception:
-        log.exception("ignored an exception in the callback for %r", event)
+    except BaseException as error:  # noqa: BLE001 - `_log_or_raise` raises what must not be ignored
+        _log_or_raise(error, event)
+        return None
+    return result if inspect.isawaitable(result) else None
+
+
+async def finish_hook(waiting: Awaitable[object], event: object) -> None:
+    """Await the result of a hook, and log an exception that it raises."""
+    try:
+        await waiting
+    except BaseException as error:  # noqa: BLE001 - `_log_or_raise` raises what must not be ignored
+        _log_or_raise(error, event)
+
+
+def _log_or_raise(error: BaseException, event: object) -> None:
+    if not isinstance(error, Exception):
+        on_own_thread = isinstance(threading.current_thread(), ClientThread)
+        if isinstance(error, asyncio.CancelledError | GeneratorExit) or not on_own_thread:
+            raise error
+    log.error("ignored an exception in the callback for %r", event, exc_info=error)
 
 
 async def watched(hook: Hook[RequestEvent] | None, method: str, url: str, work: Awaitable[A]) -> A:

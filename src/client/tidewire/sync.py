@@ -16,7 +16,7 @@ from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
-from tidewire.hooks import Hooks
+from tidewire.hooks import Hooks, call_hook, finish_hook
 from tidewire.http.auth_refresh import Auth
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect
@@ -36,7 +36,8 @@ class Client:
     program close its connections; a client that made requests and is garbage-collected unclosed emits a ResourceWarning.
 
     The client also works on a thread with a running event loop, for example in a notebook. It blocks that loop and
-    emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it.
+    emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it. If `progress` is a coroutine
+    function, it runs in the client's background thread.
 
     The client respects the environment variables `TIDEWIRE_URL`, `TIDEWIRE_TOKEN`, `HTTPS_PROXY`, `NO_PROXY` and
     `SSL_CERT_FILE`.
@@ -656,6 +657,10 @@ def _values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> It
                 else:
                     work.feed(value)
             thread.call(work.fill)
+            if work.listener is not None and (progress := work.new_progress()) is not None:
+                waiting = call_hook(work.listener, progress)
+                if waiting is not None:
+                    thread.call(finish_hook, waiting, progress)
     finally:
         if work.under_way:
             thread.finish(work.aclose)

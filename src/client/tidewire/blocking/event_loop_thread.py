@@ -21,6 +21,7 @@ import anyio.from_thread
 
 from tidewire.blocking.read_ahead import ReadAhead
 from tidewire.errors import ClientClosedError, EventLoopError
+from tidewire.hooks import ClientThread
 from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
 
@@ -151,10 +152,8 @@ class _Call(Generic[X]):
         except asyncio.CancelledError:
             self.future.set_exception(CancelledError())
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised on the caller's thread; here it would end the event loop
             self.future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
         else:
             self.future.set_exception(CancelledError())
 
@@ -217,7 +216,7 @@ class _State:
                 self._warn_in_event_loop()
                 self._process = os.getpid()
                 running: Future[_Running] = Future()
-                thread = threading.Thread(
+                thread = ClientThread(
                     target=_serve, args=(running, self._at_close), name="tidewire-client", daemon=True
                 )
                 # Store the thread before starting it, because a KeyboardInterrupt may interrupt `start` when the thread

@@ -8,6 +8,7 @@ A KeyboardInterrupt can be raised on the caller's thread at any moment. Therefor
 counted as delivered, and all other work is done on the event loop's thread.
 """
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -122,11 +123,11 @@ class ReadAhead(Generic[X]):
                         if self._is_behind():
                             await self._space.wait()
                         self._space = None
-        except Exception as fault:  # noqa: BLE001 - raised on the caller's thread
-            self._fault = fault
-        except BaseException:
+        except asyncio.CancelledError:
             self._fault = ClientClosedError("the client was closed during the loop")
             raise
+        except BaseException as fault:  # noqa: BLE001 - raised on the caller's thread; here it would end the event loop
+            self._fault = fault
         finally:
             self._finished = True
             self._wake.put(None)

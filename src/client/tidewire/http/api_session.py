@@ -3,7 +3,8 @@
 The client is at "first contact" until it has received a response that proves that the server is a Tidewire server. At
 first contact, the client makes only a few quick attempts to connect, because a wrong URL is more likely than a server
 that is restarting. A response that no Tidewire server sends raises an error at once. After first contact, the client
-regards the same faults as temporary faults of a proxy or the network, and retries.
+regards the same faults as temporary faults of a proxy or the network, and retries. A lost connection and a response
+that takes too long are temporary faults at any time.
 """
 
 import logging
@@ -12,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 
@@ -238,9 +239,8 @@ class ApiSession:
                 fault: TidewireError = error
                 found = fault_of(error)
                 if policy.fault(found, contacted=self.contacted, is_submit=is_submit) is Action.FATAL:
-                    await self.raise_fault(error)
-                if policy.failures + 1 == FIRST_ATTEMPTS:
-                    await self.check_http(error)
+                    raise
+                await self.check_http(error, policy)
                 unknown = is_submit and isinstance(error, TransportError) and error.sent
                 # A proxy may hold an event stream back until it ends. The repetition asks for the job as JSON.
                 request.stream = request.stream and found is not RequestFault.TIMEOUT
@@ -275,7 +275,7 @@ class ApiSession:
                 unknown = is_submit and action is Action.CUT and problem is None
                 if action is Action.WAIT:
                     asked = retry_after(response.headers.get("retry-after"))
-            pause = policy.retry(Interruption.BUSY, asked=asked or 0.0)
+            pause = policy.retry(Interruption.BUSY, asked=asked)
             if isinstance(pause, GiveUp):
                 fault.what = f"{fault.what.rstrip('.')} (gave up: {pause.why})"
                 fault.retryable = True
@@ -464,23 +464,24 @@ class ApiSession:
         """Create the error for a response that no Tidewire server sends."""
         return status_errors.not_tidewire(self.base, response)
 
-    async def raise_fault(self, error: TransportError | NotATidewireServerError) -> NoReturn:
-        """Raise the fault of a request that is not retried. At first contact, check whether the server speaks HTTP
-        before raising the fault.
+    async def check_http(
+        self, error: TransportError | NotATidewireServerError, policy: RequestPolicy
+    ) -> None:
+        """At first contact, check once whether the server that sent no usable response speaks HTTP.
 
-        Raises:
-            NotATidewireServerError: The client is at first contact, and the server does not speak HTTP.
-            TidewireError: The fault, in all other cases.
-        """
-        await self.check_http(error)
-        raise error
-
-    async def check_http(self, error: TransportError | NotATidewireServerError) -> None:
-        """At first contact, check whether the server that sent no usable response speaks HTTP.
+        Args:
+            error: The fault of a request.
+            policy: Counters of the call or stream. A server that accepts connections but sends nothing usually speaks
+                another protocol, so the check follows the first time-out. A connection is often lost because a server
+                is restarting, and a submit because a proxy holds its stream back, so the check then follows the third
+                failure.
 
         Raises:
             NotATidewireServerError: The server does not speak HTTP.
         """
+        at_once = fault_of(error) is RequestFault.TIMEOUT and not policy.in_doubt
+        if policy.failures != (0 if at_once else FIRST_ATTEMPTS - 1):
+            return
         if isinstance(error, TransportError) and error.sent and not self.contacted:
             said = await self.transport.sniff(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:

@@ -111,6 +111,7 @@ def unreachable(
         advice = "Check the spelling of the host name."
     elif any(isinstance(cause, FileNotFoundError) for cause in causes):
         what = f"there is no Unix domain socket {address}"
+        advice = "Check that the server is running and that the path of the socket is right."
     elif any(isinstance(cause, PermissionError) for cause in causes):
         what = f"this user may not connect to {address}"
         advice = (

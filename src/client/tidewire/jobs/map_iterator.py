@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError
+from tidewire.hooks import tell
 from tidewire.jobs.map_work import MapWork
 
 X = TypeVar("X")
@@ -72,6 +73,8 @@ class _MapReader(Generic[X]):
                 while work.accepts_input:
                     await self._feed()
                 await work.fill()
+                if (progress := work.new_progress()) is not None:
+                    await tell(work.listener, progress)
             value: X = work.take()
         except Exception:
             await self.aclose()

@@ -31,6 +31,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import anyio
 
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
+from tidewire.hooks import Hook
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options, check_key
@@ -136,11 +137,12 @@ class MapWork(Generic[T]):
     """State of one `map`. The async and the blocking client share this class.
 
     The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
-    from `take` while `ready()` is true. The module's docstring contains a table of the actions of `fill`.
+    from `take` while `ready()` is true. The caller also calls `listener` with each `new_progress()`. The module's docstring contains a table of the actions of `fill`.
 
     Attributes:
         finished: Whether all values were delivered or the map failed.
         closed: Whether the map was closed.
+        listener: The user's `progress` callback. The blocking client calls it on the caller's thread.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class MapWork(Generic[T]):
         self._concurrency = concurrency
         self._batch_size = batch_size
         self._return_exceptions = return_exceptions
-        self._progress = progress
+        self.listener: Hook[MapProgress] | None = progress
         self._total = total
         self._reported: MapProgress | None = None
         self._endpoint_name: str | None = None
@@ -237,16 +239,18 @@ class MapWork(Generic[T]):
     # ---- values ------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether `take` can return a value without waiting.
-
-        This method also calls the `progress` callback if the progress has changed.
-        """
-        if self._progress is not None:
-            progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
-            if progress != self._reported:
-                self._reported = progress
-                self._progress(progress)
+        """Whether `take` can return a value without waiting."""
         return bool(self._values)
+
+    def new_progress(self) -> MapProgress | None:
+        """Return the progress if it has changed since the last call of this method. None if there is no callback."""
+        if self.listener is None:
+            return None
+        progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
+        if progress == self._reported:
+            return None
+        self._reported = progress
+        return progress
 
     def take(self) -> Any:
         """Return the next value.

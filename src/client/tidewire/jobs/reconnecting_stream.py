@@ -6,7 +6,6 @@ while a caller waits, so a slow caller exerts backpressure on the server. When a
 open for the next read. The caller must close the connection if there is no next read.
 """
 
-import contextlib
 import logging
 from collections import deque
 from http import HTTPStatus
@@ -43,7 +42,7 @@ from tidewire.protocol.follower_outcomes import (
     Outcome,
     Reconnect,
 )
-from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestFault, RequestPolicy
+from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
@@ -374,16 +373,10 @@ class JobStream:
         self._waited_for_hello = self._silence = 0.0
 
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
-        fault = fault_of(error)
-        if fault is RequestFault.TIMEOUT and not self._session.contacted:
-            # A silent server usually speaks another protocol. But if the server responds to other requests, a proxy is
-            # probably holding the stream back.
-            timeout = min(self._options.answer_timeout, self._session.timing.hello_timeout)
-            with contextlib.suppress(TidewireError):
-                await self._session.discover(self._options.changed(answer_timeout=timeout))
-        if self._policy.fault(fault, contacted=self._session.contacted) is Action.FATAL:
-            error.placed(job_id=self.follower.job_id)
-            await self._session.raise_fault(error)
+        error.placed(job_id=self.follower.job_id)
+        if self._policy.fault(fault_of(error), contacted=self._session.contacted) is Action.FATAL:
+            raise error
+        await self._session.check_http(error, self._policy)
         return self._cut(error)
 
     async def _handle_response(self, what: Action, response: Response) -> Outcome:

@@ -230,7 +230,7 @@ class Follower:
             why: Description of the response for logs and errors.
             asked: Time in seconds that the server asked for with `Retry-After`. None if it named no time.
         """
-        return self._reconnect(Cause.BUSY, why, Interruption.BUSY, asked=asked or 0.0)
+        return self._reconnect(Cause.BUSY, why, Interruption.BUSY, asked=asked)
 
     def malformed(self, why: str) -> Outcome:
         """Report that the server rejected the cursor with the status 400. The client then requests a snapshot."""
@@ -415,7 +415,9 @@ class Follower:
                 planned = Interruption.GOAWAY if self._connection.progress else Interruption.EARLY_GOAWAY
                 return self._reconnect(Cause.GOAWAY, f"goaway: {message.reason}", planned, asked=wait)
             case Problem(retryable=True):
-                return self.busy(f"problem: {message.code}", asked=(message.retry_after_ms or 0) / 1000)
+                wait_ms = message.retry_after_ms
+                asked = None if wait_ms is None else wait_ms / 1000
+                return self.busy(f"problem: {message.code}", asked=asked)
             case Problem():
                 return Fatal(FatalKind.PROBLEM, message.detail or message.title, message)
             case messages.Queue() | messages.Progress():
@@ -541,7 +543,7 @@ class Follower:
         why: str,
         interruption: Interruption = Interruption.FAILURE,
         *,
-        asked: float = 0.0,
+        asked: float | None = None,
         silence: float = 0.0,
     ) -> Outcome:
         wait = self.policy.retry(interruption, asked=asked, silence=silence)

@@ -16,8 +16,9 @@ returned time. The module `status_table` contains the actions for statuses, `FAU
   CUT, WAIT     | any          | until `RetryPolicy.patience` or                 | `retry` returns a `GiveUp`
                 |              | `RetryPolicy.attempts` is reached               |
 
-First contact lasts until a response proves that the server is a Tidewire server. The limits for first contact no longer
-apply to a call that has received a temporary error, such as the 502 of a gateway.
+First contact lasts until a response proves that the server is a Tidewire server. At first contact, only faults that
+suggest a wrong URL end a call early. These limits no longer apply to a call that has reached a server, that is after a
+connection was lost, a response took too long, or a gateway sent a temporary error such as a 502.
 """
 
 import random
@@ -63,25 +64,23 @@ class FaultRow(NamedTuple):
     """The actions for one kind of fault.
 
     Attributes:
-        first_contact: Action at first contact, except in the case of `in_doubt`.
-        in_doubt: Action at first contact, if the server may have received a submit or a gateway has responded.
+        first_contact: Action at first contact, except in the case of `reached`.
+        reached: Action at first contact, if an earlier request of the call has reached a server or a gateway.
         later: Action after first contact.
     """
 
     first_contact: Action
-    in_doubt: Action
+    reached: Action
     later: Action
 
 
 FAULT_TABLE: Final = MappingProxyType(
     {
-        # If a submit may have been received, a server was there a moment ago, and may be restarting. If a gateway has
-        # responded with a 5xx, the server behind it may be restarting.
+        # If a request has reached a server or a gateway, a server was there a moment ago, and may be restarting.
         RequestFault.UNREACHABLE: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
         RequestFault.CONNECT_TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
-        RequestFault.LOST: FaultRow(Action.FIRST_CONTACT, Action.CUT, Action.CUT),
-        # At first contact, a server that accepts connections but sends nothing usually speaks another protocol.
-        RequestFault.TIMEOUT: FaultRow(Action.FATAL, Action.CUT, Action.CUT),
+        RequestFault.LOST: FaultRow(Action.CUT, Action.CUT, Action.CUT),
+        RequestFault.TIMEOUT: FaultRow(Action.CUT, Action.CUT, Action.CUT),
         # After first contact, a response that no Tidewire server sends comes from a proxy in front of the server.
         RequestFault.NOT_TIDEWIRE: FaultRow(Action.FATAL, Action.FATAL, Action.CUT),
     }
@@ -137,7 +136,8 @@ class RequestPolicy:
         spent: Time in seconds that counts toward the patience of the retry policy.
         redirects: Number of redirects that the server has sent in response to the current request.
         in_doubt: Whether a submit may have been received, although it has no usable response.
-        behind_gateway: Whether a response was a temporary error, such as the 502 of a gateway.
+        reached: Whether a request has reached a server or a gateway: its connection was lost, its response took too
+            long, or the response was a temporary error, such as the 502 of a gateway.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class RequestPolicy:
         self.spent: float = 0.0
         self.redirects: int = 0
         self.in_doubt: bool = False
-        self.behind_gateway: bool = False
+        self.reached: bool = False
         self._limits: RetryPolicy = limits or RetryPolicy()
         self._clock = clock or (lambda: 0.0)
         self._rng = rng or random.Random()
@@ -218,7 +218,7 @@ class RequestPolicy:
         """
         self._at_first_contact = False
         found = action_for(status, kind, has_cursor=has_cursor)
-        self.behind_gateway = self.behind_gateway or found in {Action.CUT, Action.WAIT}
+        self.reached = self.reached or found in {Action.CUT, Action.WAIT}
         match found:
             case Action.REFRESH:
                 refreshed, self._refreshed = self._refreshed, True
@@ -242,11 +242,11 @@ class RequestPolicy:
             contacted: Whether an earlier response proved that the server is a Tidewire server.
             is_submit: Whether the request submits a job.
         """
-        if is_submit and fault in {RequestFault.LOST, RequestFault.TIMEOUT}:
-            self.in_doubt = True
+        if fault in {RequestFault.LOST, RequestFault.TIMEOUT}:
+            self.reached = True
+            self.in_doubt = self.in_doubt or is_submit
         row = FAULT_TABLE[fault]
-        expected = self.in_doubt or self.behind_gateway
-        found = row.later if contacted else row.in_doubt if expected else row.first_contact
+        found = row.later if contacted else row.reached if self.reached else row.first_contact
         self._at_first_contact = found is Action.FIRST_CONTACT
         if found is not Action.FIRST_CONTACT:
             return found
@@ -256,19 +256,20 @@ class RequestPolicy:
         self,
         interruption: Interruption = Interruption.FAILURE,
         *,
-        asked: float = 0.0,
+        asked: float | None = None,
         silence: float = 0.0,
     ) -> float | GiveUp:
         """Count an interruption, and return the time to wait before the next attempt, in seconds.
 
         Args:
             interruption: The interruption. BUSY without a time counts as FAILURE.
-            asked: Time in seconds that the server asked the client to wait.
+            asked: Time in seconds that the server asked the client to wait, which may be 0. None: it named no time.
             silence: Time in seconds during which a live stream sent nothing.
         """
         limits = self._limits
-        if interruption is Interruption.BUSY and not asked:
+        if interruption is Interruption.BUSY and asked is None:
             interruption = Interruption.FAILURE
+        asked = asked or 0.0
         row = RETRY_TABLE[interruption]
         self.spent += self._elapsed() + silence
         left = limits.patience - self.spent
@@ -282,7 +283,8 @@ class RequestPolicy:
                 f"patience={limits.patience:g} s"
             )
         if left <= 0:
-            return GiveUp(f"{_failures(self.failures)} without progress, and patience={limits.patience:g} s")
+            failures = f"{_failures(self.failures)} without progress" if self.failures else "no progress"
+            return GiveUp(f"{failures}, and patience={limits.patience:g} s")
         wait = self._backoff() if row.is_failure else 0.0
         if row.is_requested:
             wait = max(wait, max(asked, MIN_REQUESTED_WAIT) * self._rng.uniform(1, 1 + limits.jitter))
