@@ -21,7 +21,6 @@ that the campaign itself makes fail ends with exactly that error. No function ru
 Environment: `CHAOS_JOBS` is the number of jobs of all campaigns together, and `CHAOS_SEED` repeats a run.
 """
 
-import contextlib
 import os
 import random
 import re
@@ -51,7 +50,6 @@ from tidewire.errors import (
     JobCancelledError,
     JobFailedError,
     TotalTimeoutError,
-    TransportError,
 )
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
@@ -194,7 +192,6 @@ class Campaign:
 
     async def map(self, client, size):
         tags = [self.tag() for _ in range(size)]
-        await make_contact(client)
         self.jobs += -(-size // 7)
         values = client.map("double", ({"tag": tag} for tag in tags), batch_size=7, concurrency=3)
         assert [value async for value in values] == [2 * tag for tag in tags]
@@ -210,7 +207,6 @@ class Campaign:
             else:
                 break
             client = self.draw.choice(self.clients)
-            await make_contact(client)
             job = client.job(checkpoint=type(job.checkpoint()).from_json(job.checkpoint().to_json()))
         await self.compare(job, run, sentence(size))
 
@@ -283,17 +279,6 @@ class Campaign:
         runs = Counter(journal.read_text().splitlines())
         assert len(runs) > 0
         assert max(runs.values()) == 1, "a function ran twice for one item in one process"
-
-
-async def make_contact(client):
-    """Read the discovery document until a response proves that the server is a Tidewire server.
-
-    Before that, a client raises an error after one time-out or three lost connections. Only a submit is repeated longer.
-    """
-    while True:
-        with contextlib.suppress(TransportError):
-            await client.discover()
-            return
 
 
 def generation(seed):

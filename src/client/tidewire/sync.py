@@ -510,7 +510,8 @@ class Client:
             concurrency: Maximum number of jobs running at the same time.
             batch_size: Maximum number of inputs in one job. The server's limits `max_inputs` and `max_body_bytes` may
                 lower this number.
-            progress: Callback that the client calls with a `MapProgress` whenever the progress has changed.
+            progress: Function or coroutine function that the client calls with a `MapProgress` whenever the progress
+                has changed. The client logs its exceptions and otherwise ignores them.
             idempotency_key: Idempotency key of the whole call. Another `map` with the same key and inputs reuses the
                 jobs of this call, even in another process. If a key is passed, the jobs keep running when the loop is
                 left early.
