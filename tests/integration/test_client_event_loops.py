@@ -11,6 +11,7 @@ import pytest
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, state
 from tidewire import AsyncClient
 from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
+from tidewire.testing import FakeServer
 
 TEXT = "/items/0/value"
 MESSAGE = r"belongs to another event loop.*Create one AsyncClient per event loop"
@@ -75,6 +76,34 @@ def test_every_call_on_another_event_loop_raises(server, first, second):
     assert len(server.requests) == requests
     assert auth_calls == ["credentials"]
     assert started.checkpoint().cursor == "1-2"
+
+
+def use_an_ended_job_on_another_event_loop(url, backend):
+    async def begin():
+        started = await client.submit("say")
+        assert await started.result() == "ab"
+        return started
+
+    async def refused():
+        for work in (started.result, started.wait):
+            with pytest.raises(EventLoopError, match=MESSAGE):
+                await work()
+
+    client = AsyncClient(url)
+    started = anyio.run(begin)
+    assert started.ended
+    anyio.run(refused, backend=backend)
+
+
+@pytest.mark.parametrize("second", ["asyncio", "trio"])
+def test_waiting_for_an_ended_job_on_another_event_loop_raises(second):
+    with FakeServer() as server:
+        server.endpoint("say").streams(["a", "b"])
+        with warnings.catch_warnings():
+            # The client cannot be closed, because its event loop has ended.
+            warnings.simplefilter("ignore", ResourceWarning)
+            use_an_ended_job_on_another_event_loop(server.url, second)
+            gc.collect()
 
 
 def test_using_a_client_of_another_running_event_loop_raises(server):

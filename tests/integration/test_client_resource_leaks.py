@@ -178,6 +178,38 @@ def test_a_garbage_collected_async_client_warns_once_and_closes_its_pool(server,
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("dropped", ["inside the loop", "after the loop"])
+def test_a_garbage_collected_async_client_with_an_idle_connection_warns_once(backend, dropped):
+    def script(_):
+        # The response has a length, so the connection stays open for the next request.
+        yield answer(200, {"jobs": []})
+        yield HOLD
+
+    def drop_with_one_warning(held):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            drop(held)
+        messages = [str(one.message) for one in warned]
+        assert len(messages) == 1, messages
+        assert "tidewire client was not closed" in messages[0]
+
+    with ScriptedServer(script) as server:
+
+        async def main():
+            held = [AsyncClient(server.url)]
+            await held[0].jobs()
+            if dropped == "inside the loop":
+                drop_with_one_warning(held)
+                await anyio.to_thread.run_sync(server.wait_until_none_is_open)
+            return held
+
+        held = anyio.run(main, backend=backend)
+        if held:
+            drop_with_one_warning(held)
+        server.wait_until_none_is_open()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_unused_async_client_is_collected_without_a_warning(backend):
     async def main():
         AsyncClient("http://127.0.0.1:1").job("j1")

@@ -9,6 +9,9 @@
 | `TlsCleanup` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
 | `bound_informational` | a request never ends if the server sends informational responses (1xx) without end: httpcore and h11 read them in a loop | not reported |
 | `repair`, `clean_up_tls` | httpx request hooks that install `OnePiece` and `TlsCleanup` | |
+
+Three modules use private members of httpx and httpcore: this module, `single_write` and `fast_body_reader`.
+`tests/integration/test_private_upstream_members.py` checks each of these members.
 """
 
 from collections.abc import AsyncIterator, Mapping

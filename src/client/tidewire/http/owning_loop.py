@@ -45,18 +45,23 @@ class OwningLoop:
         elif self._loop is not loop:
             raise EventLoopError("the client belongs to another event loop, on which it was first used")
 
-    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Schedule a coroutine function on the event loop, if the event loop is still running. This method may be
         called on any thread.
+
+        Returns:
+            Whether the coroutine function was scheduled. False if the event loop has ended.
         """
         if self._loop is None or self.forked:
-            return
+            return False
         # asyncio and trio raise a RuntimeError if the event loop has ended.
         with suppress(RuntimeError):
             if isinstance(self._loop, asyncio.AbstractEventLoop):
                 self._loop.call_soon_threadsafe(self._start_on_asyncio, work)
             else:
                 self._loop.run_sync_soon(_start_on_trio, work)
+            return True
+        return False
 
     async def finish(self, seconds: float) -> None:
         """Wait for scheduled coroutines, because asyncio would cancel them when its event loop ends. On trio, this

@@ -7,7 +7,7 @@ the environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
 import ssl
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NoReturn
@@ -72,6 +72,21 @@ class _StreamPool:
         self.streams = 0
 
 
+_HELD: Final[set[AsyncGenerator[None]]] = set()
+"""References to the generators of `_close_when_loop_ends`."""
+
+
+async def _close_when_loop_ends(pools: list[_StreamPool]) -> AsyncGenerator[None]:
+    """Close connection pools when the event loop ends. asyncio and trio close all generators that were started on an
+    event loop when it ends.
+    """
+    try:
+        yield
+    finally:
+        for pool in pools:
+            await pool.client.aclose()
+
+
 class Transport:
     """Makes requests with connection pools, and converts httpx's exceptions to the client's errors.
 
@@ -97,6 +112,7 @@ class Transport:
         self._client: Pool | None = None
         """Client of the first pool; None until the first request."""
         self._pools: list[_StreamPool] = []
+        self._closing: AsyncGenerator[None] | None = None
         self._make_pool: Callable[..., Pool] = Pool
         """Creates a pool with the settings of the first one."""
         self._pool_lock: anyio.Lock | None = None
@@ -277,6 +293,9 @@ class Transport:
             async with anyio.create_task_group() as tasks:
                 for pool in self._pools:
                     tasks.start_soon(pool.client.aclose)
+            if self._closing is not None:
+                _HELD.discard(self._closing)
+                await self._closing.aclose()
 
     async def _ready(self, url: str) -> Pool:
         self._check_open()
@@ -289,6 +308,11 @@ class Transport:
                 if self._client is None:
                     client = await self._pool(url)
                     self._pools.append(_StreamPool(client))
+                    # Without a reference from outside, the garbage collector would finalize the idle connections
+                    # together with this object, and each of them would emit warnings of asyncio.
+                    self._closing = _close_when_loop_ends(self._pools)
+                    _HELD.add(self._closing)
+                    await anext(self._closing)
                     self._client = client
         return self._client
 
@@ -369,7 +393,8 @@ class Transport:
             return
         for connection in [*self.open]:
             connection.close_soon()
-        self.loop.start_soon(self.aclose)
+        if not self.loop.start_soon(self.aclose) and self._closing is not None:
+            _HELD.discard(self._closing)
         warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def _proxy_for(self, url: str) -> str | None:

@@ -136,6 +136,7 @@ class JobReader(ABC):
             timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
         """
         check_seconds("timeout", timeout)
+        self._session.transport.loop.check()
         queue_until = self.queue_deadline()
         try:
             with self.bounded(self.deadline(timeout), timeout):
