@@ -81,19 +81,8 @@ class Checkpoint:
                 check_state(self.state, what="state")
             except MessageError as error:
                 raise ValueError(str(error)) from None
-        self._check_undelivered()
-
-    def _check_undelivered(self) -> None:
-        if not self.undelivered:
-            return
-        if self.cursor is None or self.state is None:
-            raise ValueError("undelivered updates need a state and a cursor")
-        count, seq = len(self.state["items"]), Cursor.parse(self.cursor).seq
-        for update in self.undelivered:
-            if not (0 <= update.index < count and 0 <= update.first_seq <= seq and update.deleted >= 0):
-                raise ValueError(
-                    f"the undelivered update of item {update.index} does not belong to the state"
-                )
+        if self.undelivered:
+            _check_undelivered(self)
 
     def to_json(self) -> str:
         """Serialize the checkpoint as compact JSON text."""
@@ -134,3 +123,12 @@ def _members(text: str | bytes, names: set[str]) -> Any:
     if isinstance(members, dict) and (unknown := members.keys() - names):
         raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
     return members
+
+
+def _check_undelivered(checkpoint: Checkpoint) -> None:
+    if checkpoint.cursor is None or checkpoint.state is None:
+        raise ValueError("undelivered updates need a state and a cursor")
+    count, seq = len(checkpoint.state["items"]), Cursor.parse(checkpoint.cursor).seq
+    for update in checkpoint.undelivered:
+        if not (0 <= update.index < count and 0 <= update.first_seq <= seq and update.deleted >= 0):
+            raise ValueError(f"the undelivered update of item {update.index} does not belong to the state")

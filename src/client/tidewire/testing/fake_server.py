@@ -336,6 +336,5 @@ def _json(status: int, body: Any, **headers: str) -> FakeResponse:
 
 def _problem(code: str, detail: str | None = None, **members: Any) -> FakeResponse:
     found = problem(code, detail, **members)
-    wait = {} if found.retry_after_ms is None else {"Retry-After": "0"}
     content = json.dumps(problem_json(found)).encode()
-    return FakeResponse(found.status, {"Content-Type": MEDIA_TYPE, **wait}, content)
+    return FakeResponse(found.status, {"Content-Type": MEDIA_TYPE}, content)
