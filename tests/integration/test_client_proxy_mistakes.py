@@ -240,3 +240,13 @@ async def test_a_proxy_that_does_not_accept_the_connection_is_named(proxied):
                 await client.discover()
         for one in waiting:
             one.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_proxy_that_never_answers_is_named(proxied, scheme):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        options = {"answer_timeout": 0.1, "retry": RetryPolicy(patience=0.3)}
+        async with proxied(f"{scheme}://server.example", f"http://127.0.0.1:{port}", **options) as client:
+            with pytest.raises(TransportError, match=f"through the proxy http://127.0.0.1:{port}"):
+                await client.discover()

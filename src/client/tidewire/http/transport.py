@@ -425,7 +425,9 @@ class Transport:
             proxy, by_proxy = self._proxy_for(url), isinstance(error, httpx.ProxyError)
             raise unreachable(self.address(url), url, error, where, proxy=proxy, by_proxy=by_proxy) from error
         except httpx.ReadTimeout as error:
-            raise SilenceTimeoutError("no response in time", where=where) from error
+            proxy = self._proxy_for(url)
+            through = "" if proxy is None else f" through the proxy {proxy}"
+            raise SilenceTimeoutError(f"no response in time{through}", where=where) from error
         except httpx.RemoteProtocolError as error:
             if str(error) == TOO_MANY_INFORMATIONAL:
                 raise ProtocolError(f"the server sent {error}", where=where) from error
