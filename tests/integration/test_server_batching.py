@@ -599,3 +599,19 @@ def test_ends_of_items_share_an_event_only_if_the_server_merges(merge_window, to
     ended = [str(event.data).count('"succeeded"') for event in events if event.type == "message"]
     assert (max(ended) > 1) is together
     assert sum(ended) == 4
+
+
+def test_no_event_contains_the_start_and_the_result_of_an_item():
+    server = Server(**(QUICK | {"merge_window": 0.05, "default_concurrency_limit": None}))
+
+    @server.endpoint
+    async def same(n: int) -> int:
+        return n
+
+    with serving(server) as peer:
+        events = peer.events(peer.start("same", inputs=[{"n": n} for n in range(20)]), "0-0")
+    diffs = [str(event.data) for event in events if event.type == "message"]
+    for n in range(20):
+        statuses = [f'"/items/{n}/status","{status}"' for status in ("running", "succeeded")]
+        at = [next(at for at, diff in enumerate(diffs) if status in diff) for status in statuses]
+        assert at[0] < at[1]

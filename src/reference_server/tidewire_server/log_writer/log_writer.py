@@ -4,8 +4,8 @@
                  (any thread, under `lock`)                          (event loop)
 
 The server commits an event before it sends the event, because readers read only the log. The first append after a pause
-is committed at once. Later appends are committed at most once in each `merge_window`. Any other change is committed at
-once, together with all changes before it.
+is committed at once. Later appends are committed at most once in each `merge_window`, and so are the starts and the
+results of items in a job with several items. Any other change is committed at once, together with all changes before it.
 
 The writer has an *open event*, which collects appends or rows until they are committed as one event. This table shows
 its states and the effect of each kind of change:
@@ -146,6 +146,7 @@ class LogWriter:
         "_envelope",
         "_head",
         "_joinable",
+        "_last_has_start",
         "_lock",
         "_log",
         "_loop",
@@ -241,6 +242,9 @@ class LogWriter:
         self._joinable = 0
         """Number of closed events after the last change with the option `joins`, or 0. If it is still the number of closed
         events, the next such change joins the last event."""
+        self._last_has_start = False
+        """Whether the last closed event contains the start of an item. The result of an item does not join this event,
+        because a reader would not see that the item was running [TW-OVR-018]."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
         self._ended_items = EndedItems()
@@ -503,11 +507,13 @@ class LogWriter:
         with self._lock:
             self._check_not_ended()
             ops: list[Op] = [["s", f"{pointer}/value", value], ["s", f"{pointer}/status", status]]
+            if self._last_has_start:
+                self._joinable, self._last_has_start = 0, False
             encoded = self._change(ops, None, ends=False, joins=joins)
             if type(value) is list and len(value) >= LONG_ARRAY and encoded is not None:
                 start = len(f'[["s","{pointer}/value",')
                 self._ended_items.add(self._document, index, encoded[start : encoded.rindex(b',["s","') - 1])
-            self._signal(urgent=True)
+            self._signal(urgent=not joins)
 
     def start(self, ops: list[Op], *, joins: bool = False) -> None:
         """Write the start of items to the log as a separate event, which may use the reserved part of `max_state_bytes`.
@@ -533,7 +539,8 @@ class LogWriter:
                 self._close()
                 self._state, self._unapplied = _STARTED, ops
                 self._log_change(ops, encoded, None, joins=joins)
-            self._signal(urgent=True)
+            self._last_has_start = True
+            self._signal(urgent=not joins)
 
     def close_event(self) -> None:
         """Close the open event.
