@@ -84,8 +84,8 @@ class Settings(BaseModel):
         0.005,
         ge=0,
         le=1,
-        description="Time within which appends are merged into one event; 0 for one event per append. Under load, the "
-        "server uses up to 0.05 s.",
+        description="Time within which appends are merged into one event, and likewise the starts and results of the "
+        "items of a job; 0 for one event each. Under load, the server uses up to 0.05 s.",
     )
     min_snapshot_interval: float = Field(
         0.25,
