@@ -155,14 +155,17 @@ def test_flags_the_environment_and_the_file_configure_the_engine(
     assert (capabilities.model.dtype, capabilities.model.context) == ("bfloat16", 128)  # file, flag
 
 
-SLOW_IMPORT = """
+SLOW_IMPORT = '''
 import importlib.abc, logging, pathlib, sys, time
 
 
 class SlowImport(importlib.abc.MetaPathFinder):
+    """The import takes 1,000 s of a clock that this program controls."""
+
     def find_spec(self, name, path, target=None):
         if name == "tidewire_server.generation.torch_engine":
-            time.sleep(3)
+            clock = time.perf_counter
+            time.perf_counter = lambda: clock() + 1000
 
 
 sys.meta_path.insert(0, SlowImport())
@@ -171,7 +174,7 @@ from tidewire_server.process.cli import _default_server
 from tidewire_server.process.configuration import configure
 
 _default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
-"""
+'''
 
 
 def test_the_logged_duration_of_loading_contains_the_import_of_torch(folder: Path):
@@ -184,7 +187,7 @@ def test_the_logged_duration_of_loading_contains_the_import_of_torch(folder: Pat
     )
     logged = re.search(r"loaded the model .* in ([\d.]+) s", ended.stdout)
     assert logged is not None
-    assert float(logged[1]) >= 3
+    assert float(logged[1]) >= 1000
 
 
 @pytest.mark.parametrize("is_default", [True, False])

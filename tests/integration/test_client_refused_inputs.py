@@ -5,14 +5,14 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import anyio
 import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, create_model, field_serializer
 from typing_extensions import TypeAliasType, TypedDict
 
 from tidewire import AsyncClient, Client
@@ -190,31 +190,23 @@ class Pair(NamedTuple):
     number: int
 
 
-@dataclass
-class Asking:
-    tags: set[int] | None = None
-    frozen: frozenset = frozenset()
-    nested: dict[str, list[set[int]]] | None = None
-    alias: Tags | None = None
-    options: Options | None = None
-    pair: Pair | None = None
-    number: complex = 0j
-    table: dict[tuple[int, int], int] | None = None
-    serialized: Annotated[Any, PlainSerializer(sorted)] = ()
-    many: list[Annotated[Any, PlainSerializer(sorted)]] | None = None
-
-
-class AskingModel(BaseModel):
-    tags: set[int] | None = None
-    frozen: frozenset = frozenset()
-    nested: dict[str, list[set[int]]] | None = None
-    alias: Tags | None = None
-    options: Options | None = None
-    pair: Pair | None = None
-    number: complex = 0j
-    table: dict[tuple[int, int], int] | None = None
-    serialized: Annotated[Any, PlainSerializer(sorted)] = ()
-    many: list[Annotated[Any, PlainSerializer(sorted)]] | None = None
+FIELDS: dict[str, tuple[Any, Any]] = {
+    "tags": (set[int] | None, None),
+    "frozen": (frozenset, frozenset()),
+    "nested": (dict[str, list[set[int]]] | None, None),
+    "alias": (Tags | None, None),
+    "options": (Options | None, None),
+    "pair": (Pair | None, None),
+    "number": (complex, 0j),
+    "table": (dict[tuple[int, int], int] | None, None),
+    "serialized": (Annotated[Any, PlainSerializer(sorted)], ()),
+    "many": (list[Annotated[Any, PlainSerializer(sorted)]] | None, None),
+}
+"""Types and defaults of fields whose types ask for pydantic's conversion."""
+Asking = make_dataclass(
+    "Asking", [(name, kind, field(default=default)) for name, (kind, default) in FIELDS.items()]
+)
+AskingModel = create_model("AskingModel", **FIELDS)
 
 
 @pytest.mark.parametrize("kind", [Asking, AskingModel])
