@@ -1,6 +1,8 @@
 """Jobs whose items are arrays of numbers, such as embeddings: digest, events and threads."""
 
+import math
 import threading
+from typing import Any
 
 import pytest
 
@@ -38,8 +40,45 @@ def peer():
             raise ItemError("no")
         return [[n, *NUMBERS], [*NUMBERS, True], [*NUMBERS, "x"], None, "text", [*NUMBERS], NUMBERS][n % 7]
 
+    buffer: list[float] = [*NUMBERS]
+
+    @server.endpoint
+    def reuse_buffer(n: int) -> list[float]:
+        buffer[0] = n
+        return buffer
+
+    @server.endpoint
+    def invalid(kind: str) -> list[float]:
+        element: Any = {"nan": math.nan, "text": "x"}[kind]
+        return [*map(float, NUMBERS), element]
+
+    @server.endpoint
+    def integers(n: int) -> list[float]:
+        return [n, True, 0.5]
+
     with serving(server) as peer:
         yield peer
+
+
+def test_value_is_a_copy_of_the_returned_list(peer):
+    job = peer.start("reuse_buffer", inputs=[{"n": n} for n in range(ITEMS)])
+    items = Fold().take(peer.events(job)).items
+    assert [item["value"] for item in items] == [[n, *NUMBERS[1:]] for n in range(ITEMS)]
+
+
+def test_integers_in_a_list_of_floats_are_converted(peer):
+    job = peer.start("integers", input={"n": 3})
+    (item,) = Fold().take(peer.events(job)).items
+    assert repr(item["value"]) == "[3.0, 1.0, 0.5]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("nan", "/88: nan"), ("text", "/88: ")],
+)
+def test_list_with_an_invalid_number_is_refused(peer, kind, message):
+    job = peer.start("invalid", input={"kind": kind})
+    assert message in Fold().take(peer.events(job)).items[0]["error"]["detail"]
 
 
 @pytest.mark.parametrize("endpoint", ["embed", "embed_in_reverse", "mixed"])

@@ -93,6 +93,13 @@ def test_value_that_is_not_json_has_no_digest(bad):
         digest([bad])
 
 
+@pytest.mark.parametrize("bad", [2**53 + 1, float("nan"), float("inf"), "\ud83d"], ids=repr)
+@pytest.mark.parametrize("before", [[1.5] * 20, [1.0] * 20, [1] * 20, [1.5] * 20 + [True]], ids=repr)
+def test_array_with_a_value_that_is_not_json_has_no_digest(before, bad):
+    with pytest.raises(StrictJsonError):
+        digest([[*before, bad]])
+
+
 def test_digest_of_100_000_levels_raises_an_error_without_overflowing():
     deep = 0
     for _ in range(100_000):

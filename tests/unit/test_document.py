@@ -4,13 +4,14 @@ import json
 import tracemalloc
 from pathlib import Path
 from random import Random
+from typing import Any
 from zlib import crc32
 
 import pytest
 
 from support.random_json import canonical_text, random_value
 from tidewire.protocol import strict_json
-from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
+from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError, apply
 from tidewire.protocol.document import Document, versioned_text_and_arrays
 from tidewire.protocol.document.document import TextChange
 from tidewire.protocol.document.json_pointer import PointerError
@@ -567,3 +568,38 @@ def test_size_of_a_document_is_that_of_its_json():
         assert document.json_bytes() == len(strict_json.dumps(document.value()).encode())
     document.apply([["s", "", [True, False, None, {}, [], 1e22, "x" * 70_000]]])
     assert document.json_bytes() == len(strict_json.dumps(document.value()).encode())
+
+
+def _random_op(draw: Random, value: Any) -> list[Any]:
+    """Draw an op at a path that mostly exists. Paths repeat, so that consecutive ops often change the same object."""
+    path, node = "", value
+    while isinstance(node, dict | list) and node and draw.random() < 0.7:
+        key = draw.choice([*node] if isinstance(node, dict) else [*range(len(node))])
+        path, node = f"{path}/{key}", node[key]
+    new = draw.choice([1, "x", [], {"a": 1}, {"a": {"b": [1, {"c": 2}]}}, [{"a": 1}, {"b": "t"}]])
+    match draw.choice("sssssaid"):
+        case "s":
+            return ["s", path if draw.random() < 0.5 else f"{path}/{draw.choice(['a', 'b', '0', '1'])}", new]
+        case "a":
+            return ["a", path, "y" if isinstance(node, str) else [new]]
+        case letter:
+            return [letter, path, new][: 3 if letter == "i" else 2]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ops_in_one_diff_have_the_effect_of_the_same_ops_in_separate_diffs(seed):
+    draw = Random(seed)
+    value: Any = {"a": {"a": {"b": "t"}, "b": 1}, "b": [{"a": 1}, {"a": "t", "b": {}}]}
+    ops: list[Any] = []
+    changed = value
+    while len(ops) < 60:
+        op = _random_op(draw, changed)
+        try:
+            changed = apply(changed, [op])
+        except DiffError:
+            continue
+        ops.append(op)
+    document = Document(value)
+    document.apply(ops)
+    assert document.value() == changed
+    assert apply(value, ops) == changed

@@ -294,11 +294,9 @@ def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
     if type(returned) is Last:
         raise InvalidValueError(_ONLY_IN_BATCHES)
     try:
-        found: JsonValue = endpoint.value.to_json(returned)
+        return endpoint.value.result(returned)
     except RecursionError:
         raise InvalidValueError("the value contains itself, or is nested too deep") from None
-    endpoint.value.check(found)
-    return found
 
 
 _ONLY_IN_BATCHES: Final = (

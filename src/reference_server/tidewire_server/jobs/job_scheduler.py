@@ -200,7 +200,7 @@ class JobScheduler:
         if group.running >= group.limit or not self._is_waiting(group):
             return
         async with self._start_lock:
-            while (endpoint_queue := self._next(group)) is not None:
+            while group.running < group.limit and (endpoint_queue := self._next(group)) is not None:
                 if endpoint_queue.batch_queue is None:
                     taken = await self._queue.take(
                         endpoint_queue.endpoint.name, skip=self._skipped(endpoint_queue)
@@ -353,11 +353,11 @@ class JobScheduler:
             if mean is None
             else endpoint_queue.mean_rows + _LATEST_WEIGHT * (rows - endpoint_queue.mean_rows)
         )
-        waiting = [group]
+        waiting: list[ConcurrencyGroup] = [group]
         if not endpoint_queue.endpoint.is_async:
             self._threads += 1
             # Another group may be waiting for the worker thread that became free.
-            waiting = list(self._turns.values())
+            waiting = [each for each in self._turns.values() if each is group or self._is_waiting(each)]
         for each in waiting:
             if each is group or self._threads > 0:
                 await self._start_waiting(each)

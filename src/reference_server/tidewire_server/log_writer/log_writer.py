@@ -146,6 +146,8 @@ class LogWriter:
         "_envelope",
         "_head",
         "_joinable",
+        "_joined",
+        "_joined_bytes",
         "_last_has_start",
         "_lock",
         "_log",
@@ -242,6 +244,11 @@ class LogWriter:
         self._joinable = 0
         """Number of closed events after the last change with the option `joins`, or 0. If it is still the number of closed
         events, the next such change joins the last event."""
+        self._joined: list[bytes] = []
+        """Ops that have joined the closed event with the number `_joinable`, as JSON without brackets. They are appended to
+        the event at once, because appending them one by one would copy the event for each change."""
+        self._joined_bytes = 0
+        """Size of this event with the ops that have joined it, in bytes."""
         self._last_has_start = False
         """Whether the last closed event contains the start of an item. The result of an item does not join this event,
         because a reader would not see that the item was running [TW-OVR-018]."""
@@ -508,7 +515,8 @@ class LogWriter:
             self._check_not_ended()
             ops: list[Op] = [["s", f"{pointer}/value", value], ["s", f"{pointer}/status", status]]
             if self._last_has_start:
-                self._joinable, self._last_has_start = 0, False
+                self._end_joining()
+                self._last_has_start = False
             encoded = self._change(ops, None, ends=False, joins=joins)
             if type(value) is list and len(value) >= LONG_ARRAY and encoded is not None:
                 start = len(f'[["s","{pointer}/value",')
@@ -764,8 +772,8 @@ class LogWriter:
         """
         texts = self._texts
         self._close()
+        self._end_joining()
         taken, self._closed, self.backlog = self._closed, [], 0
-        self._joinable = 0
         self._reopen(texts)
         return taken
 
@@ -823,11 +831,20 @@ class LogWriter:
     def _close_change(self, encoded: bytes, checks: list[JsonValue], *, joins: bool) -> None:
         closed = self._closed
         is_joinable = joins and 0 < self._joinable == len(closed)
-        if is_joinable and len(closed[-1]) + len(encoded) <= _MAX_JOINED_BYTES:
-            closed[-1] = b"%b,%b" % (closed[-1][:-1], encoded[1:])
+        if is_joinable and self._joined_bytes + len(encoded) <= _MAX_JOINED_BYTES:
+            self._joined.append(encoded[1:-1])
+            self._joined_bytes += len(encoded)
         else:
+            self._end_joining()
             closed.append(shape(encoded, checks))
-            self._joinable = len(closed) if joins else 0
+            self._joinable, self._joined_bytes = (len(closed), len(encoded)) if joins else (0, 0)
+
+    def _end_joining(self) -> None:
+        if self._joined:
+            at = self._joinable - 1
+            self._closed[at] = b"[%b]" % b",".join([self._closed[at][1:-1], *self._joined])
+            self._joined = []
+        self._joinable = 0
 
     def _append_in_parts(self, additions: Iterable[tuple[str, str | list[Any]]]) -> None:
         for path, x in additions:

@@ -131,7 +131,7 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
 class DiffApplier:
     """Applies ops to a copy of a JSON value. It copies only the parts that change, and never modifies the original value."""
 
-    __slots__ = ("_column_tokens", "_keeps_values", "_own", "_top", "columns")
+    __slots__ = ("_column_tokens", "_keeps_values", "_last_object", "_last_path", "_own", "_top", "columns")
 
     columns: tuple[str, ...]
     """JSON Pointers of the columns, which are texts and arrays. A diff that is a row or a string appends to them."""
@@ -145,6 +145,10 @@ class DiffApplier:
         """Whether `strict_json` has parsed the values in the diffs for this document, which can keep them."""
         self._own: dict[int, Any] = {}
         """Dicts and lists that the current diff has created, by their `id`. The diff may modify them in place."""
+        self._last_path: Tokens = ()
+        self._last_object: Any = None
+        """The object that the last op has changed, if it was an object, and its path. Many diffs set several members of one
+        object, such as the value and the status of an item, one after the other."""
 
     def text_length(self, pointer: str) -> int:
         """Return the length of the text at a pointer, in code points.
@@ -328,7 +332,10 @@ class DiffApplier:
 
         The key need not exist in the dict, and the index need not be in the range of the list.
         """
-        own, top = self._own, self._top
+        own, top, path = self._own, self._top, tokens[:-1]
+        # An op on an object or array that contains this object would have replaced `_last_object`.
+        if tokens and path == self._last_path and id(self._last_object) in own:
+            return self._last_object, tokens[-1]
         if id(top) not in own:
             self._top = top = top[:]
             own[id(top)] = top
@@ -346,6 +353,7 @@ class DiffApplier:
                 key = array_index(token)
                 if depth < last and key >= len(container):
                     raise DiffError(f"index {key} is out of range in an array of {len(container)}")
+        self._last_path, self._last_object = path, container if type(container) in OBJECTS else None
         return container, key
 
     def _open(self, container: Any, key: Any) -> Any:

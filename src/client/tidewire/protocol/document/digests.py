@@ -17,7 +17,7 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
-from tidewire.protocol.document.json_values import is_text
+from tidewire.protocol.document.json_values import holds_only_numbers, is_text
 from tidewire.protocol.document.object_tree import ObjectTree
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
 from tidewire.protocol.strict_json import JsonValue, is_number_array
@@ -133,7 +133,7 @@ class ItemsDigest:
             return False
         others = canonical({name: member for name, member in item.items() if name != "value"})
         before = others[:-1] + (b"," if len(item) > 1 else b"")
-        text = _canonical_numbers(written, numbers)
+        text = _canonical_numbers(written, has_integers=_may_hold_integers(numbers))
         self._hash.update(b'%b%b"value":%b}' % (b"," if self.count else b"", before, text))
         self.count += 1
         return True
@@ -204,8 +204,9 @@ def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
     if _is_canonical_in_python(value, max_depth):
         yield _write(value).encode()
     elif kind is list and max_depth > 0:
-        if _WRITES_EXPONENTS and is_number_array(value):
-            yield _number_array(value)
+        numbers = _number_array(value) if _WRITES_EXPONENTS else None
+        if numbers is not None:
+            yield numbers
             return
         before = b"["
         for plain, run in groupby(value, lambda element: _is_canonical_in_python(element, max_depth - 1)):
@@ -282,22 +283,32 @@ def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
 # ---- arrays of numbers -----------------------------------------------------------------------------------------
 
 
-def _number_array(numbers: list[Any]) -> bytes:
-    """Serialize an array of numbers as canonical JSON.
+def _number_array(elements: list[Any]) -> bytes | None:
+    """Serialize an array of numbers as canonical JSON. Return None if the elements are anything else.
 
     msgspec writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    return _canonical_numbers(encode(numbers), numbers)
+    if not holds_only_numbers(elements):
+        return None
+    has_integers = _may_hold_integers(elements)
+    # `holds_only_numbers` accepts booleans and integers beyond ±2^53.
+    if has_integers and not is_number_array(elements):
+        return None
+    return _canonical_numbers(encode(elements), has_integers=has_integers)
 
 
-def _canonical_numbers(text: bytes, numbers: list[Any]) -> bytes:
-    """Convert the compact JSON of an array of numbers to canonical JSON. It must have the shortest digits."""
+def _may_hold_integers(numbers: list[Any]) -> bool:
+    """Whether an array contains integers or integral floats. The result is also true if it contains anything but floats."""
     try:
-        may_end_in_zero = any(map(float.is_integer, numbers))
-    except TypeError:  # integers among the numbers
-        may_end_in_zero = True
-    if may_end_in_zero:
+        return any(map(float.is_integer, numbers))
+    except TypeError:
+        return True
+
+
+def _canonical_numbers(text: bytes, *, has_integers: bool) -> bytes:
+    """Convert the compact JSON of an array of numbers to canonical JSON. It must have the shortest digits."""
+    if has_integers:
         text = text.replace(b".0,", b",")
         if text.endswith(b".0]"):
             text = text[:-3] + b"]"
