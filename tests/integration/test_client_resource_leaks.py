@@ -177,14 +177,15 @@ def test_a_garbage_collected_async_client_warns_once_and_closes_its_pool(server,
     anyio.run(main, backend=backend)
 
 
+def leave_idle(_):
+    # The response has a length, so the connection stays open for the next request.
+    yield answer(200, {"jobs": []})
+    yield HOLD
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("dropped", ["inside the loop", "after the loop"])
 def test_a_garbage_collected_async_client_with_an_idle_connection_warns_once(backend, dropped):
-    def script(_):
-        # The response has a length, so the connection stays open for the next request.
-        yield answer(200, {"jobs": []})
-        yield HOLD
-
     def drop_with_one_warning(held):
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -193,11 +194,16 @@ def test_a_garbage_collected_async_client_with_an_idle_connection_warns_once(bac
         assert len(messages) == 1, messages
         assert "tidewire client was not closed" in messages[0]
 
-    with ScriptedServer(script) as server:
+    with ScriptedServer(leave_idle) as server:
 
         async def main():
-            held = [AsyncClient(server.url)]
-            await held[0].jobs()
+            client = AsyncClient(server.url)
+            await client.jobs()
+            # The garbage collector finalizes the objects of a reference cycle, and all that only they refer to, in any
+            # order.
+            held = [[client]]
+            held[0].append(held[0])
+            del client
             if dropped == "inside the loop":
                 drop_with_one_warning(held)
                 await anyio.to_thread.run_sync(server.wait_until_none_is_open)
@@ -207,6 +213,25 @@ def test_a_garbage_collected_async_client_with_an_idle_connection_warns_once(bac
         if held:
             drop_with_one_warning(held)
         server.wait_until_none_is_open()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_cancelled_close_closes_idle_connections_without_a_warning(backend, calls):
+    with ScriptedServer(leave_idle) as server:
+
+        async def main():
+            client = AsyncClient(server.url)
+            await client.jobs()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(calls):
+                    tasks.start_soon(client.aclose)
+                tasks.cancel_scope.cancel()
+            del client
+            gc.collect()
+            await anyio.to_thread.run_sync(server.wait_until_none_is_open)
+
+        anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

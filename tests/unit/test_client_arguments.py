@@ -1,6 +1,7 @@
 """Invalid client arguments: refused at the call, with a message that names the fault and hides secrets."""
 
 import copy
+import inspect
 import pickle
 import ssl
 
@@ -24,7 +25,6 @@ EXAMPLE = "http://proxy.example:3128"
         ({"answer_timeout": float("inf")}, "answer_timeout must be finite"),
         ({"deadline": float("inf")}, "deadline .* leave it out"),
         ({"grace": float("inf")}, "grace .* leave it out"),
-        ({"idempotency_key": "k"}, "with_options.. got an unexpected keyword argument 'idempotency_key'"),
         ({"retry": 5}, "retry must be a RetryPolicy, not 5"),
         ({"max_state_bytes": 1e6}, "max_state_bytes must be an integer number of bytes, not 1000000.0"),
         ({"max_state_bytes": 0}, "max_state_bytes must be at least 1, not 0"),
@@ -45,6 +45,22 @@ EXAMPLE = "http://proxy.example:3128"
 def test_invalid_option_is_refused_by_with_options(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Client(NOWHERE).with_options(**settings)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_with_options_names_the_calls_that_accept_an_idempotency_key(client):
+    expected = (
+        rf"^{client.__name__}\.with_options\(\) got an unexpected keyword argument 'idempotency_key'\. .*"
+        "pass idempotency_key=… to the call .* submit, run, submit_batch or map$"
+    )
+    with pytest.raises(TypeError, match=expected):
+        client(NOWHERE).with_options(idempotency_key="k")
+    accepting = [
+        name
+        for name, call in inspect.getmembers(client, inspect.isfunction)
+        if "idempotency_key" in inspect.signature(call).parameters
+    ]
+    assert accepting == ["map", "run", "submit", "submit_batch"]
 
 
 @pytest.mark.parametrize(

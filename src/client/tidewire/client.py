@@ -21,7 +21,7 @@ from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.job_starter import JobStarter
 from tidewire.jobs.map_iterator import AsyncMap
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_of
-from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key, without_key
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription, JobList, JobResource
@@ -146,6 +146,7 @@ class AsyncClient:
         """
         await self._starter.closing()()
 
+    @without_key
     def with_options(
         self,
         *,

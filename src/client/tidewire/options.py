@@ -6,13 +6,17 @@ The docstring below each field of `Options` is copied into the signatures and do
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
+
+P = ParamSpec("P")
+X = TypeVar("X")
 
 OnDisconnect = Literal["continue", "cancel"]
 
@@ -149,6 +153,23 @@ def check_key(key: Any) -> None:
         and " " not in key
     ):
         raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {key!r:.80}")
+
+
+def without_key(method: Callable[P, X]) -> Callable[P, X]:
+    """Decorate `with_options`, so that the error for the argument `idempotency_key` names the calls that accept it. The
+    signature of the method stays the same.
+    """
+
+    @wraps(method)
+    def checked(*args: P.args, **options: P.kwargs) -> X:
+        if "idempotency_key" in options:
+            raise TypeError(
+                f"{method.__qualname__}() got an unexpected keyword argument 'idempotency_key'. A key is for one call: "
+                "pass idempotency_key=… to the call that starts the job, which is submit, run, submit_batch or map"
+            )
+        return method(*args, **options)
+
+    return checked
 
 
 def check_seconds(name: str, seconds: Any) -> None:

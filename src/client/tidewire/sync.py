@@ -19,7 +19,7 @@ from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks, call_hook, finish_hook
 from tidewire.http.auth_refresh import Auth
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect
+from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, without_key
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
@@ -155,6 +155,7 @@ class Client:
         """
         self._inner[0].close()
 
+    @without_key
     def with_options(
         self,
         *,

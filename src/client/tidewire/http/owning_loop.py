@@ -45,23 +45,18 @@ class OwningLoop:
         elif self._loop is not loop:
             raise EventLoopError("the client belongs to another event loop, on which it was first used")
 
-    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Schedule a coroutine function on the event loop, if the event loop is still running. This method may be
         called on any thread.
-
-        Returns:
-            Whether the coroutine function was scheduled. False if the event loop has ended.
         """
         if self._loop is None or self.forked:
-            return False
+            return
         # asyncio and trio raise a RuntimeError if the event loop has ended.
         with suppress(RuntimeError):
             if isinstance(self._loop, asyncio.AbstractEventLoop):
                 self._loop.call_soon_threadsafe(self._start_on_asyncio, work)
             else:
                 self._loop.run_sync_soon(_start_on_trio, work)
-            return True
-        return False
 
     async def finish(self, seconds: float) -> None:
         """Wait for scheduled coroutines, because asyncio would cancel them when its event loop ends. On trio, this
@@ -81,9 +76,13 @@ class OwningLoop:
 
 
 def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    # trio raises an error for new tasks when its run is ending.
-    with suppress(RuntimeError):
-        sys.modules["trio"].lowlevel.spawn_system_task(_ignore_errors, work)
+    lowlevel = sys.modules["trio"].lowlevel
+    try:
+        lowlevel.spawn_system_task(_ignore_errors, work)
+    except RuntimeError:
+        # The run is ending, and trio will close all async generators. It would warn about a generator that is collected
+        # before that. `work` may refer to one, so keep it until the run has ended.
+        lowlevel.RunVar("work that was not started").set(work)
 
 
 async def _ignore_errors(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

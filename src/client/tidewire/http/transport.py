@@ -7,6 +7,7 @@ the environment variables `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`.
 import ssl
 import sys
 import warnings
+import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -72,19 +73,28 @@ class _StreamPool:
         self.streams = 0
 
 
-_HELD: Final[set[AsyncGenerator[None]]] = set()
-"""References to the generators of `_close_when_loop_ends`."""
-
-
-async def _close_when_loop_ends(pools: list[_StreamPool]) -> AsyncGenerator[None]:
-    """Close connection pools when the event loop ends. asyncio and trio close all generators that were started on an
-    event loop when it ends.
+async def _closing_pools(pools: list[_StreamPool]) -> AsyncGenerator[None]:
+    """Close connection pools when this generator is closed. When an event loop ends, asyncio and trio close all
+    generators that were started on it.
     """
     try:
         yield
     finally:
-        for pool in pools:
-            await pool.client.aclose()
+        async with anyio.create_task_group() as tasks:
+            for pool in pools:
+                tasks.start_soon(pool.client.aclose)
+
+
+def _close_collected(loop: OwningLoop, closing: AsyncGenerator[None]) -> None:
+    """Close the pools of a transport that was garbage-collected, and warn.
+
+    This is the callback of a `weakref.finalize` and not a `__del__`. Its arguments keep the connections alive until it
+    has run. With a `__del__`, the garbage collector would finalize the idle connections together with the transport,
+    and asyncio would emit two more warnings for each of them.
+    """
+    if not loop.forked:
+        loop.start_soon(closing.aclose)
+        warnings.warn(UNCLOSED, ResourceWarning, stacklevel=3, source=loop)
 
 
 class Transport:
@@ -113,6 +123,8 @@ class Transport:
         """Client of the first pool; None until the first request."""
         self._pools: list[_StreamPool] = []
         self._closing: AsyncGenerator[None] | None = None
+        """Generator that closes the pools; None before the first request and after `aclose`."""
+        self._finalizer: weakref.finalize[Any, Any] | None = None
         self._make_pool: Callable[..., Pool] = Pool
         """Creates a pool with the settings of the first one."""
         self._pool_lock: anyio.Lock | None = None
@@ -281,6 +293,8 @@ class Transport:
         if self._client is not None and not self._closed:
             self.loop.check()
         self._closed = True
+        if self._finalizer is not None:
+            self._finalizer.detach()
         # If a task is reading from a connection, leave that connection to the task. Closing the pool ends the
         # connection, and the task then cleans up.
         try:
@@ -290,12 +304,10 @@ class Transport:
                 for connection in [one for one in self.open if not one.being_read]:
                     tasks.start_soon(connection.aclose)
         finally:
-            async with anyio.create_task_group() as tasks:
-                for pool in self._pools:
-                    tasks.start_soon(pool.client.aclose)
-            if self._closing is not None:
-                _HELD.discard(self._closing)
-                await self._closing.aclose()
+            # Another task may call this method at the same time, and a generator can be closed only once at a time.
+            closing, self._closing = self._closing, None
+            if closing is not None:
+                await closing.aclose()
 
     async def _ready(self, url: str) -> Pool:
         self._check_open()
@@ -308,11 +320,11 @@ class Transport:
                 if self._client is None:
                     client = await self._pool(url)
                     self._pools.append(_StreamPool(client))
-                    # Without a reference from outside, the garbage collector would finalize the idle connections
-                    # together with this object, and each of them would emit warnings of asyncio.
-                    self._closing = _close_when_loop_ends(self._pools)
-                    _HELD.add(self._closing)
+                    self._closing = _closing_pools(self._pools)
                     await anext(self._closing)
+                    # The arguments must not refer to this object, because it would then never be garbage-collected.
+                    self._finalizer = weakref.finalize(self, _close_collected, self.loop, self._closing)
+                    self._finalizer.atexit = False
                     self._client = client
         return self._client
 
@@ -387,15 +399,6 @@ class Transport:
         # If a transport is passed, httpx does not use the proxies in the environment variables.
         transport = httpx.AsyncHTTPTransport(verify=verify, limits=limits, uds=self._uds)
         return Pool(transport=transport, **members)
-
-    def __del__(self) -> None:
-        if self._client is None or self._closed or self.loop.forked or sys.is_finalizing():
-            return
-        for connection in [*self.open]:
-            connection.close_soon()
-        if not self.loop.start_soon(self.aclose) and self._closing is not None:
-            _HELD.discard(self._closing)
-        warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def _proxy_for(self, url: str) -> str | None:
         """Return the URL of the proxy for a request, without credentials. None if there is no proxy."""
