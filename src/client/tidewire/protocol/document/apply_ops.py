@@ -221,12 +221,15 @@ class DiffApplier:
         if len(op) - 1 != len(columns):
             raise DiffError(f"a row has {len(op) - 1} members, but there are {len(columns)} columns")
         targets = self._column_targets()
-        additions = []
+        additions: list[Any] = []
         for index, target in enumerate(targets):
             x = op[index + 1]
             depth = len(columns[index])
             try:
-                additions.append(self._addition(target, [x] if type(target) in ARRAYS else x, depth))
+                if type(target) in ARRAYS:
+                    additions.append([self._admit(x, depth + 1)])
+                else:
+                    additions.append(self._addition(target, x, depth))
             except (DiffError, StrictJsonError) as error:
                 raise self._column_error(index, error) from None
         for tokens, target, addition in zip(columns, targets, additions, strict=True):
