@@ -1,6 +1,7 @@
-"""Rules for all tests: leak checks of the client, the profile of hypothesis, and REQUIRE_ALL."""
+"""Rules for all tests: leak checks of the client, the profile of hypothesis, garbage collection, and REQUIRE_ALL."""
 
 import functools
+import gc
 import os
 from pathlib import Path
 
@@ -9,6 +10,28 @@ import pytest
 from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Exempt the modules and the thousands of tests from garbage collection while the tests run.
+
+    They stay to the end. To walk them takes half a second, and a leak check collects garbage after most tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop():
+    try:
+        return (yield)
+    finally:
+        gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

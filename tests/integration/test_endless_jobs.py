@@ -17,7 +17,7 @@ from tidewire import Client
 WARM = 300
 """Number of events after which all one-time allocations have been made."""
 
-EVENTS = 600
+EVENTS = 1200
 GROWTH = 36_000
 """Allowed growth of a process in bytes over `EVENTS` events, less than half of the bytes logged in that time."""
 

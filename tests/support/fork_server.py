@@ -2,7 +2,7 @@
 
 A new interpreter needs a second or more for the imports of each command. The fork server imports the modules only once.
 Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
-the fork server in tests of the start of the interpreter.
+the fork server in tests of the start or the end of the interpreter.
 """
 
 import atexit
@@ -156,8 +156,28 @@ def _run_command(command: dict[str, Any], streams: list[int]) -> None:
     os.chdir(command["cwd"])
     sys.argv = [command["module"], *command["arguments"]]
     sys.path.insert(0, command["cwd"])
-    runpy.run_module(command["module"], run_name="__main__", alter_sys=True)
-    sys.exit()
+    code = _exit_code_of_module(command["module"])
+    # What the interpreter does at its end, without the last step: to free all imported modules takes over a second.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        sys.exit(code)  # The interpreter reports the lost output.
+    os._exit(code)
+
+
+def _exit_code_of_module(module: str) -> int:
+    """Run a module, and return its exit code. Other exceptions than an exit with a code end the interpreter as usual."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        return end.code or 0
+    return 0
 
 
 def _serve(number: int, modules: list[str]) -> None:
