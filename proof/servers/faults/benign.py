@@ -191,7 +191,9 @@ def http_1_0_responses(hooks):
 def snapshots_instead_of_diffs(hooks):
     """Every diff is logged as a snapshot."""
     from tidewire.protocol.cursor import Cursor
-    from tidewire_server.log_writer.log_writer import Block, LogWriter, snapshot_frame
+    from tidewire_server.log_writer.log_writer import LogWriter
+    from tidewire_server.log_writer.snapshot_events import snapshot_frame
+    from tidewire_server.store.interfaces import Block
 
     inner = LogWriter._block
 

@@ -105,10 +105,7 @@ def job_list_always_has_next_page(hooks):
 def consecutive_job_ids(hooks):
     """Job ids are consecutive numbers."""
     count = itertools.count(2**100)
-    drawn = job_service.secrets
-    job_service.secrets = SimpleNamespace(
-        token_hex=lambda size: f"{next(count):0{2 * size}x}", token_bytes=drawn.token_bytes
-    )
+    job_service.os = SimpleNamespace(urandom=lambda size: next(count).to_bytes(size))
 
 
 @faulty_server("TW-OVR-013", "jobs.links_resolve_to_their_resources")
