@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from support.free_port import free_port
 from support.sample_server import sentence, served
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import Client, RetryPolicy
@@ -30,11 +31,6 @@ def page_configuration(*, path):
     lines = re.search(r"proxy_pass [^\n]*\n(.*?)\n    }", server, re.DOTALL)[1]
     location = under_path.replace("    # and the lines from above", lines)
     return f"server {{ listen 8080;\n{location}\n}}"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from support.client_timing import with_timing
+from support.free_port import free_port
 from support.scripted_server import CLOSE, HOLD, ScriptedServer, answer, hurried, problem
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
@@ -44,11 +45,6 @@ def contact(request):
             await client.discover()
 
     return ask
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 async def test_a_refused_connection_raises_after_a_few_quick_attempts(contact):

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from support.client_timing import with_timing
+from support.free_port import free_port
 from support.scripted_server import (
     CLOSE,
     STREAM,
@@ -36,11 +37,6 @@ HTML = b"<h1>Not found</h1>"
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request):
     return request.param
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 # ---- redirects ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.fork_server import Forked
+from support.free_port import free_port
 from support.reference_server import Peer, eventually, serving
 from tidewire.install_command import install_command
 from tidewire_server import Server
@@ -441,8 +442,7 @@ def test_a_missing_extra_prints_how_to_install_it(folder, tmp_path, hidden, argu
 
 
 def test_server_app_runs_under_another_asgi_server(folder):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable,
         "-m",

@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 import httpx
 
+from support.free_port import free_port
 from tidewire_server import Append, Context, Last, Server, Stream
 from tidewire_server.script_endpoint import add_script
 from tidewire_server.serving.serve import serve
@@ -65,9 +65,7 @@ class Killed:
         self.folder = folder
         self.log = folder / "log.db"
         self.settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port: int = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.pid = 0
         # Do not keep connections: they would break when the server is killed.
