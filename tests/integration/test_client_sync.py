@@ -269,7 +269,7 @@ def test_close_waits_for_a_hook_at_most_close_timeout(monkeypatch, bound, return
         entered.set()
         assert leave.wait(30)
 
-    with ScriptedServer(talking()) as server, ThreadPoolExecutor(2) as pool:
+    with ScriptedServer(talking(hold=True)) as server, ThreadPoolExecutor(2) as pool:
         client = Client(server.url, hooks=Hooks(on_request=hook))
         waiting = pool.submit(client.run, "count")
         assert entered.wait(30)

@@ -82,6 +82,7 @@ LAYERS = [
     ("httpcore connection", "_connection", httpcore.AsyncHTTP11Connection),
     ("httpcore HTTP/1.1", "_h11_state", h11.Connection),
 ]
+ORIGIN = httpcore.Origin(b"http", b"x", 80)
 TRACED = ["connection.connect_tcp.complete", "connection.start_tls.failed"]
 
 
@@ -288,11 +289,26 @@ def test_httpcore_sends_requests_in_the_methods_that_are_replaced(name):
 
 
 def test_a_connection_of_httpcore_has_the_stream_to_which_requests_are_written():
-    connection = httpcore.AsyncHTTP11Connection(
-        httpcore.Origin(b"http", b"x", 80), httpcore.AsyncMockStream([])
-    )
+    connection = httpcore.AsyncHTTP11Connection(ORIGIN, httpcore.AsyncMockStream([]))
     assert isinstance(connection._network_stream, httpcore.AsyncNetworkStream)
     assert isinstance(connection._h11_state, h11.Connection)
+
+
+@pytest.mark.parametrize(
+    ("connection", "name"),
+    [
+        (httpcore.AsyncHTTPConnection(ORIGIN), "_request_lock"),
+        (httpcore.AsyncHTTP11Connection(ORIGIN, httpcore.AsyncMockStream([])), "_state_lock"),
+    ],
+)
+def test_a_connection_of_httpcore_has_the_lock_that_is_replaced(connection, name):
+    lock = getattr(connection, name)
+    assert {"__aenter__", "__aexit__"} <= {*dir(lock)}
+
+
+def test_a_pool_of_httpcore_creates_connections_in_the_method_that_is_replaced():
+    connection = httpcore.AsyncConnectionPool().create_connection(ORIGIN)
+    assert isinstance(connection, httpcore.AsyncHTTPConnection)
 
 
 # ---- the fast paths ------------------------------------------------------------------------------------------------
@@ -353,3 +369,16 @@ def test_a_submit_is_one_write(server_url, monkeypatch):
     head, _, body = request.partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/endpoints/say/jobs HTTP/1.1\r\n")
     assert body == b'{"input":{"words":3}}'
+
+
+def test_the_client_acquires_locks_of_connections_without_yielding_to_the_event_loop(server_url, monkeypatch):
+    acquired, plain = [], httpcore._synchronization.AsyncLock.__aenter__
+
+    async def counted(lock):
+        acquired.append(lock)
+        return await plain(lock)
+
+    monkeypatch.setattr(httpcore._synchronization.AsyncLock, "__aenter__", counted)
+    assert follow(server_url, 2) == "word word "
+    # Only the first request on a connection acquires the first lock of httpcore.
+    assert len(acquired) <= 2, "the locks of httpcore's connections are no longer replaced"

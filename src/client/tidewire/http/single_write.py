@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import h11
 
-from tidewire.http.httpx_fixes import OnePiece
+from tidewire.http.httpx_fixes import OnePiece, replace_state_lock
 
 MAX_BODY: Final = 64 * 2**10
 """Size of the largest body that is sent together with the headers, in bytes. Joining copies the body."""
@@ -32,6 +32,7 @@ def install_single_write() -> None:
         if body is None:
             await send_headers(self, request)
             return
+        replace_state_lock(self)
         http = self._h11_state
         try:
             head = http.send(
