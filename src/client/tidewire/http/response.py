@@ -77,7 +77,7 @@ class Connection:
         response: tuple[str, str, int, Mapping[str, str]],
         body: Body,
         *,
-        raw: Any,
+        network: Any,
         owner: "Owner",
         close: Callable[[], Awaitable[None]],
     ) -> None:
@@ -86,7 +86,7 @@ class Connection:
         Args:
             response: Method, URL, status and headers.
             body: The body to read.
-            raw: The socket of the connection, or None if the socket is unknown.
+            network: httpcore's stream of the connection, or None if it is unknown.
             owner: The transport, which has a set of its open connections.
             close: Coroutine function that closes the response and suppresses network errors.
         """
@@ -98,7 +98,7 @@ class Connection:
         self.resumable: bool = body.resumable
         self.being_read: bool = False
         self._body = body
-        self._raw = raw
+        self._network = network
         self._owner = owner
         self._close = close
         self._unread = self.method == "POST"
@@ -166,7 +166,7 @@ class Connection:
         # Do not shut the socket down in a forked process. The processes share the socket, so a shutdown would end the
         # connection of the parent process.
         if not self._owner.loop.forked:
-            shutdown_socket(self._raw)
+            shutdown_socket(self._network)
         self._owner.loop.start_soon(self.aclose)
 
 
@@ -183,9 +183,10 @@ def broken_connection(error: Exception) -> str:
     return f"the connection broke: {str(error) or type(error).__name__}"
 
 
-def shutdown_socket(raw: Any) -> None:
-    """Shut down a TCP connection in both directions. May be called on any thread, with a socket of any event loop."""
+def shutdown_socket(network: Any) -> None:
+    """Shut down a TCP connection in both directions. May be called on any thread, with a stream of any event loop."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
+        raw = network.get_extra_info("socket")
         duplicate = socket.fromfd(raw.fileno(), raw.family, raw.type)
         try:
             duplicate.shutdown(socket.SHUT_RDWR)

@@ -253,8 +253,6 @@ class Transport:
         raise _no_whole_response(whole_timeout, "POST", url)
 
     def _connection(self, method: str, response: OpenResponse, pool: _StreamPool) -> Connection:
-        network = response.extensions.get("network_stream")
-
         async def close() -> None:
             try:
                 await response.aclose()
@@ -267,7 +265,7 @@ class Transport:
         return Connection(
             (method, response.url, response.status, response.headers),
             _body_of(response),
-            raw=None if network is None else network.get_extra_info("socket"),
+            network=response.extensions.get("network_stream"),
             owner=self,
             close=close,
         )

@@ -97,7 +97,7 @@ def dumps(value: JsonValue, *, max_depth: int = MAX_DEPTH) -> str:
         StrictJsonError: The value is not valid I-JSON, or is nested too deep (see `check`).
     """
     check(value, max_depth=max_depth)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(value)
 
 
 def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
@@ -331,7 +331,9 @@ def _no_constant(name: str) -> Any:
     raise StrictJsonError(f"{name} is not JSON")
 
 
-# The decoder is created only once, because `json.loads` with hooks would create a new decoder for each call.
+# The encoder and the decoder are created only once, because `json.dumps` and `json.loads` would create new ones for each
+# call.
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _EXACT = json.JSONDecoder(
     object_pairs_hook=_unique_members,
     parse_int=_bounded_integer,
