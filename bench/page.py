@@ -86,7 +86,7 @@ def main() -> None:
             "server process and one client process. tidewire is compared with two pairs of a server and a client: sse-starlette with\n"
             "httpx-sse, where a pydantic model validates each event, and gradio with gradio_client. tidewire sends at most one event\n"
             "per 5 ms, which contains all tokens of these 5 ms. The script is `python bench/end_to_end.py`.\n\n"
-            "For streams of 20,000 tokens, the targets are 10 × the tokens per second of sse-starlette, and 30 × those of gradio.\n\n"
+            "The targets are 10 × the tokens per second of sse-starlette, and 30 × those of gradio.\n\n"
             "For single tokens, the target of 10 × sse-starlette is missed. The function runs the event loop once for each token,\n"
             "and the text below the table states the CPU time of the function alone. sse-starlette sends from one core while its client reads on\n"
             "the other, but tidewire waits for the function on one core. For the target, a token may take a tenth of the time that it\n"
@@ -195,8 +195,7 @@ def main() -> None:
             "client serializes the items again as canonical JSON to verify the digest in the event `done`. The server computes\n"
             "this digest from the JSON text of its events. Functions of C and Rust libraries do all of this work, so no Python\n"
             "code runs for each number. The remaining CPU time is that of the Python code that runs once for each item. With one\n"
-            "call per input, both ratios are higher, because the server also passes each call to a thread and back, and the client\n"
-            "receives more events.",
+            "call per input, the server also passes each call to a thread and back.",
             tables.arrays,
         ),
         section(
