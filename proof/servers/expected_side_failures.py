@@ -28,7 +28,7 @@ _expect(
     "batch.items_end_independently batch.row_is_less_than_batch_size browser.stream_token_opens_its_stream "
     "discovery.text_is_never_retracted_without_rollback discovery.value_is_set_once_without_streaming",
     "new_epoch_begins_with_a_diff", "job_with_failed_item_succeeds", "merged_diff_omits_an_event", "merged_diff_has_wrong_base",
-    "new_attempt_keeps_old_values", "replicas_number_events_differently", "restart_loses_a_sent_event", "old_epoch_writer_continues",
+    "new_attempt_keeps_old_values", "new_attempt_keeps_values_undeclared", "kept_value_loses_its_last_letter", "rollback_keeps_logprobs", "replicas_number_events_differently", "restart_loses_a_sent_event", "old_epoch_writer_continues",
     "new_epoch_after_done", "item_added_while_running", "columns_change_within_an_epoch", "snapshot_has_final_status", "logged_events_without_id",
     "ids_begin_at_2", "ids_compared_as_strings", "duplicate_ids", "ids_restart_after_reconnect", "every_second_id_skipped", "items_end_together",
     "events_truncated_at_64_kib", "lengths_in_utf16_units", "newline_in_an_id", "nul_in_an_id", "replay_has_other_text", "replay_reordered",
