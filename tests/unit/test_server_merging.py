@@ -7,7 +7,7 @@ import pytest
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import apply
-from tidewire_server.http.event_merging import EventMerger
+from tidewire_server.http.event_merging import EventMerger, sets_different_long_values
 
 TEXT = "/items/0/value"
 
@@ -146,3 +146,30 @@ def test_long_arrays_of_numbers_are_merged_like_short_ones(steps):
     for merged in merge(*steps, columns=(), limit=2**16):
         found = apply(found, merged)
     assert found == expected
+
+
+LONG = b"[" + b"0.123456," * 1000 + b"0.5]"
+
+
+def sets(*paths, value=LONG):
+    """Encode one event for each path, which sets a value at this path."""
+    return b"".join(
+        b'id:1-%d\ndata:[["s","%b",%b],["s","/items/0/status","running"]]\n\n' % (seq, path.encode(), value)
+        for seq, path in enumerate(paths, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        (sets("/items/0/value"), True),
+        (sets("/items/0/value", "/items/1/value", "/items/10/value"), True),
+        (sets("/items/0/value", "/items/1/value", "/items/0/value"), False),
+        (sets("/items/0/value", "/items/1/value", value=b"1"), False),
+        (sets("/items/0/value", "/items/0/value/" + "x" * 300), False),
+        (sets("/items/0/value") + b'id:1-3\ndata:"%b"\n\n' % (b"x" * 9000), False),
+        (b"", False),
+    ],
+)
+def test_long_events_that_set_different_values_are_not_merged(frames, expected):
+    assert sets_different_long_values(frames) is expected

@@ -48,6 +48,32 @@ _PIECE: Final = 4096
 """Maximum number of code points of a text that are copied when a truncation is combined with an append."""
 
 
+_LONG_EVENT: Final = 4096
+"""Mean size in bytes from which events may be sent without merging."""
+
+_MAX_PATH: Final = 256
+"""Number of bytes at the start of an event in which `sets_different_long_values` looks for the path of its first op."""
+
+
+def sets_different_long_values(frames: bytes) -> bool:
+    """Whether merging would hardly make events smaller, because they are long, and each of them sets another value.
+
+    The events with the results of many items are an example. Merging them would take a tenth of the server's CPU time
+    (`bench/arrays.py`). They are recognized by the paths of their first ops.
+    """
+    events = frames.split(b"\n\n")[:-1]
+    if not events or len(frames) < _LONG_EVENT * len(events):
+        return False
+    paths = set()
+    for event in events:
+        start = event.find(_SETS, 0, _MAX_PATH)
+        end = event.find(b'"', start + len(_SETS), _MAX_PATH)
+        if start < 0 or end < 0:
+            return False
+        paths.add(event[start:end])
+    return len(paths) == len(events)
+
+
 class EventMerger:
     """Merges the logged events that follow a reader's cursor. Call `add` for each chunk of events, and then `frames`
     once.

@@ -1,16 +1,17 @@
 """Event stream for one reader, written with raw ASGI messages.
 
 A stream stores only an offset into the log, and never a queue of copied events. Its memory is therefore limited to the
-kernel's send buffer and one chunk of events that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`. A
-larger event, such as a snapshot, is sent in slices. All streams at the same position of the job share the text of this
-event. The data that the server sends depends on the speed of the reader:
+kernel's send buffer and one chunk of events that waits for space in that buffer. A chunk has at most `_CHUNK_BYTES`, or
+`_MERGED_BYTES` for a slow reader. A larger chunk or event, such as a snapshot, is sent in slices. All streams at the same
+position of the job share its text. The data that the server sends depends on the speed of the reader:
 
   the reader                                    | the server sends
   ----------------------------------------------+---------------------------------------------------------------------
   keeps up                                      | each block of events as soon as it is logged, directly from the
                                                 |   append, without waking the stream's own task
   resumes after a cursor                        | the missed events as they were logged, in chunks
-  has not yet received the last chunk           | after that chunk, the events logged meanwhile, merged
+  has not yet received the last chunk           | after that chunk, the events logged meanwhile, merged unless
+                                                |   they are long and set different values
   has missed so many events that a snapshot is  | a snapshot of the current state
     smaller, or that some were trimmed          |
   accepts no byte for `stall_timeout`           | nothing; the server closes the connection
@@ -38,7 +39,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Goaway, Ping, SnapshotReason, ephemeral_frame
 from tidewire_server.errors import ProblemError
-from tidewire_server.http.event_merging import EventMerger
+from tidewire_server.http.event_merging import EventMerger, sets_different_long_values
 from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart
 from tidewire_server.http.shared_response import slices
 from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender, GoneError, StalledError
@@ -387,6 +388,9 @@ class EventStream:
         # epoch.
         if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
+        chunk = await self._log.read(cursor, _MERGED_BYTES)
+        if chunk is None or sets_different_long_values(chunk.frames):
+            return chunk
         merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)
         size, ended = 0, False
         while size < _MERGED_BYTES and not ended:
