@@ -456,7 +456,7 @@ async def live():
     updates = (await client.submit("count")).updates()
     await anext(updates)
     (connection,) = client._starter.session.transport.open
-    twin = socket.socket(fileno=os.dup(connection._raw.fileno()))
+    twin = socket.socket(fileno=os.dup(connection._network.get_extra_info("socket").fileno()))
     child = os.fork()
     if not child:
         del updates
