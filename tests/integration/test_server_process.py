@@ -231,6 +231,9 @@ def test_a_leftover_thread_does_not_keep_the_process_alive(folder):
         assert "threads still running at exit" in err
 
 
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="SIGHUP is ignored here, as by nohup"
+)
 def test_sighup_is_logged_and_ignored(folder):
     with served(folder, "mine.py:server") as (process, peer):
         for _ in range(2):
