@@ -36,8 +36,8 @@ class Client:
     program close its connections; a client that made requests and is garbage-collected unclosed emits a ResourceWarning.
 
     The client also works on a thread with a running event loop, for example in a notebook. It blocks that loop and
-    emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it. If `progress` is a coroutine
-    function, it runs in the client's background thread.
+    emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it. If
+    `progress` is a coroutine function, it runs in the client's background thread.
 
     The client respects the environment variables `TIDEWIRE_URL`, `TIDEWIRE_TOKEN`, `HTTPS_PROXY`, `NO_PROXY` and
     `SSL_CERT_FILE`.

@@ -388,10 +388,40 @@ class EventStream:
         # epoch.
         if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
-        chunk = await self._log.read(cursor, _MERGED_BYTES)
-        if chunk is None or sets_different_long_values(chunk.frames):
-            return chunk
-        merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)
+        chunk = await self._read_different_values(cursor)
+        merges = chunk is None
+        if chunk is None:
+            chunk = await self._merge(cursor, at.columns)
+        if chunk is None:
+            return None
+        frames, last = chunk.frames, chunk.last
+        events = last.seq - cursor.seq
+        remaining = self._log.extent().head.seq - last.seq
+        whole_backlog = len(frames) * (1 + remaining / events) if remaining and events else 0.0
+        # Encode a snapshot only if the backlog is larger than the previous snapshot, because encoding a large state is
+        # slow.
+        if whole_backlog > self._snapshot_bytes:
+            at = await self._log.state()
+            self._snapshot_bytes = len(await self._service.texts.state(self._record.id, at))
+            if self._snapshot_bytes < whole_backlog:
+                return at
+        if merges:
+            self._metrics.merged.inc(events)
+        return chunk
+
+    async def _read_different_values(self, cursor: Cursor) -> LogChunk | None:
+        """Read the events after a cursor, if merging would hardly make them smaller. Otherwise return None."""
+        chunk = None
+        # Look at a few events first, because most logs have short events.
+        for size in (_SLICE_BYTES, _MERGED_BYTES):
+            chunk = await self._log.read(cursor, size)
+            if chunk is None or not sets_different_long_values(chunk.frames):
+                return None
+        return chunk
+
+    async def _merge(self, cursor: Cursor, columns: Sequence[str]) -> LogChunk | None:
+        """Read the events after a cursor and merge them. Return None if they were trimmed."""
+        merger = EventMerger(cursor, columns, self._settings.max_event_bytes)
         size, ended = 0, False
         while size < _MERGED_BYTES and not ended:
             chunk = await self._log.read(merger.last, _SLICE_BYTES)
@@ -403,17 +433,6 @@ class EventStream:
             size, ended = size + len(chunk.frames), chunk.ended
             await asyncio.sleep(0)
         frames, last = merger.frames(_CHUNK_BYTES)
-        events = last.seq - cursor.seq
-        remaining = self._log.extent().head.seq - last.seq
-        whole_backlog = len(frames) * (1 + remaining / events) if remaining and events else 0.0
-        # Encode a snapshot only if the backlog is larger than the previous snapshot, because encoding a large state is
-        # slow.
-        if whole_backlog > self._snapshot_bytes:
-            at = await self._log.state()
-            self._snapshot_bytes = len(await self._service.texts.state(self._record.id, at))
-            if self._snapshot_bytes < whole_backlog:
-                return at
-        self._metrics.merged.inc(events)
         return LogChunk(frames, last, ended and last == merger.last)
 
     async def _follow_snapshots(self, interval: float) -> None:
