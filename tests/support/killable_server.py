@@ -285,6 +285,13 @@ def _add_endpoints_that_report_their_attempt(server: Server) -> None:
         while ctx.rows[0].attempt == 1:
             time.sleep(0.01)
 
+    @server.endpoint
+    async def seen_untyped(ctx: Context):
+        yield Append("draft")
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+        yield Append(f" {ctx.attempt}")
+
     @server.endpoint(on_restart="continue", concurrency_limit=None)
     async def count(n: int, ctx: Context, pause: float = 0.001) -> AsyncIterator[Append[list[int]]]:
         for number in range(len(ctx.previous or ()), n):
