@@ -382,6 +382,20 @@ def test_changes_of_a_job_record_are_stored(opened: Any) -> None:
     run(body())
 
 
+def test_a_cancellation_can_be_stored_for_any_job_and_changes_no_record(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await Writer().add(store)
+            await store.jobs.save_cancelled("a", [0])
+            await store.jobs.save_cancelled("unknown", [0])
+            assert await store.jobs.get("a") == writer.record
+            await writer.end(store, clock)
+            await store.jobs.save_cancelled("a", [0])
+            assert await store.jobs.get("a") == writer.record
+
+    run(body())
+
+
 # ---- equivalence of the implementations -------------------------------------------------------------------------
 
 

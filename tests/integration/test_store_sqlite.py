@@ -87,6 +87,30 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
     run(body())
 
 
+def test_a_reopened_job_has_the_items_that_were_cancelled(tmp_path):
+    async def body() -> None:
+        store, clock = opened(tmp_path), Clock()
+        writers = [await Writer(name).add(store) for name in "abcd"]
+        await asyncio.gather(store.jobs.save_cancelled("a", [2]), store.jobs.save_cancelled("a", [0, 2]))
+        await store.jobs.save_cancelled("b", [])
+        # The end of a job that is cancelled at the same time must not be overwritten.
+        await asyncio.gather(writers[3].end(store, clock), store.jobs.save_cancelled("d", [0]))
+        await store.close(clean=False)
+        store = opened(tmp_path)
+        for name, cancelled in [("a", {0, 2}), ("b", set()), ("c", set())]:
+            left = await store.jobs.reopen(name)
+            assert (left.cancelled, left.record.status) == (cancelled, "queued")
+        await store.jobs.save_cancelled("a", [1])
+        await store.close(clean=False)
+        store = opened(tmp_path)
+        assert (await store.jobs.reopen("a")).cancelled == {0, 1, 2}
+        ended = await store.jobs.get("d")
+        assert (ended.status, ended.done.status) == ("succeeded", "succeeded")
+        await store.close()
+
+    run(body())
+
+
 def test_an_append_behind_the_head_in_the_file_is_refused(tmp_path):
     async def body() -> None:
         store = opened(tmp_path)

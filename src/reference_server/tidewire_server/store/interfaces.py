@@ -270,6 +270,8 @@ class Interrupted:
     submit: bytes
     """Body of the request that submitted the job."""
     log: "Log"
+    cancelled: frozenset[int] = frozenset()
+    """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
 
 
 class Tombstone(NamedTuple):
@@ -340,6 +342,18 @@ class Jobs(Protocol):
     async def save(self, record: JobRecord) -> None:
         """Store the changes to a job's record, unless they were stored together with the block that contains `done`. If
         the job has ended, its retention period starts.
+        """
+        ...
+
+    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+        """Store that a client has cancelled these items of an unfinished job, in addition to the items stored before.
+
+        After a restart of the server, `reopen` returns the items, so that the restarted server ends them and does not run
+        them again. If the job has ended, do nothing.
+
+        Args:
+            job: Id of the job.
+            items: Indexes of the items.
         """
         ...
 

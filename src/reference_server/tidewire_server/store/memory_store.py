@@ -8,7 +8,7 @@ that a state that only grows need not be copied.
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -229,6 +229,9 @@ class MemoryJobs:
             await self.delete_job(self._ended_by_principal.replace(record.principal, record.id))
         else:
             self._ended_by_principal.add(record.principal, record.id)
+
+    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+        """Do nothing, because a restart empties this store."""
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []

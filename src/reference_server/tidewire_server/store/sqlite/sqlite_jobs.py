@@ -7,7 +7,7 @@ demand. All readers of an ended job share one log object, which is freed when th
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -103,7 +103,7 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
             number, key_number = _insert_job(db, record), None
-            db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
+            db.execute("INSERT INTO submit (job, body) VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
                 row = (*_key_columns(key), use.body, record.id, until)
@@ -194,6 +194,21 @@ class SqliteJobs:
 
         await self._file.do(work, then)
 
+    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+        live = self._live.get(job)
+        if live is None:
+            return
+        number = live[1].number
+
+        def work(db: sqlite3.Connection) -> None:
+            # The row was deleted if the job has ended in the meantime.
+            row = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
+            if row is not None:
+                cancelled = orjson.dumps(sorted(_cancelled(row[0]).union(items)))
+                db.execute("UPDATE submit SET cancelled = ? WHERE job = ?", (cancelled, number))
+
+        await self._file.do(work)
+
     def _open_log(
         self, number: int, record: JobRecord, metadata: LogMetadata, state: StateAt | None = None
     ) -> SqliteLog:
@@ -236,17 +251,18 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> Any:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
-            body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
+            body = db.execute("SELECT body, cancelled FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
                 raise StoreError(f"rows of job {job} are missing, so the file is damaged")
-            return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
+            metadata = load_checkpoints(db, number, load_metadata(db, number))
+            return _record(row), body[0], _cancelled(body[1]), metadata
 
-        record, submit, metadata = await self._file.do(work)
+        record, submit, cancelled, metadata = await self._file.do(work)
         log = self._open_log(number, record, metadata)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
-        return Interrupted(record, submit, log)
+        return Interrupted(record, submit, log, cancelled)
 
     # ---- retention ---------------------------------------------------------------------------------------------
 
@@ -332,6 +348,10 @@ class Counts:
 
 def _key_columns(key: Key) -> tuple[str, str, str]:
     return key.principal, key.endpoint, key.text
+
+
+def _cancelled(column: bytes | None) -> frozenset[int]:
+    return frozenset(() if column is None else orjson.loads(column))
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:
