@@ -61,10 +61,10 @@ class Settings(BaseModel):
         10.0, description="Time for which a shutdown waits for running jobs to end."
     )
     min_grace: Seconds = Field(
-        60.0,
-        description="Minimum of the member `grace_ms` of a request. A client sets this member to request that the "
-        "server cancels the job after this time without a reader. A smaller value in a request is raised to the "
-        "minimum.",
+        5.0,
+        description="Minimum of the member `grace_ms` of a request, which discovery shows as `min_grace_ms`. A client "
+        "sets this member to request that the server cancels the job after this time without a reader. A smaller value "
+        "in a request is raised to the minimum.",
     )
 
     # ---- streams -----------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class Settings(BaseModel):
         ttls = {
             f"{name}_s": math.ceil(getattr(self, name)) for name in ("log_ttl", "state_ttl", "tombstone_ttl")
         }
-        return Limits(**own, **ttls)
+        return Limits(**own, **ttls, min_grace_ms=math.ceil(1000 * self.min_grace))
 
     def replace(self, **changes: Any) -> "Settings":
         """Return a validated copy of the settings in which some values are changed.

@@ -30,6 +30,8 @@ class Limits(WireModel, frozen=True, kw_only=True):
     tombstone_ttl_s: Count = 86_400
     """Time for which the server remembers a deleted or expired job, and answers requests for the job with the status
     410."""
+    min_grace_ms: Count | None = None
+    """Minimum of `grace_ms` of a submission. The server raises a smaller value to this one. None: 60000."""
     max_retained_jobs: Positive | None = None
     """Maximum number of ended jobs that the server keeps. When there are more, the server deletes the oldest ended jobs
     early. None: no limit."""
