@@ -12,7 +12,7 @@ import pytest
 
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
+from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Key, StoreError, Tombstone
 from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
@@ -21,8 +21,8 @@ from tidewire_server.store_urls import file_of
 LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)
 
 
-def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
-    return SqliteStore(folder / "log.db", LARGE, fsync=fsync)
+def opened(folder: Path, *, fsync: bool = False, **retention: int) -> SqliteStore:
+    return SqliteStore(folder / "log.db", replace(LARGE, **retention), fsync=fsync)
 
 
 async def count_rows(store: SqliteStore, table: str) -> int:
@@ -83,6 +83,23 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         store = opened(tmp_path, fsync=True)
         assert (store.clean, store.may_have_lost) == (False, False)
         await store.close()
+
+    run(body())
+
+
+def test_a_reopened_file_keeps_count_of_the_bytes_of_ended_jobs(tmp_path):
+    async def body() -> None:
+        store, clock = opened(tmp_path, max_retained_bytes=10_000), Clock()
+        for name in "abc":
+            writer = await Writer(name).add(store)
+            await writer.write("x" * 1000)
+            await writer.end(store, clock)
+        await store.close()
+        store = opened(tmp_path, max_retained_bytes=5_000)
+        await store.jobs.expire(clock.now)
+        kept = [name for name in "abc" if isinstance(await store.jobs.get(name), JobRecord)]
+        await store.close()
+        assert kept == ["b", "c"]
 
     run(body())
 

@@ -182,6 +182,12 @@ class Settings(BaseModel):
         description="Maximum number of ended jobs that are stored. If it is exceeded, the oldest jobs of the caller "
         "with the most stored jobs expire early.",
     )
+    max_retained_bytes: Count = Field(
+        1024 * MIB,
+        description="Maximum total size of the states and events of ended jobs that are stored, in bytes. If it is "
+        "exceeded, the oldest jobs of the caller with the most bytes expire early. The job that ended last is always "
+        "stored, even if it alone exceeds the limit.",
+    )
     max_tombstones: Count = Field(
         100_000,
         description="Maximum number of tombstones, which are stored for deleted jobs, and also of idempotency keys. "

@@ -52,7 +52,7 @@ const state = object(
   { usage: isObject, notes: list(object({ level: isText, text: isText })), error: problem },
 );
 const least = (one, names) => Object.fromEntries(names.split(" ").map((name) => [name, integer(one)]));
-const LIMITS_FROM_1 = "max_body_bytes max_inputs max_jobs_per_principal max_streams_per_principal max_log_bytes max_retained_jobs max_tombstones";
+const LIMITS_FROM_1 = "max_body_bytes max_inputs max_jobs_per_principal max_streams_per_principal max_log_bytes max_retained_jobs max_retained_bytes max_tombstones";
 /** No limit is used by this client: one that is missing does no harm (TW-CLI-055). */
 const limits = object({}, {
   ...least(1, LIMITS_FROM_1),

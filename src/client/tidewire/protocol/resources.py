@@ -35,6 +35,9 @@ class Limits(WireModel, frozen=True, kw_only=True):
     max_retained_jobs: Positive | None = None
     """Maximum number of ended jobs that the server keeps. When there are more, the server deletes the oldest ended jobs
     early. None: no limit."""
+    max_retained_bytes: Positive | None = None
+    """Maximum size of the states and events of all ended jobs that the server keeps. When it is exceeded, the server
+    deletes ended jobs early, except the newest. None: no limit."""
     max_tombstones: Positive | None = None
     """Maximum number of tombstones that the server keeps, that is of records of deleted or expired jobs. The same limit
     applies to the number of idempotency keys. When there are more, the server deletes the oldest early. None: no

@@ -64,6 +64,8 @@ class Block(NamedTuple):
     ended: "JobRecord | None" = None
     """Record of the ended job, if the last event is `done`. A persistent store commits it together with the block, so that
     `Jobs.save` has nothing left to write."""
+    state_bytes: int = 0
+    """Upper bound of the size of the state as JSON, if the last event is `done`."""
 
     @property
     def last(self) -> Cursor:
@@ -385,7 +387,8 @@ class Jobs(Protocol):
 
     async def expire(self, now: float) -> float | None:
         """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over. If there are
-        more than `max_retained_jobs` ended jobs, also delete the oldest ones.
+        more ended jobs than `max_retained_jobs`, or if their states and events exceed `max_retained_bytes`, also delete
+        some of them (see `EndedJobs`).
 
         Returns:
             Time at which the next entry expires, or None if no entry is waiting to expire.
@@ -461,6 +464,7 @@ class Retention:
     tombstone_ttl: float
     idempotency_ttl: float
     max_retained_jobs: int
+    max_retained_bytes: int
     max_tombstones: int
     max_log_bytes: int
 

@@ -114,6 +114,14 @@ MIGRATIONS: Final = (
     -- cancelled: indexes of the items that clients have cancelled, as a JSON array. NULL if there are none.
     ALTER TABLE submit ADD COLUMN cancelled BLOB;
     """,
+    """
+    -- kept_bytes: size of the events and states of an ended job. NULL while the job runs.
+    ALTER TABLE job ADD COLUMN kept_bytes INTEGER;
+    UPDATE job SET kept_bytes =
+        (SELECT coalesce(sum(length(frames)), 0) FROM block WHERE block.job = job.number)
+        + (SELECT coalesce(sum(length(state)), 0) FROM state WHERE state.job = job.number)
+        WHERE ended_at IS NOT NULL;
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version.
 
