@@ -7,7 +7,7 @@ fails if a check or scenario judges a requirement that is still listed here.
 _READER_RULE = (
     "applies to the reader, which scenarios for clients judge; other checks judge what the server writes"
 )
-_TOO_SLOW = "`grace_ms` is at least 60 seconds, which is longer than a check may take"
+_TOO_SLOW = "a server may raise `grace_ms` to 60 seconds, which is longer than a check may take"
 _BROWSER_PAGE = (
     "applies to pages: `tests/browser/test_page_client.py` tests the page of the appendix in Chromium"
 )
@@ -46,6 +46,7 @@ REASONS = {
     "TW-JOB-066": _TOO_SLOW,
     "TW-JOB-067": _TOO_SLOW,
     "TW-JOB-068": _TOO_SLOW,
+    "TW-JOB-086": "needs a server that stops between its response and the end of the function",
     "TW-BAT-013": "the endpoint's function decides which input fails; a check judges that no other item fails with it (TW-BAT-004)",
     "TW-GEN-005": "a recommended value that a server may change",
     "TW-GEN-014": _NEEDS_PARTIAL_CHARACTERS,

@@ -40,6 +40,19 @@ def restarts(server: Killed, job: str) -> list[str]:
     return [each.data for each in logged if each.type == "snapshot" and '"reason":"restart"' in each.data]
 
 
+def test_the_text_of_a_generator_without_annotation_is_retracted_and_sent_again(server):
+    with Client(server.url, retry=RETRY) as client:
+        job = client.submit("seen_untyped")
+        changes = []
+        for change in job.iter_text_deltas():
+            changes.append((change.deleted, change.text))
+            if len(changes) == 1:
+                server.again()
+    assert changes[0] == (0, "draft")
+    assert sum(deleted for deleted, _ in changes) == len("draft")
+    assert "".join(text for _, text in changes[1:]) == job.result() == "draft 2"
+
+
 def test_each_kind_of_function_sees_its_attempt_and_the_value_of_the_attempt_before(server):
     first = {"attempt": 1, "previous": None}
     jobs = {

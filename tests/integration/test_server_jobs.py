@@ -665,8 +665,26 @@ def test_a_job_whose_deadline_passes_in_the_queue_does_not_run(peer):
     assert ran == ["first"]
 
 
+@pytest.mark.parametrize(("settings", "least"), [({}, 5000), ({"min_grace": 90.0}, 90_000)])
+def test_discovery_has_the_minimum_of_grace_ms(settings, least):
+    with serving(make_server(**settings)) as peer:
+        assert peer.http.get("/v1").json()["limits"]["min_grace_ms"] == least
+
+
+@pytest.mark.slow
+def test_a_caller_can_ask_for_a_grace_of_five_seconds():
+    with serving(make_server()) as peer:
+        began = time.monotonic()
+        quick = peer.submit("hang", {}, on_disconnect="cancel", grace_ms=5000).json()["id"]
+        default = peer.submit("hang", {}, on_disconnect="cancel").json()["id"]
+        eventually(lambda: peer.job(quick)["status"] == "cancelled", within=30)
+        assert time.monotonic() - began >= 5
+        assert peer.job(default)["status"] == "running"
+
+
 def test_a_job_without_readers_is_cancelled_only_with_on_disconnect():
     with serving(make_server(min_grace=0.15)) as peer:
+        assert peer.http.get("/v1").json()["limits"]["min_grace_ms"] == 150
         careless = peer.submit("hang", {}, on_disconnect="cancel", grace_ms=0).json()["id"]
         watched = peer.submit("hang", {}, on_disconnect="cancel", grace_ms=1).json()["id"]
         longer = peer.submit("hang", {}, on_disconnect="cancel", grace_ms=60_000).json()["id"]

@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from support.killable_server import Killed, killed_server
+from tidewire import Client
+from tidewire.errors import JobCancelledError
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server
 from tidewire_server.store.interfaces import StoreError
@@ -237,6 +239,117 @@ def test_an_orderly_stop_sends_goaway_and_the_next_server_continues_the_job(serv
     assert events(server, behind)[0].id == "1-1"
     assert not any('"rewound"' in each.data for each in events(server, behind))
     cancel(server, job)
+
+
+# ---- cancelled jobs -------------------------------------------------------------------------------------------------
+
+SLOW_CANCEL = {"cancel_timeout": 60.0}
+"""Settings with which a job does not end before its function, which ignores the cancel, has returned."""
+
+
+def test_a_cancelled_job_stays_cancelled_if_the_server_is_killed_before_its_function_returns(tmp_path):
+    once = tmp_path / "starts"
+    with killed_server(once=str(once), **SLOW_CANCEL) as server, Client(server.url) as client:
+        job = client.submit("deaf", text="draft")
+        server.until(job.id, has_value)
+        assert job.cancel() == "running"
+        server.again()
+        with pytest.raises(JobCancelledError) as cancelled:
+            job.result()
+        assert cancelled.value.value == "draft"
+        found = server.job(job.id)
+        assert (found["status"], found["attempt"]) == ("cancelled", 1)
+        assert once.read_text() == "draft\n"
+
+
+@pytest.mark.parametrize(
+    ("stop", "settings"),
+    [(Killed.kill, SLOW_CANCEL), (Killed.stop, {"shutdown_timeout": 0.0, "cancel_timeout": 0.5})],
+    ids=["killed", "stopped"],
+)
+def test_cancelled_items_stay_cancelled_after_a_restart_and_the_others_run_again(tmp_path, stop, settings):
+    once = tmp_path / "starts"
+    inputs = [{"text": text} for text in ("a", "b", "c", "d")]
+    with killed_server(once=str(once), default_concurrency_limit=2, **settings) as server:
+        job = server.submit("deaf", inputs=inputs).json()["id"]
+        server.until(job, lambda found: all(item["value"] for item in found["state"]["items"][:2]))
+        cancel = f"/v1/jobs/{job}/cancel"
+        for items in ([0], [3], [3, 0], []):
+            assert server.http.post(cancel, json={"items": items}).status_code == 202
+        stop(server)
+        once.with_name("starts.go").touch()
+        server.start()
+        found = server.ended(job)
+        assert [(item["status"], item["value"]) for item in found["state"]["items"]] == [
+            ("cancelled", "a"),
+            ("succeeded", "b"),
+            ("succeeded", "c"),
+            ("cancelled", ""),
+        ]
+        assert (found["status"], found["attempt"]) == ("partially_failed", 2)
+        assert sorted(once.read_text().split()) == ["a", "b", "b", "c"]
+
+
+def test_a_cancelled_job_that_waited_does_not_run_after_a_restart(tmp_path):
+    once = tmp_path / "starts"
+    with killed_server(once=str(once), default_concurrency_limit=1, **SLOW_CANCEL) as server:
+        ahead = server.submit("deaf", input={"text": "ahead"}).json()["id"]
+        behind = server.submit("deaf", inputs=[{"text": "b"}, {"text": "c"}]).json()["id"]
+        server.until(ahead, has_value)
+        assert server.http.post(f"/v1/jobs/{behind}/cancel").status_code == 202
+        server.kill()
+        once.with_name("starts.go").touch()
+        server.start()
+        assert server.ended(behind)["status"] == "cancelled"
+        assert server.ended(ahead)["status"] == "succeeded"
+        assert sorted(once.read_text().split()) == ["ahead", "ahead"]
+
+
+def test_a_cancelled_row_of_a_batch_stays_cancelled_after_a_restart(tmp_path):
+    once = tmp_path / "starts"
+    with killed_server(once=str(once), **SLOW_CANCEL) as server:
+        job = server.submit("deaf_together", inputs=[{"text": "a"}, {"text": "b"}]).json()["id"]
+        server.until(job, lambda found: all(item["value"] for item in found["state"]["items"]))
+        assert server.http.post(f"/v1/jobs/{job}/cancel", json={"items": [1]}).status_code == 202
+        server.kill()
+        once.with_name("starts.go").touch()
+        server.start()
+        items = server.ended(job)["state"]["items"]
+        assert [item["status"] for item in items] == ["succeeded", "cancelled"]
+        assert once.read_text().split() == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "members"),
+    [("hide", {"hide": ["deaf"]}), ("max_attempts", {"max_attempts": 1}), ("deadline", {})],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_cancelled_job_ends_as_cancelled_if_it_could_not_run_again_either(tmp_path, endpoint, members):
+    deadline = {"deadline_ms": 60_000} if endpoint == "deadline" else {}
+    with killed_server(once=str(tmp_path / "starts"), **SLOW_CANCEL) as server:
+        job = server.submit("deaf", input={"text": "draft"}, **deadline).json()["id"]
+        server.until(job, has_value)
+        assert server.http.post(f"/v1/jobs/{job}/cancel").status_code == 202
+        server.kill()
+        if deadline:
+            with sqlite3.connect(server.log) as db:  # Shift the creation time as if a minute had passed.
+                db.execute("UPDATE job SET created_at = created_at - 61")
+        server.start(**members)
+        found = server.ended(job)
+        assert (found["status"], found["state"]["items"][0]["value"]) == ("cancelled", "draft")
+
+
+def test_a_cancel_that_cannot_be_recorded_is_refused_and_changes_nothing(tmp_path):
+    with killed_server(once=str(tmp_path / "starts"), **SLOW_CANCEL) as server:
+        job = server.submit("deaf", input={"text": "draft"}).json()["id"]
+        server.until(job, has_value)
+        limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+        refused = server.http.post(f"/v1/jobs/{job}/cancel")
+        assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
+        tmp_path.joinpath("starts.go").touch()
+        assert server.ended(job)["status"] == "succeeded"
 
 
 # ---- invalid log files ----------------------------------------------------------------------------------------------

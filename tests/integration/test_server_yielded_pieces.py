@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tidewire import Client
+from tidewire.errors import NoTextError
 from tidewire_server import Append, Last, Server
 from tidewire_server.errors import InvalidValueError
 
@@ -62,6 +63,56 @@ def unannotated_without_rollback():
 def optional_text() -> Iterator[Append[str | None]]:
     for token in TOKENS:
         yield Append(token)
+
+
+@server.endpoint
+async def count(n: int = 10):
+    for i in range(n):
+        yield Append(f"{i} ")
+
+
+@server.endpoint
+def unannotated_whole_texts():
+    for end in range(1, len(TOKENS) + 1):
+        yield "".join(TOKENS[:end])
+
+
+@server.endpoint
+def text_or_nothing() -> Iterator[str | None]:
+    yield from itertools.accumulate(TOKENS)
+
+
+@server.endpoint(batch=True)
+def unannotated_words(words: list[str]):
+    for token in TOKENS:
+        yield {row: Append(token) for row in range(len(words))}
+    yield {row: Last() for row in range(len(words))}
+
+
+@server.endpoint
+def unannotated_numbers():
+    yield from range(3)
+
+
+@server.endpoint
+def unannotated_member():
+    yield {"role": "assistant", "content": ""}
+    for token in TOKENS:
+        yield Append(token, at="/content")
+
+
+@server.endpoint
+async def unannotated_reply():
+    yield {"role": "assistant", "content": ""}
+    for token in TOKENS:
+        yield Append(token, at="/content")
+
+
+@server.endpoint(columns=["/content"])
+def unannotated_column():
+    yield {"role": "assistant", "content": ""}
+    for token in TOKENS:
+        yield Append(token, at="/content")
 
 
 @server.endpoint
@@ -237,6 +288,64 @@ def test_each_update_of_an_unannotated_generator_extends_the_value(client, name)
     values = [update.value for update in client.submit(name) if update.value is not None]
     assert all(later[: len(value)] == value for value, later in itertools.pairwise(values))
     assert len(values[-1]) >= 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unannotated",
+        "unannotated_with_an_append_first",
+        "unannotated_on_the_loop",
+        "unannotated_without_rollback",
+        "unannotated_whole_texts",
+        "unannotated_words",
+        "optional_text",
+        "text_or_nothing",
+    ],
+)
+def test_the_first_value_decides_that_a_value_without_a_type_is_a_text(client, name, caplog):
+    given = {"words": "a"} if name == "unannotated_words" else {}
+    job = client.submit(name, given)
+    assert "".join(update.text for update in job) == job.result() == "".join(TOKENS)
+    assert "".join(client.submit(name, given).iter_text()) == "".join(TOKENS)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_the_loop_of_the_readme_prints_an_endpoint_without_annotation(client, capsys):
+    job = client.submit("count", n=5)
+    for update in job:
+        print(update.text, end="", flush=True)
+    assert capsys.readouterr().out == job.result() == "0 1 2 3 4 "
+    assert server.endpoints["count"].value.schema == {}
+
+
+def test_the_items_of_a_batch_without_annotation_have_text(client):
+    texts = {0: "", 1: ""}
+    for update in client.submit_batch("unannotated_words", [{"words": "a"}, {"words": "b"}]):
+        texts[update.index] += update.text
+    assert texts == {0: "".join(TOKENS), 1: "".join(TOKENS)}
+
+
+@pytest.mark.parametrize("name", ["unannotated_numbers", "unannotated_elements", "unannotated_member"])
+def test_iter_text_of_a_value_that_turns_out_not_to_be_a_text_says_so(client, name):
+    with pytest.raises(NoTextError, match=r"Read the value instead.*columns="):
+        list(client.submit(name).iter_text())
+
+
+def test_text_that_is_not_in_a_column_is_reported_once_in_the_log(client, caplog):
+    for _ in range(2):
+        job = client.submit("unannotated_reply")
+        assert "".join(update.text for update in job) == ""
+        assert job.result()["content"] == "".join(TOKENS)
+    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "columns=['/content']" in record.getMessage()
+    assert "-> AsyncIterator[Append[str]]" in record.getMessage()
+
+
+def test_text_in_a_column_of_the_author_is_not_reported(client, caplog):
+    job = client.submit("unannotated_column")
+    assert "".join(update.text for update in job) == "".join(TOKENS) == job.result()["content"]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_an_annotation_with_append_describes_the_value():

@@ -246,6 +246,51 @@ def test_ended_jobs_expire_in_steps(opened: Any) -> None:
     run(body())
 
 
+async def kept(store: Store, names: str) -> str:
+    """Return the names of those jobs that the store has not deleted."""
+    return "".join([name for name in names if isinstance(await store.jobs.get(name), JobRecord)])
+
+
+def test_above_max_retained_bytes_the_principal_with_the_most_bytes_loses_its_oldest_jobs(opened: Any) -> None:
+    async def body() -> None:
+        async with opened(replace(ROOMY, max_retained_bytes=10_000)) as (store, clock):
+
+            async def add(name: str, principal: str, size: int) -> None:
+                writer = await Writer(name, principal, clock.now).add(store)
+                await writer.write("x" * size)
+                await writer.end(store, clock)
+                await store.jobs.expire(clock.now)
+
+            await add("a", "ada", 1000)
+            for name in "bcd":  # events and state of 1,000 characters each
+                await add(name, "bob", 1000)
+            assert await kept(store, "abcd") == "abcd"
+            await add("e", "ada", 1000)
+            assert await kept(store, "abcde") == "acde"
+            await add("f", "eve", 50_000)  # as the newest job, it stays, although it alone exceeds the limit
+            assert await kept(store, "abcdef") == "f"
+            await add("g", "ada", 10)
+            assert await kept(store, "fg") == "g"
+
+    run(body())
+
+
+def test_a_job_without_events_counts_with_its_state_only(opened: Any) -> None:
+    async def body() -> None:
+        async with opened(replace(ROOMY, max_retained_bytes=4_000)) as (store, clock):
+            for name in "ab":
+                await store.jobs.expire(clock.now)
+                writer = await Writer(name, at=clock.now).add(store)
+                await writer.write("x" * 1000)
+                await writer.end(store, clock)
+                clock.now += RETENTION.log_ttl
+            clock.now -= 1
+            await store.jobs.expire(clock.now)
+            assert await kept(store, "ab") == "ab"
+
+    run(body())
+
+
 def test_a_running_job_and_its_key_never_expire(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
@@ -378,6 +423,20 @@ def test_changes_of_a_job_record_are_stored(opened: Any) -> None:
                 {"tokens": 7},
                 "succeeded",
             )
+
+    run(body())
+
+
+def test_a_cancellation_can_be_stored_for_any_job_and_changes_no_record(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await Writer().add(store)
+            await store.jobs.save_cancelled("a", [0])
+            await store.jobs.save_cancelled("unknown", [0])
+            assert await store.jobs.get("a") == writer.record
+            await writer.end(store, clock)
+            await store.jobs.save_cancelled("a", [0])
+            assert await store.jobs.get("a") == writer.record
 
     run(body())
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
+from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Key, StoreError, Tombstone
 from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
@@ -21,8 +21,8 @@ from tidewire_server.store_urls import file_of
 LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)
 
 
-def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
-    return SqliteStore(folder / "log.db", LARGE, fsync=fsync)
+def opened(folder: Path, *, fsync: bool = False, **retention: int) -> SqliteStore:
+    return SqliteStore(folder / "log.db", replace(LARGE, **retention), fsync=fsync)
 
 
 async def count_rows(store: SqliteStore, table: str) -> int:
@@ -82,6 +82,47 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         await store.close(clean=False)
         store = opened(tmp_path, fsync=True)
         assert (store.clean, store.may_have_lost) == (False, False)
+        await store.close()
+
+    run(body())
+
+
+def test_a_reopened_file_keeps_count_of_the_bytes_of_ended_jobs(tmp_path):
+    async def body() -> None:
+        store, clock = opened(tmp_path, max_retained_bytes=10_000), Clock()
+        for name in "abc":
+            writer = await Writer(name).add(store)
+            await writer.write("x" * 1000)
+            await writer.end(store, clock)
+        await store.close()
+        store = opened(tmp_path, max_retained_bytes=5_000)
+        await store.jobs.expire(clock.now)
+        kept = [name for name in "abc" if isinstance(await store.jobs.get(name), JobRecord)]
+        await store.close()
+        assert kept == ["b", "c"]
+
+    run(body())
+
+
+def test_a_reopened_job_has_the_items_that_were_cancelled(tmp_path):
+    async def body() -> None:
+        store, clock = opened(tmp_path), Clock()
+        writers = [await Writer(name).add(store) for name in "abcd"]
+        await asyncio.gather(store.jobs.save_cancelled("a", [2]), store.jobs.save_cancelled("a", [0, 2]))
+        await store.jobs.save_cancelled("b", [])
+        # The end of a job that is cancelled at the same time must not be overwritten.
+        await asyncio.gather(writers[3].end(store, clock), store.jobs.save_cancelled("d", [0]))
+        await store.close(clean=False)
+        store = opened(tmp_path)
+        for name, cancelled in [("a", {0, 2}), ("b", set()), ("c", set())]:
+            left = await store.jobs.reopen(name)
+            assert (left.cancelled, left.record.status) == (cancelled, "queued")
+        await store.jobs.save_cancelled("a", [1])
+        await store.close(clean=False)
+        store = opened(tmp_path)
+        assert (await store.jobs.reopen("a")).cancelled == {0, 1, 2}
+        ended = await store.jobs.get("d")
+        assert (ended.status, ended.done.status) == ("succeeded", "succeeded")
         await store.close()
 
     run(body())

@@ -340,6 +340,20 @@ def test_a_flood_of_jobs_and_keys_expires_only_the_flooders_jobs_and_keys(gate, 
         eventually(lambda: bob.http.get(f"/v1/jobs/{theirs[-4]}").status_code == 410)
 
 
+@pytest.mark.parametrize("log", ["memory", "sqlite"])
+def test_a_flood_of_large_results_expires_only_the_flooders_results(gate, log, tmp_path):
+    settings = {"max_retained_bytes": 200_000}
+    if log == "sqlite":
+        settings["log"] = f"sqlite:///{tmp_path}/log.db"
+    with serving(gate, **settings) as url, two_callers(url) as (ann, bob):
+        mine = [ann.ended(keyed(ann, f"key-{n}").json()["id"])["id"] for n in range(3)]
+        theirs = [bob.ended(keyed(bob, f"key-{n}", "x" * 20_000).json()["id"])["id"] for n in range(20)]
+        assert [ann.job(job)["status"] for job in mine] == ["succeeded"] * 3
+        assert bob.job(theirs[-1])["status"] == "succeeded"
+        eventually(lambda: bob.http.get(f"/v1/jobs/{theirs[-6]}").status_code == 410)
+        assert ann.http.get("/v1").json()["limits"]["max_retained_bytes"] == 200_000
+
+
 @pytest.mark.parametrize(
     ("settings", "headers"),
     [({"single_user": True}, {}), ({"tokens": ["ann:one", "ann:two"]}, {"authorization": "Bearer one"})],

@@ -204,6 +204,24 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
         return "paid"
 
     @server.endpoint
+    def deaf(text: str, stream: Stream[str]) -> None:
+        """Ignore a cancel. Write a line to `once` at each start, and continue when the file `once` + `.go` exists."""
+        with once.open("a") as journal:
+            journal.write(f"{text}\n")
+        stream.append(text)
+        while not once.with_name(f"{once.name}.go").exists():
+            time.sleep(0.01)
+
+    @server.endpoint(batch=True, batch_timeout=0.05)
+    def deaf_together(text: list[str]) -> Iterator[dict[int, Append[str]]]:
+        """Like `deaf`, but for a batch."""
+        with once.open("a") as journal:
+            journal.write("".join(f"{each}\n" for each in text))
+        yield dict(enumerate(map(Append, text)))
+        while not once.with_name(f"{once.name}.go").exists():
+            time.sleep(0.01)
+
+    @server.endpoint
     async def poison() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -284,6 +302,13 @@ def _add_endpoints_that_report_their_attempt(server: Server) -> None:
         yield {row: {"name": rows[row], **seen(ctx.rows[row]), "refused": refused} for row in rows}
         while ctx.rows[0].attempt == 1:
             time.sleep(0.01)
+
+    @server.endpoint
+    async def seen_untyped(ctx: Context):
+        yield Append("draft")
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+        yield Append(f" {ctx.attempt}")
 
     @server.endpoint(on_restart="continue", concurrency_limit=None)
     async def count(n: int, ctx: Context, pause: float = 0.001) -> AsyncIterator[Append[list[int]]]:

@@ -19,10 +19,11 @@ RETENTION = Retention(
     tombstone_ttl=30,
     idempotency_ttl=40,
     max_retained_jobs=3,
+    max_retained_bytes=1_000_000,
     max_tombstones=2,
     max_log_bytes=8000,
 )
-ROOMY = replace(RETENTION, max_retained_jobs=1000, max_tombstones=1000)
+ROOMY = replace(RETENTION, max_retained_jobs=1000, max_retained_bytes=10**9, max_tombstones=1000)
 
 
 class Clock:
@@ -79,7 +80,9 @@ class Writer:
         self.frames.append(done_frame(self.head, done))
         expires_at = clock.now + RETENTION.state_ttl
         ended = replace(self.record, status="succeeded", done=done, ended_at=clock.now, expires_at=expires_at)
-        block = Block([self.frames[-1]], at, done=True, ended=ended if with_record else None)
+        size = len(orjson.dumps(self.document.value()))
+        record = ended if with_record else None
+        block = Block([self.frames[-1]], at, done=True, ended=record, state_bytes=size)
         await self.log.append(before, block)
         record = self.record
         record.status, record.done, record.ended_at = "succeeded", done, clock.now

@@ -35,7 +35,14 @@ def stream_submit_deadline_ignored(hooks):
     replace_deadline(hooks, asks)
 
 
-@faulty_server("TW-JOB-065", "deadlines.job_runs_60_s_without_a_reader")
-def grace_below_a_minute_accepted(hooks):
-    """`grace_ms` may be less than a minute, so that the job is cancelled soon after its reader disconnects."""
+@faulty_server("TW-JOB-085", "deadlines.job_runs_for_min_grace_ms_without_a_reader")
+def grace_below_the_minimum_accepted(hooks):
+    """`grace_ms` may be less than `min_grace_ms`, so that the job is cancelled soon after its reader disconnects."""
     hooks.settings["min_grace"] = 0.0
+    rewrite_body(hooks, b'"min_grace_ms":0', b'"min_grace_ms":5000', at="/v1")
+
+
+@faulty_server("TW-DSC-025", "deadlines.min_grace_ms_is_at_least_5_s")
+def grace_of_a_second_declared(hooks):
+    """The server declares a minimum of one second for `grace_ms`."""
+    rewrite_body(hooks, b'"min_grace_ms":5000', b'"min_grace_ms":1000', at="/v1")

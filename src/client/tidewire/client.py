@@ -176,8 +176,10 @@ class AsyncClient:
                 call raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
                 to its end (`"continue"`) or cancel it (`"cancel"`).
-            grace: Seconds for which a job's stream must have had no reader before `on_disconnect` applies. Servers
-                treat values below 60 as 60. None: 60.
+            grace: Seconds for which a job's stream must have had no reader before `on_disconnect` applies. With less
+                than 60, the server may cancel a job before the client has reconnected, which can take half a minute.
+                A server raises values below its minimum, `discover().limits.min_grace_ms`, which is 5 seconds by
+                default. None: 60.
             deadline: Seconds that a job may take, counted from its submission. After this time, the server ends an
                 unfinished job as failed. None: no deadline.
             retry: Limits for the retries of failed requests and the reconnects of lost streams. They limit the time

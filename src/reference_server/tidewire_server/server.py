@@ -166,6 +166,7 @@ class Server:
                 [f"/{len(given.history)}/text"]`. If the endpoint's function takes a pydantic model, functions in
                 options are called with this model. Otherwise they are called with an object that has the parameters
                 of the endpoint's function as attributes. If the value is a text, the default is the value itself.
+                This is also the default of a generator without an annotation, whose first value decides.
             initial: Value of an item until its function produces the first value, or a function that computes this
                 value from the input.
             validate: Function that checks each input that matches the schema. To reject the client's request, this

@@ -61,10 +61,10 @@ class Settings(BaseModel):
         10.0, description="Time for which a shutdown waits for running jobs to end."
     )
     min_grace: Seconds = Field(
-        60.0,
-        description="Minimum of the member `grace_ms` of a request. A client sets this member to request that the "
-        "server cancels the job after this time without a reader. A smaller value in a request is raised to the "
-        "minimum.",
+        5.0,
+        description="Minimum of the member `grace_ms` of a request, which discovery shows as `min_grace_ms`. A client "
+        "sets this member to request that the server cancels the job after this time without a reader. A smaller value "
+        "in a request is raised to the minimum.",
     )
 
     # ---- streams -----------------------------------------------------------------------------------------------
@@ -181,6 +181,12 @@ class Settings(BaseModel):
         20_000,
         description="Maximum number of ended jobs that are stored. If it is exceeded, the oldest jobs of the caller "
         "with the most stored jobs expire early.",
+    )
+    max_retained_bytes: Count = Field(
+        1024 * MIB,
+        description="Maximum total size of the states and events of ended jobs that are stored, in bytes. If it is "
+        "exceeded, the oldest jobs of the caller with the most bytes expire early. The job that ended last is always "
+        "stored, even if it alone exceeds the limit.",
     )
     max_tombstones: Count = Field(
         100_000,
@@ -323,7 +329,7 @@ class Settings(BaseModel):
         ttls = {
             f"{name}_s": math.ceil(getattr(self, name)) for name in ("log_ttl", "state_ttl", "tombstone_ttl")
         }
-        return Limits(**own, **ttls)
+        return Limits(**own, **ttls, min_grace_ms=math.ceil(1000 * self.min_grace))
 
     def replace(self, **changes: Any) -> "Settings":
         """Return a validated copy of the settings in which some values are changed.

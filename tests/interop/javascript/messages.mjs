@@ -52,12 +52,12 @@ const state = object(
   { usage: isObject, notes: list(object({ level: isText, text: isText })), error: problem },
 );
 const least = (one, names) => Object.fromEntries(names.split(" ").map((name) => [name, integer(one)]));
-const LIMITS_FROM_1 = "max_body_bytes max_inputs max_jobs_per_principal max_streams_per_principal max_log_bytes max_retained_jobs max_tombstones";
+const LIMITS_FROM_1 = "max_body_bytes max_inputs max_jobs_per_principal max_streams_per_principal max_log_bytes max_retained_jobs max_retained_bytes max_tombstones";
 /** No limit is used by this client: one that is missing does no harm (TW-CLI-055). */
 const limits = object({}, {
   ...least(1, LIMITS_FROM_1),
   ...least(1024, "max_state_bytes max_event_bytes"),
-  ...least(0, "log_ttl_s state_ttl_s tombstone_ttl_s"),
+  ...least(0, "log_ttl_s state_ttl_s tombstone_ttl_s min_grace_ms"),
   max_depth: (value) => value === 64,
 });
 const eventId = (value) => isText(value) && parseId(value) !== null;

@@ -195,6 +195,7 @@ class KillableServer:
 
 KILLABLE_SERVER = """\
 import asyncio
+import time
 from tidewire_server import Server, Stream
 
 server = Server()
@@ -212,8 +213,14 @@ async def copy(text: str, stream: Stream[str]) -> None:
         stream.append(text[:3])
         await asyncio.sleep(60)
     stream.append(text[len(stream.value) :])
+
+
+@server.endpoint
+def heedless(text: str, stream: Stream[str]) -> None:
+    stream.append(text)
+    time.sleep(60)
 """
-PRINTER, RESTARTED, WITH_HOLE, COPIER = (KillableServer() for _ in range(4))
+PRINTER, RESTARTED, WITH_HOLE, COPIER, HEEDLESS = (KillableServer() for _ in range(5))
 
 
 def wait_until_one_item_ended(player: Player) -> None:
@@ -339,6 +346,12 @@ SCENES: Mapping[str, Scene] = {
     ),
     "worker-lost": Scene(
         server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.kill_and_restart}
+    ),
+    "cancel-before-a-restart": Scene(
+        server=HEEDLESS.serve,
+        cues={
+            "The server is killed and restarted before the function has returned.": HEEDLESS.kill_and_restart
+        },
     ),
     "restart-that-continues": Scene(
         server=COPIER.serve,

@@ -66,7 +66,7 @@ class FinalTextReader:
         self._latest = latest
         self._for_tokens = for_tokens
         self._checked: tuple[str, ...] | None = None
-        """The columns of the last event in which `_check_text` looked for a text."""
+        """The columns of the last event in which `_check_text` found a text."""
         self._last: ItemChange[Any] | None = None
         """The last update."""
         self._length = delivered
@@ -140,8 +140,9 @@ class FinalTextReader:
 
     def _check_text(self, position: Position) -> None:
         """Raise an error if no column of the value is a text or can become one."""
-        self._checked = position.columns
-        if not (self._for_tokens or any(_texts(position, or_null=True))):
+        if self._for_tokens or any(_texts(position)):
+            self._checked = position.columns
+        elif not any(_texts(position, or_null=True)):
             raise self._no_text()
 
     def _no_text(self) -> NoTextError:

@@ -30,9 +30,14 @@ class Limits(WireModel, frozen=True, kw_only=True):
     tombstone_ttl_s: Count = 86_400
     """Time for which the server remembers a deleted or expired job, and answers requests for the job with the status
     410."""
+    min_grace_ms: Count | None = None
+    """Minimum of `grace_ms` of a submission. The server raises a smaller value to this one. None: 60000."""
     max_retained_jobs: Positive | None = None
     """Maximum number of ended jobs that the server keeps. When there are more, the server deletes the oldest ended jobs
     early. None: no limit."""
+    max_retained_bytes: Positive | None = None
+    """Maximum size of the states and events of all ended jobs that the server keeps. When it is exceeded, the server
+    deletes ended jobs early, except the newest. None: no limit."""
     max_tombstones: Positive | None = None
     """Maximum number of tombstones that the server keeps, that is of records of deleted or expired jobs. The same limit
     applies to the number of idempotency keys. When there are more, the server deletes the oldest early. None: no

@@ -78,7 +78,7 @@ class Options:
     list, this can be a function of the input, as in `lambda given: [f"/{len(given.history)}/text"]`. If the endpoint's
     function takes a pydantic model, functions in options are called with this model. Otherwise they are called with an
     object that has the parameters of the endpoint's function as attributes. If the value is a text, the default is the
-    value itself."""
+    value itself. This is also the default of a generator without an annotation, whose first value decides."""
     initial: Any = DEFAULT
     """Value of an item until its function produces the first value, or a function that computes this value from the
     input."""
@@ -184,6 +184,8 @@ class Endpoint:
         self.takes_late_joiners = False
         self.warned_about_pieces = False
         """Whether the server has already logged the warning that the generator yields pieces instead of whole texts."""
+        self.warned_about_columns = False
+        """Whether the server has already logged the warning that the generator appends text that is not in a column."""
         if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
@@ -335,6 +337,12 @@ class Endpoint:
         return bool(self._declared.get("rollback"))
 
     @property
+    def guesses_columns(self) -> bool:
+        """Whether neither the option `columns` nor the annotation of a generator says where its value contains text."""
+        value = self.value
+        return self._columns is None and self.is_generator and value.may_be_text and not value.is_text
+
+    @property
     def notices_cancel(self) -> bool:
         """Whether the function can notice a cancellation. If not, the server does not wait for the function to stop."""
         shape = self.input
@@ -352,9 +360,12 @@ class Endpoint:
     def columns(self, value: BaseModel) -> list[str]:
         """Return the JSON Pointers of the item's columns. Columns are the texts and arrays that grow with each row of
         output. The pointers are relative to the item's value.
+
+        Columns are fixed before the function runs. If the value may become a text, as the value of a generator without an
+        annotation may, it is therefore a column from the start. Until it is a text, no diff uses the column [TW-DIF-039].
         """
         if self._columns is None:
-            within: Sequence[str] = [""] if self.value.is_text else []
+            within: Sequence[str] = [""] if self.value.is_text or self.guesses_columns else []
         else:
             within = self._columns(self.input.as_given(value)) if callable(self._columns) else self._columns
         for pointer in within:

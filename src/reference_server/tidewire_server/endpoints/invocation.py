@@ -213,6 +213,8 @@ class YieldedSteps:
                 self._writer.set("", value.x)
             else:
                 self._writer.append(value.x, value.at)
+                if value.at and not self._endpoint.warned_about_columns and isinstance(value.x, str):
+                    _warn_about_columns(self._endpoint, value.at)
             self._text = None
         else:
             take_whole(value, self._endpoint, self._writer, first=self._first)
@@ -253,6 +255,20 @@ def _warn_about_pieces(endpoint: Endpoint, writer: ItemWriter) -> None:
         _log.warning("%s", text)
     with contextlib.suppress(StreamClosedError, StateTooLargeError):
         writer.note_once(text, "warning")
+
+
+def _warn_about_columns(endpoint: Endpoint, at: str) -> None:
+    """Warn once in the log for each endpoint whose text no client finds, because it is not in a column."""
+    if not endpoint.guesses_columns:
+        return
+    endpoint.warned_about_columns = True
+    kind = "AsyncIterator" if endpoint.is_async else "Iterator"
+    _log.warning(
+        "endpoint %r appends text at %r, which is not a column, so `update.text` and `iter_text()` of the client do not "
+        "contain this text: pass columns=[%r] to @server.endpoint. If the text is the whole value, annotate the function "
+        "`-> %s[Append[str]]`, and yield no other value",
+        *(endpoint.name, at, at, kind),
+    )
 
 
 def keep_what_was_yielded(writer: ItemWriter) -> None:

@@ -167,6 +167,8 @@ class ValueShape:
     is_any: bool
     """Whether the function's signature does not specify the type of the value."""
     is_text: bool
+    may_be_text: bool
+    """Whether the type includes texts, as a missing annotation and `str | None` do."""
     is_float_list: bool
     """Whether the type is `list[float]`, without constraints. Values of this type are often long."""
     empty: JsonValue
@@ -441,7 +443,7 @@ def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
 def _value_shape(annotation: Any, *, grows: bool) -> ValueShape:
     adapter = TypeAdapter(annotation)
     schema = adapter.json_schema(mode="serialization", schema_generator=_Schema)
-    is_text = schema.get("type") == "string" and not {"enum", "const", "format"} & set(schema)
+    is_text = _is_text(schema)
     empty: JsonValue = None
     if is_text:
         empty = ""
@@ -450,4 +452,12 @@ def _value_shape(annotation: Any, *, grows: bool) -> ValueShape:
     elif grows and schema.get("type") == "object" and not schema.get("required"):
         empty = {}
     is_float_list = adapter.core_schema == TypeAdapter(list[float]).core_schema
-    return ValueShape(adapter, rows_of(annotation), schema, annotation is Any, is_text, is_float_list, empty)
+    may_be_text = not schema or any(map(_is_text, [schema, *schema.get("anyOf", ())]))
+    is_any = annotation is Any
+    return ValueShape(
+        adapter, rows_of(annotation), schema, is_any, is_text, may_be_text, is_float_list, empty
+    )
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "string" and not {"enum", "const", "format"} & set(schema)

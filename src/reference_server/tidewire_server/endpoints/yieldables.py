@@ -26,7 +26,7 @@ class Append(Generic[T]):
 
     A generator without an annotation begins with the value null. If it yields an `Append` first, this string or list
     becomes the value. With the annotation `-> Iterator[Append[str]]`, the endpoint's description also contains the type
-    of the value, and `iter_text()` of the client finds the text.
+    of the value.
 
     Example:
         yield Append(" world")

@@ -365,7 +365,7 @@ class EventStream:
 
         Return whether the block was sent.
         """
-        frames, state, done, _ = block
+        frames, state, done, _, _ = block
         epoch, seq = state[0]
         if self._idle_at != (epoch, seq - len(frames)):
             return False

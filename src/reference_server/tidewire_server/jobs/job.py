@@ -136,6 +136,11 @@ class Job:
         endpoint, job, principal, arrived = record.endpoint, record.id, record.principal, record.created_at
         return [QueueEntry(endpoint, job, index, principal, arrived) for index in range(len(self._items))]
 
+    @property
+    def waiting_entries(self) -> list[QueueEntry]:
+        """Queue entries of the queued items."""
+        return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
+
     def _queue_entry(self, index: int) -> QueueEntry:
         record = self.record
         return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
@@ -347,15 +352,12 @@ class Job:
 
     # ---- restart of the server ---------------------------------------------------------------------------------
 
-    def restore(self, items: list[Any], previous: View) -> list[QueueEntry]:
+    def restore(self, items: list[Any], previous: View) -> None:
         """Restore the items of an interrupted job.
 
         Args:
             items: Items of the state with which the job continues.
             previous: State of the job when the server restarted, which functions read as `ctx.previous`.
-
-        Returns:
-            The queue entries of the queued items.
         """
         for item, stored in zip(self._items, items, strict=True):
             item.status = stored["status"]
@@ -365,7 +367,11 @@ class Job:
                 self._unfinished -= 1
             if "error" in stored:
                 self._errors.append(Problem.model_validate(stored["error"]))
-        return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
+
+    async def end_cancelled(self, items: Iterable[int]) -> None:
+        """After `restore`, end the items that were cancelled before the restart. Their functions do not run."""
+        for index in items:
+            await self._end_item(index, "cancelled")
 
     async def fail(self, error: Problem, *, status: str | None = None) -> None:
         """Fail all unfinished items, or only the items with a certain status. If no unfinished item remains, end the
@@ -403,12 +409,17 @@ class Job:
             remaining, lambda: self._in_background(self._fail_all(expired))
         )
 
+    def unfinished(self, items: list[int] | None = None) -> list[int]:
+        """Return those of the items with these indices that have not ended, or all such items if `items` is None."""
+        indices = range(len(self._items)) if items is None else items
+        return [index for index in indices if self._items[index].status not in ENDED]
+
     async def cancel(self, items: list[int] | None = None) -> None:
         """Cancel the items with these indices, or all items if `items` is None.
 
         A running function has up to `cancel_timeout` seconds to return before its item ends.
         """
-        for index in range(len(self._items)) if items is None else items:
+        for index in self.unfinished(items):
             item = self._items[index]
             if item.status == "queued":
                 await self._discard(self._queue_entry(index))

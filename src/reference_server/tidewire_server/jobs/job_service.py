@@ -307,7 +307,9 @@ class JobService:
         job = self._activate(record, admitted, columns, log, document, size)
         job.recovered = True
         self.inputs.add(record.id, record.principal, admitted.submission.size)
-        queued = job.restore(plan.items, plan.previous)
+        job.restore(plan.items, plan.previous)
+        await job.end_cancelled(interrupted.cancelled)
+        queued = job.waiting_entries
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
         elif not queued:
@@ -363,9 +365,19 @@ class JobService:
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         """Cancel some items of a job, or the whole job if `items` is None. Return whether the job was unfinished before
         this call.
+
+        The cancellation is recorded first. A restart of the server therefore cannot undo it, even if the functions of the
+        cancelled items have not returned yet.
+
+        Raises:
+            StoreError: The cancellation cannot be recorded. Nothing was cancelled.
         """
         job = self._live.get(record.id)
         if job is None:
+            return False
+        if unfinished := job.unfinished(items):
+            await self.store.jobs.save_cancelled(record.id, unfinished)
+        if job.finished.is_set():
             return False
         await job.cancel(items)
         return True

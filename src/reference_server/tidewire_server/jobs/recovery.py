@@ -6,13 +6,17 @@ the job                          | `on_restart="rerun"`          | `on_restart="
 ---------------------------------+-------------------------------+--------------------------------------------------
 has a logged `done`              | its record is completed       | same
 had no started item              | continues to wait             | same
-had only ended items             | ends                          | same
+had only ended items and items   | ends                          | same
+  that a client had cancelled    |                               |
 had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
                                  |   as they are, others rerun   |   items continue to wait
 has lost its endpoint            | unfinished items fail with `worker_lost`
 has an input that became invalid | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
+
+Items that a client had cancelled before the server stopped end as cancelled in every row of the table. They keep their
+logged values, and their functions do not run again.
 
 `on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for inputs
 that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
@@ -123,7 +127,7 @@ async def recovery_plan_of(
     """
     at = await interrupted.log.state()
     state: Any = at.view.value()
-    statuses = [item["status"] for item in state["items"]]
+    unfinished = {index for index, item in enumerate(state["items"]) if item["status"] not in ENDED}
     started = state["status"] != "queued"
     rewound: SnapshotReason | None = "rewound" if started or store.may_have_lost else None
     if reason is None and started and not store.clean and interrupted.record.attempt >= settings.max_attempts:
@@ -139,7 +143,7 @@ async def recovery_plan_of(
         return RecoveryPlan(state, at.columns, at.view, rewound, expired)
     if reason is not None:
         return RecoveryPlan(state, at.columns, at.view, rewound, problem("worker_lost", reason))
-    if not started or all(status in ENDED for status in statuses):
+    if not started or unfinished <= interrupted.cancelled:
         return RecoveryPlan(state, at.columns, at.view, rewound)
     if admitted.endpoint.on_restart == "fail":
         error = problem(
@@ -147,25 +151,29 @@ async def recovery_plan_of(
             "the server stopped while the item was running, and the item's function must not run twice",
         )
         return RecoveryPlan(state, at.columns, at.view, "rewound", error, "running")
-    return _new_attempt(state, at.view, admitted)
+    return _new_attempt(state, at.view, admitted, interrupted.cancelled)
 
 
-def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -> RecoveryPlan:
+def _new_attempt(
+    state: dict[str, Any], previous: View, admitted: AdmittedJob, cancelled: frozenset[int]
+) -> RecoveryPlan:
     """Plan a new attempt of a job.
 
-    Items that have ended keep their state [TW-RES-049]. All other items start again, with their logged values if the
-    endpoint continues, and otherwise with their initial values [TW-RES-036].
+    Items that have ended keep their state [TW-RES-049]. Items that were cancelled end with their logged values
+    [TW-JOB-057]. All other items start again, with their logged values if the endpoint continues, and otherwise with their
+    initial values [TW-RES-036].
     """
     endpoint = admitted.endpoint
     continues = endpoint.on_restart == "continue"
     items = [
         item if item["status"] in ENDED
+        else item | {"status": "cancelled"} if index in cancelled
         # Keep the member `stable` together with the text in `value`, so that `iter_text` of the client still yields
         # only the stable prefix.
         else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
         if continues and endpoint.continues(value)
         else {"status": "queued", "value": endpoint.initial(value)}
-        for item, value in zip(state["items"], admitted.values, strict=True)
+        for index, (item, value) in enumerate(zip(state["items"], admitted.values, strict=True))
     ]  # fmt: skip
     # A note does not say which item wrote the note. Therefore, if any item has ended or continues, keep all notes of
     # the job.

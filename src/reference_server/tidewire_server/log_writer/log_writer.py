@@ -988,7 +988,7 @@ class LogWriter:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
         # `_new` is `tuple.__new__`. It is faster than the constructors of named tuples, because these are Python code.
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
-        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False, None))
+        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False, None, 0))
 
     def stop(self) -> None:
         """Reject later writes and stop committing. This method is called if the server stops before the job has
@@ -1035,7 +1035,8 @@ class LogWriter:
             cursor = _new(Cursor, (epoch, seq + 1))
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             frames.append(messages.done_frame(cursor, record.done))
-            await append(self._log, self._head, _new(Block, (frames, state, True, record)), self._retries)
+            block = Block(frames, state, done=True, ended=record, state_bytes=self._state_bytes)
+            await append(self._log, self._head, block, self._retries)
             self._head = cursor
         self._commits.logged(len(frames), sum(map(len, frames)))
         return record

@@ -1,86 +1,108 @@
 """Choose which entries a store deletes before they expire, because it holds more than its limit."""
 
+import heapq
+import itertools
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 E = TypeVar("E", bound=Hashable)
 
+_MAX_OUTDATED: Final = 64
+"""Number of outdated rows that the heap may contain in addition to one for each principal."""
+
+
+class _Row(NamedTuple):
+    """Row of the heap. The first row belongs to the principal that loses the next entry."""
+
+    minus_total: int
+    changed: int
+    """Number of the change after which the principal has had this total. Of equal totals, the older one is first."""
+    principal: str
+
 
 class FairEviction(Generic[E]):
-    """Entries of a store by principal. The next entry to delete is the oldest one of the principal with the most entries.
+    """Entries of a store by principal, each with a size. The next entry to delete is the oldest one of the principal whose
+    entries are the largest together.
 
-    Therefore a principal that fills the store deletes its own entries, and not those of other principals. Every method
-    takes constant time.
+    Therefore a principal that fills the store deletes its own entries, and not those of other principals. The entry that
+    was added last is deleted only if it is the only one: otherwise a large result would be deleted as soon as it exists.
+    Every method takes logarithmic time.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, OrderedDict[E, None]] = {}
-        self._principals: dict[int, OrderedDict[str, None]] = {}
-        """Principals by the number of their entries."""
-        self._most = 0
+        self.total = 0
+        """Size of all entries together."""
         self._count = 0
+        self._entries: dict[str, OrderedDict[E, int]] = {}
+        self._rows: dict[str, _Row] = {}
+        self._heap: list[_Row] = []
+        """The rows of `_rows`, and outdated rows, which are skipped."""
+        self._changes = itertools.count()
+        self._newest: E | None = None
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, principal: str, entry: E) -> None:
-        """Add a new entry, which is the principal's newest."""
+    def add(self, principal: str, entry: E, size: int = 1) -> None:
+        """Add a new entry, which is the principal's newest. If the entry exists, do nothing."""
         entries = self._entries.setdefault(principal, OrderedDict())
         if entry not in entries:
-            entries[entry] = None
-            self._resized(principal, len(entries) - 1)
+            entries[entry] = size
+            self._newest = entry
+            self._count += 1
+            self._resized(principal, size)
+
+    def resize(self, principal: str, entry: E, size: int) -> None:
+        """Change the size of an entry. If the entry is unknown, do nothing."""
+        entries = self._entries.get(principal, {})
+        if entry in entries:
+            before, entries[entry] = entries[entry], size
+            self._resized(principal, size - before)
 
     def discard(self, principal: str, entry: E) -> None:
         """Remove an entry that the store has deleted. If the entry is unknown, do nothing."""
-        entries = self._entries.get(principal)
-        if entries is not None and entry in entries:
-            del entries[entry]
-            self._resized(principal, len(entries) + 1)
+        size = self._entries.get(principal, {}).pop(entry, None)
+        if size is not None:
+            self._count -= 1
+            self._resized(principal, -size)
 
-    def evict(self) -> E:
-        """Remove and return the entry that the store must delete next.
+    def evict(self) -> tuple[str, E]:
+        """Remove the entry that the store must delete next. Return its principal and the entry.
 
-        If several principals have the most entries, the principal that has had this number of entries for the longest
-        time loses its oldest entry.
+        If the entries of several principals are the largest, the principal that has had this total for the longest time
+        loses its oldest entry.
 
         Raises:
             LookupError: There is no entry.
         """
         if not self._count:
             raise LookupError("there is no entry to delete")
-        principal = next(iter(self._principals[self._most]))
-        entries = self._entries[principal]
-        entry, _ = entries.popitem(last=False)
-        self._resized(principal, len(entries) + 1)
-        return entry
+        spared = None
+        while True:
+            row = self._heap[0]
+            if self._rows.get(row.principal) is not row:
+                heapq.heappop(self._heap)
+                continue
+            entry = next(iter(self._entries[row.principal]))
+            if entry != self._newest or self._count == 1:
+                break
+            spared = heapq.heappop(self._heap)
+        if spared is not None:
+            heapq.heappush(self._heap, spared)
+        self.discard(row.principal, entry)
+        return row.principal, entry
 
-    def replace(self, principal: str, entry: E) -> E:
-        """Add a new entry, and remove and return the entry that the store must delete to make room.
-
-        The result is the same as after a call of `add` and a call of `evict`. If the principal replaces its own entry,
-        as on a server with one principal, this method is faster, because the index does not change.
-        """
-        entries = self._entries.get(principal)
-        if entries is None or len(entries) != self._most or entry in entries:
-            self.add(principal, entry)
-            return self.evict()
-        evicted, _ = entries.popitem(last=False)
-        entries[entry] = None
-        self._principals[self._most].move_to_end(principal)
-        return evicted
-
-    def _resized(self, principal: str, before: int) -> None:
-        """Update the index after a principal's number of entries has changed by one."""
-        now = len(self._entries[principal])
-        self._count += now - before
-        if before:
-            del self._principals[before][principal]
-            if not self._principals[before]:
-                del self._principals[before]
-        if now:
-            self._principals.setdefault(now, OrderedDict())[principal] = None
-        else:
+    def _resized(self, principal: str, by: int) -> None:
+        """Update the heap after the total of a principal has changed."""
+        self.total += by
+        if not self._entries[principal]:
             del self._entries[principal]
-        if now > self._most or self._most not in self._principals:
-            self._most = now
+            self._rows.pop(principal, None)
+            return
+        before = self._rows.get(principal)
+        total = by if before is None else by - before.minus_total
+        row = self._rows[principal] = _Row(-total, next(self._changes), principal)
+        heapq.heappush(self._heap, row)
+        if len(self._heap) > 2 * len(self._rows) + _MAX_OUTDATED:
+            self._heap = sorted(self._rows.values())

@@ -64,6 +64,8 @@ class Block(NamedTuple):
     ended: "JobRecord | None" = None
     """Record of the ended job, if the last event is `done`. A persistent store commits it together with the block, so that
     `Jobs.save` has nothing left to write."""
+    state_bytes: int = 0
+    """Upper bound of the size of the state as JSON, if the last event is `done`."""
 
     @property
     def last(self) -> Cursor:
@@ -270,6 +272,8 @@ class Interrupted:
     submit: bytes
     """Body of the request that submitted the job."""
     log: "Log"
+    cancelled: frozenset[int] = frozenset()
+    """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
 
 
 class Tombstone(NamedTuple):
@@ -343,6 +347,18 @@ class Jobs(Protocol):
         """
         ...
 
+    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+        """Store that a client has cancelled these items of an unfinished job, in addition to the items stored before.
+
+        After a restart of the server, `reopen` returns the items, so that the restarted server ends them and does not run
+        them again. If the job has ended, do nothing.
+
+        Args:
+            job: Id of the job.
+            items: Indexes of the items.
+        """
+        ...
+
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         """Return up to `limit` jobs of a principal, newest first.
 
@@ -371,7 +387,8 @@ class Jobs(Protocol):
 
     async def expire(self, now: float) -> float | None:
         """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over. If there are
-        more than `max_retained_jobs` ended jobs, also delete the oldest ones.
+        more ended jobs than `max_retained_jobs`, or if their states and events exceed `max_retained_bytes`, also delete
+        some of them (see `EndedJobs`).
 
         Returns:
             Time at which the next entry expires, or None if no entry is waiting to expire.
@@ -447,6 +464,7 @@ class Retention:
     tombstone_ttl: float
     idempotency_ttl: float
     max_retained_jobs: int
+    max_retained_bytes: int
     max_tombstones: int
     max_log_bytes: int
 

@@ -8,12 +8,13 @@ that a state that only grows need not be copied.
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.ended_jobs import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
@@ -64,6 +65,7 @@ class MemoryLog(Subscribers):
         "_oldest",
         "_starts",
         "_state",
+        "_state_bytes",
     )
 
     def __init__(self, first: Block, max_bytes: int) -> None:
@@ -74,6 +76,7 @@ class MemoryLog(Subscribers):
         self._base = Cursor(start.epoch, start.seq - 1)
         self._head: Cursor = self._base
         self._state = first.state
+        self._state_bytes = 0
         self._ended = False
         self._oldest = first.state
         self._checkpoints: list[StateAt] = []
@@ -129,16 +132,16 @@ class MemoryLog(Subscribers):
 
     @property
     def size(self) -> int:
-        """Total size of the stored events in bytes."""
-        return self._frames.size
+        """Total size in bytes of the stored events and of the final state, after the log has ended."""
+        return self._frames.size + self._state_bytes
 
     def _add(self, block: Block) -> None:
-        frames, state, done, _ = block
+        frames, state, done, _, state_bytes = block
         written = self._frames.add(frames)
         if state.cursor.epoch != self._head.epoch or not self._starts:
             self._starts = next_starts(self._starts, block, self._base)
         self._head = block.last if done else state.cursor
-        self._state, self._ended = state, done
+        self._state, self._ended, self._state_bytes = state, done, state_bytes
         if not done and written >= self._next_checkpoint_at:
             self._checkpoints.append(state)
             self._next_checkpoint_at = written + self._checkpoint_every
@@ -172,7 +175,7 @@ class MemoryJobs:
         self._stored: OrderedDict[str, _StoredJob] = OrderedDict()
         self._unfinished: dict[str, int] = {}
         self._ended: OrderedDict[str, _StoredJob] = OrderedDict()
-        self._ended_by_principal = FairEviction[str]()
+        self._evictable = EndedJobs(retention.max_retained_jobs, retention.max_retained_bytes)
         self._logs_due: OrderedDict[str, float] = OrderedDict()
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
@@ -186,11 +189,10 @@ class MemoryJobs:
             return known[1]
         if key in self._old_keys:
             return self._old_keys[key]
-        if len(self._keys) >= self._retention.max_tombstones:
-            del self._keys[self._keys_by_principal.replace(key.principal, key)]
-        else:
-            self._keys_by_principal.add(key.principal, key)
+        self._keys_by_principal.add(key.principal, key)
         self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
+        if len(self._keys) > self._retention.max_tombstones:
+            del self._keys[self._keys_by_principal.evict()[1]]
         return None
 
     async def release(self, key: Key) -> None:
@@ -225,10 +227,12 @@ class MemoryJobs:
         self._finished(record.principal)
         self._ended[record.id] = stored
         self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
-        if len(self._ended) > self._retention.max_retained_jobs:
-            await self.delete_job(self._ended_by_principal.replace(record.principal, record.id))
-        else:
-            self._ended_by_principal.add(record.principal, record.id)
+        self._evictable.add(record.principal, record.id, stored.log.size)
+        for job in self._evictable.evict_excess():
+            await self.delete_job(job)
+
+    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+        """Do nothing, because a restart empties this store."""
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
@@ -260,7 +264,7 @@ class MemoryJobs:
             return
         if self._ended.pop(job, None) is None:
             self._finished(stored.record.principal)
-        self._ended_by_principal.discard(stored.record.principal, job)
+        self._evictable.discard(stored.record.principal, job)
         self._logs_due.pop(job, None)
         if stored.key is not None:
             self._old_keys.pop(stored.key, None)
@@ -272,7 +276,10 @@ class MemoryJobs:
 
     async def expire(self, now: float) -> float | None:
         while self._logs_due and next(iter(self._logs_due.values())) <= now:
-            self._stored[self._logs_due.popitem(last=False)[0]].log.forget_events()
+            job = self._logs_due.popitem(last=False)[0]
+            stored_job = self._stored[job]
+            stored_job.log.forget_events()
+            self._evictable.resize(stored_job.record.principal, job, stored_job.log.size)
         while self._ended and _expiry(next(iter(self._ended.values()))) <= now:
             await self.delete_job(next(iter(self._ended)))
         while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:

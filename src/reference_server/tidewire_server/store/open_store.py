@@ -32,6 +32,7 @@ def _retention(settings: Settings) -> Retention:
         tombstone_ttl=settings.tombstone_ttl,
         idempotency_ttl=settings.idempotency_ttl,
         max_retained_jobs=settings.max_retained_jobs,
+        max_retained_bytes=settings.max_retained_bytes,
         max_tombstones=settings.max_tombstones,
         max_log_bytes=settings.max_log_bytes,
     )

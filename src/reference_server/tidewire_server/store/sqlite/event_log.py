@@ -106,7 +106,7 @@ class SqliteLog(Subscribers):
         metadata: LogMetadata,
         state: StateAt | None,
         retention: Retention,
-        on_end: Callable[["SqliteLog"], None] | None = None,
+        on_end: Callable[["SqliteLog", int], None] | None = None,
     ) -> None:
         """Create the object for a log whose first block is in the file.
 
@@ -117,7 +117,8 @@ class SqliteLog(Subscribers):
             metadata: Metadata of the log.
             state: State after the last event, or None to load it when it is needed.
             retention: Limits on how much the store keeps.
-            on_end: Function that is called when the end of the job was committed, before the readers are woken.
+            on_end: Function that is called when the end of the job was committed, before the readers are woken. Its second
+                argument is the size of the events and states that the file then contains, in bytes.
         """
         super().__init__()
         self.number = number
@@ -174,11 +175,11 @@ class SqliteLog(Subscribers):
         packed = Packed.of(block.frames)
         plan = self._plan(after, block, len(packed.frames))
 
-        def work(db: sqlite3.Connection) -> int | None:
+        def work(db: sqlite3.Connection) -> Written:
             return write_block(db, self.number, after, block, packed, plan)
 
-        def then(state_bytes: int | None) -> None:
-            self._added(block, packed, plan, state_bytes)
+        def then(written: Written) -> None:
+            self._added(block, packed, plan, written)
 
         await self._file.do(work, then)
 
@@ -200,7 +201,7 @@ class SqliteLog(Subscribers):
         ended = None if block.ended is None else (*changed, *end_columns(block.ended, self._log_ttl))
         return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None, ended)
 
-    def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
+    def _added(self, block: Block, packed: Packed, plan: _AppendPlan, written: "Written") -> None:
         self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
             # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be
@@ -210,8 +211,8 @@ class SqliteLog(Subscribers):
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
         self._ended = block.done
-        if state_bytes is not None:
-            self._state_bytes = state_bytes
+        if written.state_bytes is not None:
+            self._state_bytes = written.state_bytes
             self._checkpoints.append(StateCheckpoint(block.state.cursor, self._written))
         if plan.cut is not None:
             self._base, self._cut = plan.cut.cursor, plan.cut.written
@@ -220,7 +221,7 @@ class SqliteLog(Subscribers):
         if plan.record is not None:
             self._saved = plan.record
         if plan.ended is not None and self._on_end is not None:
-            self._on_end(self)
+            self._on_end(self, written.kept_bytes)
         self.wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
@@ -267,14 +268,30 @@ def save_record(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -
     db.execute(update, (*columns, number))
 
 
-def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> None:
-    """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request."""
+def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> int:
+    """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request.
+
+    Returns:
+        Size of the job's events and states in bytes.
+    """
     update = (
         "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ?, "
         "ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
     )
     db.execute(update, (*columns, number))
     db.execute("DELETE FROM submit WHERE job = ?", (number,))
+    return save_kept_bytes(db, number)
+
+
+def save_kept_bytes(db: sqlite3.Connection, number: int) -> int:
+    """Measure the events and states of an ended job, and store and return their size in bytes."""
+    query = (
+        "SELECT (SELECT coalesce(sum(length(frames)), 0) FROM block WHERE job = ?1) "
+        "+ (SELECT coalesce(sum(length(state)), 0) FROM state WHERE job = ?1)"
+    )
+    size: int = db.execute(query, (number,)).fetchone()[0]
+    db.execute("UPDATE job SET kept_bytes = ? WHERE number = ?", (size, number))
+    return size
 
 
 _APPEND: Final = """
@@ -306,13 +323,19 @@ def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
     return _write_state(db, number, block.state)
 
 
+class Written(NamedTuple):
+    """Sizes in bytes of what a block has written."""
+
+    state_bytes: int | None = None
+    """Size of the state checkpoint, or None if no checkpoint was written."""
+    kept_bytes: int = 0
+    """Size of all events and states of the job, if the block has ended it."""
+
+
 def write_block(
     db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _AppendPlan
-) -> int | None:
+) -> Written:
     """Insert a block. The last event of the log must be the event `after`.
-
-    Returns:
-        Size in bytes of the state checkpoint that was written, or None if no checkpoint was written.
 
     Raises:
         HeadMovedError: The log's last event is not `after`.
@@ -325,7 +348,7 @@ def write_block(
         # After a failed COMMIT, it is unknown whether the block was stored. If the stored block is the same, this
         # append is a retry and has succeeded.
         if newest == rows[-1]:
-            return None
+            return Written(kept_bytes=save_kept_bytes(db, number) if block.done else 0)
         raise HeadMovedError(f"{after} is no longer the log's last event: another writer has appended events")
     if len(rows) > 1:
         db.executemany(_ADD, rows[1:])
@@ -334,13 +357,14 @@ def write_block(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
     state_bytes = _write_state(db, number, block.state) if plan.write_checkpoint else None
-    if plan.ended is not None:
-        save_end(db, number, plan.ended)
-    elif plan.record is not None:
-        save_record(db, number, plan.record)
     if plan.cut is not None:
         cut_events(db, number, plan.cut.cursor)
-    return state_bytes
+    kept_bytes = 0
+    if plan.ended is not None:
+        kept_bytes = save_end(db, number, plan.ended)
+    elif plan.record is not None:
+        save_record(db, number, plan.record)
+    return Written(state_bytes, kept_bytes)
 
 
 def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:

@@ -7,7 +7,7 @@ demand. All readers of an ended job share one log object, which is freed when th
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,7 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done
+from tidewire_server.store.ended_jobs import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
     Block,
@@ -37,6 +38,7 @@ from tidewire_server.store.sqlite.event_log import (
     load_metadata,
     record_columns,
     save_end,
+    save_kept_bytes,
     save_record,
     write_first,
 )
@@ -66,7 +68,9 @@ class SqliteJobs:
         self._clock = clock
         self._interrupted = dict(opened.interrupted)
         self._unfinished = dict(opened.unfinished)
-        self._ended = opened.ended
+        self._ended = EndedJobs(retention.max_retained_jobs, retention.max_retained_bytes)
+        for ended in opened.ended:
+            self._ended.add(*ended)
         self._keys = opened.keys
         self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
         self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
@@ -103,7 +107,7 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
             number, key_number = _insert_job(db, record), None
-            db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
+            db.execute("INSERT INTO submit (job, body) VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
                 row = (*_key_columns(key), use.body, record.id, until)
@@ -182,30 +186,45 @@ class SqliteJobs:
         columns = record_columns(record)
         ended = None if record.ended_at is None else end_columns(record, self._retention.log_ttl)
 
-        def work(db: sqlite3.Connection) -> None:
+        def work(db: sqlite3.Connection) -> int | None:
             if ended is None:
                 save_record(db, log.number, columns)
-            else:
-                save_end(db, log.number, (*columns, *ended))
+                return None
+            return save_end(db, log.number, (*columns, *ended))
 
-        def then(_: None) -> None:
-            if ended is not None:
-                self._job_ended(log)
+        def then(kept_bytes: int | None) -> None:
+            if kept_bytes is not None:
+                self._job_ended(log, kept_bytes)
 
         await self._file.do(work, then)
+
+    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+        live = self._live.get(job)
+        if live is None:
+            return
+        number = live[1].number
+
+        def work(db: sqlite3.Connection) -> None:
+            # The row was deleted if the job has ended in the meantime.
+            row = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
+            if row is not None:
+                cancelled = orjson.dumps(sorted(_cancelled(row[0]).union(items)))
+                db.execute("UPDATE submit SET cancelled = ? WHERE job = ?", (cancelled, number))
+
+        await self._file.do(work)
 
     def _open_log(
         self, number: int, record: JobRecord, metadata: LogMetadata, state: StateAt | None = None
     ) -> SqliteLog:
         return SqliteLog(self._file, number, record, metadata, state, self._retention, on_end=self._job_ended)
 
-    def _job_ended(self, log: SqliteLog) -> None:
+    def _job_ended(self, log: SqliteLog, kept_bytes: int) -> None:
         """Update the data in memory after the end of a job was committed."""
         record = log.record
         if self._live.pop(record.id, None) is not None:
             self._shared_logs[record.id] = log
             self._finished(record.principal)
-            self._ended.add(record.principal, record.id)
+            self._ended.add(record.principal, record.id, kept_bytes)
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         def work(db: sqlite3.Connection) -> list[JobRecord]:
@@ -236,17 +255,18 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> Any:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
-            body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
+            body = db.execute("SELECT body, cancelled FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
                 raise StoreError(f"rows of job {job} are missing, so the file is damaged")
-            return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
+            metadata = load_checkpoints(db, number, load_metadata(db, number))
+            return _record(row), body[0], _cancelled(body[1]), metadata
 
-        record, submit, metadata = await self._file.do(work)
+        record, submit, cancelled, metadata = await self._file.do(work)
         log = self._open_log(number, record, metadata)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
-        return Interrupted(record, submit, log)
+        return Interrupted(record, submit, log, cancelled)
 
     # ---- retention ---------------------------------------------------------------------------------------------
 
@@ -282,7 +302,8 @@ class SqliteJobs:
 
     async def expire(self, now: float) -> float | None:
         def then(found: _Expired) -> None:
-            for job in found.logs:
+            for principal, job, kept_bytes in found.logs:
+                self._ended.resize(principal, job, kept_bytes)
                 shared = self._shared_logs.get(job)
                 if shared is not None:
                     shared.forget_events()
@@ -290,11 +311,11 @@ class SqliteJobs:
                 self._keys.discard(principal, number)
 
         # If the file cannot be written, the evicted jobs and keys stay in the file until their retention time is over.
-        excess_keys = [(self._keys.evict(),) for _ in range(len(self._keys) - self._retention.max_tombstones)]
+        excess_keys = [self._keys.evict()[1:] for _ in range(len(self._keys) - self._retention.max_tombstones)]
         found = await self._file.do(lambda db: _expire(db, now, excess_keys), then)
-        excess = min(len(self._ended) - self._retention.max_retained_jobs, _MAX_EXPIRED_AT_ONCE)
-        jobs = dict.fromkeys([*found.jobs, *(self._ended.evict() for _ in range(excess))])
-        if jobs and (await self._delete_jobs([*jobs]) or excess == _MAX_EXPIRED_AT_ONCE):
+        evicted = self._ended.evict_excess(_MAX_EXPIRED_AT_ONCE)
+        jobs = dict.fromkeys([*found.jobs, *evicted])
+        if jobs and (await self._delete_jobs([*jobs]) or len(evicted) == _MAX_EXPIRED_AT_ONCE):
             return now
         return found.due
 
@@ -317,11 +338,8 @@ class Counts:
             "SELECT id, number, principal FROM job WHERE ended_at IS NULL ORDER BY number"
         ).fetchall()
         self.interrupted = {job: number for job, number, _ in rows}
-        self.ended = FairEviction[str]()
-        for row in db.execute(
-            "SELECT principal, id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number"
-        ):
-            self.ended.add(*row)
+        query = "SELECT principal, id, kept_bytes FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number"
+        self.ended = db.execute(query).fetchall()
         self.keys = FairEviction[int]()
         for row in db.execute("SELECT principal, number FROM key WHERE until IS NOT NULL ORDER BY number"):
             self.keys.add(*row)
@@ -332,6 +350,10 @@ class Counts:
 
 def _key_columns(key: Key) -> tuple[str, str, str]:
     return key.principal, key.endpoint, key.text
+
+
+def _cancelled(column: bytes | None) -> frozenset[int]:
+    return frozenset(() if column is None else orjson.loads(column))
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:
@@ -392,8 +414,8 @@ def _delete(
 class _Expired(NamedTuple):
     """Result of `_expire`."""
 
-    logs: list[str]
-    """Jobs whose events were deleted."""
+    logs: list[tuple[str, str, int]]
+    """Principals and ids of the jobs whose events were deleted, with the size of what is left of them, in bytes."""
     jobs: list[str]
     """Expired jobs that the caller must delete."""
     keys: list[tuple[str, int]]
@@ -404,11 +426,11 @@ class _Expired(NamedTuple):
 
 def _expire(db: sqlite3.Connection, now: float, excess_keys: list[tuple[int]]) -> _Expired:
     """Delete events, tombstones and idempotency keys whose retention time is over, and the keys in `excess_keys`."""
-    trimmed = db.execute(
-        "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",
+    logs = []
+    for principal, job, number in db.execute(
+        "SELECT principal, id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",
         (now, _MAX_EXPIRED_AT_ONCE),
-    ).fetchall()
-    for _, number in trimmed:
+    ).fetchall():
         done = db.execute("SELECT epoch, seq FROM block WHERE job = ? AND done = 1", (number,)).fetchone()
         if done is None:  # The file is damaged. Do not stop here, because then no other job would expire.
             db.execute("UPDATE job SET log_until = NULL WHERE number = ?", (number,))
@@ -418,6 +440,7 @@ def _expire(db: sqlite3.Connection, now: float, excess_keys: list[tuple[int]]) -
         db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, seq - 1))
         base = "UPDATE job SET base_epoch = ?, base_seq = ?, log_until = NULL WHERE number = ?"
         db.execute(base, (epoch, seq - 1, number))
+        logs.append((principal, job, save_kept_bytes(db, number)))
     expired = db.execute(
         "SELECT id FROM job WHERE expires_at <= ? ORDER BY expires_at, number LIMIT ?",
         (now, _MAX_EXPIRED_AT_ONCE),
@@ -441,4 +464,4 @@ def _expire(db: sqlite3.Connection, now: float, excess_keys: list[tuple[int]]) -
     if release_free_pages(db) or len(expired) >= _MAX_EXPIRED_AT_ONCE:
         times.append(now)
     due_at = min((t for t in times if t is not None), default=None)
-    return _Expired([job for job, _ in trimmed], [job for (job,) in expired], keys, due_at)
+    return _Expired(logs, [job for (job,) in expired], keys, due_at)
