@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from support.killable_server import Killed, killed_server
+from support.reference_server import eventually
 from tidewire import Client
 from tidewire.errors import JobCancelledError
 from tidewire.protocol.sse import Decoder
@@ -440,6 +441,25 @@ def test_with_a_full_disk_reads_continue_and_writes_resume_once_there_is_space(s
     assert server.submit("shout", "key", input={"text": "x"}).status_code == 201
     server.again()
     assert server.job(running) == found
+
+
+@pytest.mark.parametrize("limit", [0, 512 * 1024], ids=["no space", "some space"])
+def test_readiness_follows_the_space_on_the_disk_while_no_job_is_written(server, limit):
+    """With some space, small writes still succeed, for example into the write-ahead log."""
+    assert server.http.get("/readyz").json() == {"status": "ready"}
+    limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (limit, limits[1]))
+    eventually(lambda: server.http.get("/readyz").status_code == 503)
+    refused = server.submit("shout", "key", input={"text": "x" * 1_000_000})
+    for answer in (server.http.get("/readyz"), refused, server.http.get("/readyz")):
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "cannot read or write its stored jobs" in answer.json()["detail"]
+        assert "retry-after" in answer.headers
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
+    assert server.http.get("/readyz").status_code == 200
+    assert server.submit("shout", "key", input={"text": "x" * 1_000_000}).status_code == 201
+    errors = server.errors().splitlines()
+    assert len([line for line in errors if "space" in line]) <= 2, errors  # not one for each request
 
 
 def test_an_async_function_fails_before_its_unwritten_changes_fill_the_memory(tmp_path):

@@ -15,7 +15,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Key, StoreError, Tombstone
 from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
-from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store.sqlite.sqlite_store import PROBE_INTERVAL, SqliteStore
 from tidewire_server.store_urls import file_of
 
 LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)
@@ -141,6 +141,48 @@ def test_an_append_behind_the_head_in_the_file_is_refused(tmp_path):
         await store.close()
 
     run(body())
+
+
+def test_a_successful_test_write_counts_for_an_interval_and_a_failed_one_not_at_all(tmp_path):
+    async def tried(store: SqliteStore) -> int:
+        return await store._file.do(lambda db: db.execute("SELECT tried FROM server").fetchone()[0])
+
+    async def body() -> None:
+        clock = Clock()
+        store = SqliteStore(tmp_path / "log.db", LARGE, clock=clock)
+        await asyncio.gather(*[store.check() for _ in range(10)])
+        assert await tried(store) == 1
+        clock.now += PROBE_INTERVAL - 0.01
+        await store.check()
+        assert await tried(store) == 1
+        clock.now += 0.01
+        await store.check()
+        assert await tried(store) == 2
+        # A failed transaction ends the interval. After a failed test write, each call tries again, but is logged once.
+        await store._file.do(lambda db: db.execute("ALTER TABLE server RENAME TO hidden").fetchone())
+        await store.check()
+        with pytest.raises(StoreError, match="syntax"):
+            await store._file.do(lambda db: db.execute("nonsense").fetchone())
+        refused = await asyncio.gather(*[store.check() for _ in range(3)], return_exceptions=True)
+        refused += await asyncio.gather(store.check(), return_exceptions=True)
+        assert [str(each).count("no such table: server") for each in refused] == [1] * 4
+        assert [each.logged for each in refused] == [False, True, True, True]
+        await store._file.do(lambda db: db.execute("ALTER TABLE hidden RENAME TO server").fetchone())
+        await store.check()
+        assert await tried(store) == 3
+        assert sorted(file.name for file in tmp_path.iterdir()) == [
+            "log.db",
+            "log.db-owner",
+            "log.db-shm",
+            "log.db-wal",
+        ]
+        clock.now += PROBE_INTERVAL
+        pending = asyncio.ensure_future(store.check())
+        await asyncio.sleep(0)
+        await store.close()
+        await pending
+
+    asyncio.run(body())
 
 
 def test_a_retried_append_is_stored_once(tmp_path):

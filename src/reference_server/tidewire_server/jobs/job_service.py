@@ -377,8 +377,8 @@ class JobService:
             return False
         if unfinished := job.unfinished(items):
             await self.store.jobs.save_cancelled(record.id, unfinished)
-        if job.finished.is_set():
-            return False
+        if job.record.done is not None:
+            return False  # the job has ended in the meantime
         await job.cancel(items)
         return True
 

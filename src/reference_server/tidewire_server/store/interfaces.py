@@ -483,7 +483,7 @@ class Store(Protocol):
     """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
 
     async def check(self) -> None:
-        """Check that the store can be written.
+        """Check that the store can be written, by a test write if the store is not in memory.
 
         Raises:
             StoreError: The store cannot be written.

@@ -5,11 +5,13 @@ opens a file, it first acquires the lock, and then creates or migrates the schem
 """
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
 import sqlite3
 import stat
+import tempfile
 import weakref
 from pathlib import Path
 from typing import Final
@@ -136,6 +138,12 @@ MIN_FREE_PAGES: Final = 256
 
 VACUUM_PAGES: Final = 256
 """Number of pages that are released in one step. Appends wait until the step is finished, about 5 ms."""
+
+PROBE_BYTES: Final = 1024 * 1024
+"""Size of the temporary file with which `check_space` tests whether the disk is full."""
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a write for which the disk, a quota or a limit of the process leaves no space."""
 
 _WAL_BYTES: Final = 64 * 1024 * 1024
 """Size to which SQLite truncates the write-ahead log after a checkpoint (`PRAGMA journal_size_limit`)."""
@@ -391,6 +399,27 @@ def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
     connection.execute("UPDATE server SET clean = 0, secret = coalesce(secret, ?)", (drawn,))
     (secret,) = connection.execute("SELECT secret FROM server").fetchone()
     return bool(clean), secret
+
+
+def check_space(path: Path) -> None:
+    """Check that the file system of a log has space for `PROBE_BYTES` more, by writing a temporary file next to the log.
+
+    On a full disk, a small test write into the log may still succeed, because SQLite overwrites its write-ahead log. The
+    temporary file has random content, because a file system that compresses data needs no space for zeros.
+
+    Raises:
+        StoreError: There is not enough space.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(os.urandom(PROBE_BYTES))
+    except OSError as error:
+        # The test write finds all other errors that concern the log. A folder in which no file can be created is not one
+        # of them.
+        if error.errno in _NO_SPACE:
+            raise StoreError(
+                f"log {path}: the disk has no space for {PROBE_BYTES // 1024} KiB more ({error.strerror}); free some space"
+            ) from None
 
 
 def test_write(connection: sqlite3.Connection) -> None:
