@@ -15,7 +15,7 @@ jobs of a durable log, but a job in memory exists only in this process.
 
 Afterwards the server waits up to `LAST_SECONDS` until the streams have accepted their last event. If the log is in memory,
 the server also waits for expected readers: a client that has submitted a job or lost its connection a moment ago requests
-the stream of the job within its first retry delay (see `ExpectedReaders`). Nobody waits for an answer longer than
+the stream of the job within its first retry delay (see `ExpectedReaders`). No reader waits for an answer longer than
 `shutdown_timeout` plus `LAST_SECONDS`.
 """
 
