@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ import pytest
 from support.faulty_proxy import FaultyProxy
 from support.fork_server import Forked
 from support.free_port import free_port
-from support.reference_server import JSON, STREAM, Fold, Peer, data, eventually, logged
+from support.readme_loop import ReadmeLoop
+from support.reference_server import JSON, STREAM, Fold, Peer, data, eventually, logged, serving
 from support.serve_command import served
 from tidewire import Client, RetryPolicy
 from tidewire.errors import JobFailedError, TidewireError
 from tidewire.protocol.sse import Decoder
+from tidewire_server import Append, Server
+from tidewire_server.jobs import shutdown
+from tidewire_server.serving import serve
 
 STORY = """
 import asyncio
@@ -102,34 +106,6 @@ def counted(n: int) -> str:
     return "".join(f"{i} " for i in range(n))
 
 
-class Script(threading.Thread):
-    """The loop of the README in a script."""
-
-    def __init__(self, url: str, endpoint: str, **members: Any) -> None:
-        super().__init__(daemon=True)
-        self.url = url
-        self.endpoint = endpoint
-        self.members = members
-        self.text = ""
-        self.outcome: Any = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            with Client(self.url) as client:
-                job = client.submit(self.endpoint, **self.members)
-                for update in job:
-                    self.text += update.text
-                self.outcome = job.result()
-        except TidewireError as error:
-            self.outcome = error
-
-    def ended(self) -> Any:
-        self.join(40)
-        assert not self.is_alive(), f"the script still waits; it has {self.text!r}"
-        return self.outcome
-
-
 def stop(process: Forked, peer: Peer, signum: int = signal.SIGTERM) -> None:
     """Send a signal, and wait until the server has received it."""
     process.send_signal(signum)
@@ -157,7 +133,7 @@ def jobs_ended(peer: Peer) -> float:
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_the_loop_of_the_readme_survives_a_signal(folder, signum, log):
     with served(folder, "story.py", *log) as (process, peer):
-        script = Script(peer.url, "count", n=40)
+        script = ReadmeLoop(peer.url, "count", n=40)
         eventually(lambda: script.text)
         process.send_signal(signum)
         assert script.ended() == script.text == counted(40)
@@ -167,7 +143,7 @@ def test_the_loop_of_the_readme_survives_a_signal(folder, signum, log):
 
 def test_jobs_in_memory_that_wait_run_before_the_exit(folder):
     with served(folder, "story.py") as (process, peer):
-        scripts = [Script(peer.url, "count", n=n) for n in (30, 20, 10)]
+        scripts = [ReadmeLoop(peer.url, "count", n=n) for n in (30, 20, 10)]
         eventually(lambda: peer.metrics()['tidewire_items_waiting{endpoint="count"}'] == 2)
         process.send_signal(signal.SIGTERM)
         assert [script.ended() for script in scripts] == [counted(n) for n in (30, 20, 10)]
@@ -177,9 +153,9 @@ def test_jobs_in_memory_that_wait_run_before_the_exit(folder):
 
 def test_a_job_in_memory_that_does_not_end_in_time_fails_with_worker_lost(folder):
     with served(folder, "story.py", "--shutdown-timeout", "0.2") as (process, peer):
-        runs = Script(peer.url, "tell", gate=NEVER)
+        runs = ReadmeLoop(peer.url, "tell", gate=NEVER)
         eventually(lambda: runs.text)
-        waits = Script(peer.url, "tell", gate=NEVER)
+        waits = ReadmeLoop(peer.url, "tell", gate=NEVER)
         eventually(lambda: peer.metrics()['tidewire_items_waiting{endpoint="tell"}'] == 1)
         process.send_signal(signal.SIGTERM)
         for script, text in ((runs, "the beginning, "), (waits, "")):
@@ -210,9 +186,9 @@ def test_a_second_process_finishes_the_job_that_waited_for_the_first(folder):
     """The reader of a waiting job gets `goaway` at once, and the one of a running job when its job has ended."""
     port = free_port()
     with served(folder, "story.py", *SQLITE, port=port, **QUICK_RETRY) as (process, peer):
-        runs = Script(peer.url, "tell", gate="a.gate")
+        runs = ReadmeLoop(peer.url, "tell", gate="a.gate")
         eventually(lambda: runs.text)
-        waits = Script(peer.url, "tell", gate="a.gate", rest="another end")
+        waits = ReadmeLoop(peer.url, "tell", gate="a.gate", rest="another end")
         eventually(lambda: peer.metrics()['tidewire_items_waiting{endpoint="tell"}'] == 1)
         waiting = next(
             job["id"] for job in peer.http.get("/v1/jobs").json()["jobs"] if job["status"] == "queued"
@@ -327,7 +303,7 @@ def test_a_script_whose_connection_is_cut_resumes_while_the_server_drains(folder
     with served(folder, "story.py") as (process, peer):
         host, port = peer.url.removeprefix("http://").split(":")
         with FaultyProxy((host, int(port)), 0, weights={"none": 1}) as network:
-            script = Script(network.url, "tell", gate="a.gate")
+            script = ReadmeLoop(network.url, "tell", gate="a.gate")
             eventually(lambda: script.text)
             stop(process, peer)
             network.break_all()
@@ -367,6 +343,7 @@ def test_a_reader_that_is_about_to_connect_still_receives_the_end(folder, reader
 # ---- attacks -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stalled_reader_does_not_delay_the_exit_for_long(folder):
     with served(folder, "story.py", "--shutdown-timeout", "0.1") as (process, peer):
         job = peer.start("flood", {"megabytes": 4})
@@ -380,6 +357,28 @@ def test_a_stalled_reader_does_not_delay_the_exit_for_long(folder):
                 process.send_signal(signal.SIGTERM)
                 assert data(list(reading)[-1])["error"]["code"] == "worker_lost"
             exited(process)
+
+
+def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog):
+    """The short form of the previous test, in this process and with shorter limits."""
+    monkeypatch.setattr(shutdown, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(serve, "_LAST_GRACE", 0.1)
+    server = Server(shutdown_timeout=0, retry=0.01, merge_window=0)
+
+    @server.endpoint
+    async def flood() -> AsyncIterator[Append[str]]:
+        for _ in range(80):
+            yield Append("x" * 50_000)
+            await asyncio.sleep(0)
+        await asyncio.sleep(600)
+
+    with socket.socket() as stalled, serving(server) as peer:
+        job = peer.start("flood")
+        stalled.connect(("127.0.0.1", peer.http.base_url.port))
+        stalled.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert stalled.recv(12) == b"HTTP/1.1 200"
+        eventually(lambda: peer.http.get(f"/v1/jobs/{job}").json()["cursor"] == "1-82")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_all_of_many_readers_receive_the_end_of_the_job(folder):
@@ -476,7 +475,7 @@ def mounted(folder: Path, seconds: int, log: str = "memory") -> Iterator[tuple[F
 
 def test_the_loop_of_the_readme_survives_a_signal_to_uvicorn(folder):
     with mounted(folder, 20) as (process, peer):
-        script = Script(peer.url, "count", n=40)
+        script = ReadmeLoop(peer.url, "count", n=40)
         eventually(lambda: script.text)
         process.send_signal(signal.SIGTERM)
         assert script.ended() == script.text == counted(40)
@@ -486,7 +485,7 @@ def test_the_loop_of_the_readme_survives_a_signal_to_uvicorn(folder):
 
 def test_a_stream_that_uvicorn_cancels_still_ends_with_worker_lost(folder):
     with mounted(folder, 1) as (process, peer):
-        script = Script(peer.url, "tell", gate=NEVER)
+        script = ReadmeLoop(peer.url, "tell", gate=NEVER)
         eventually(lambda: script.text)
         process.send_signal(signal.SIGTERM)
         error = script.ended()

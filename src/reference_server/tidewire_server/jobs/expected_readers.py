@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-RECONNECT_FACTOR: Final = 2.25
-"""Longest first retry delay of a client, divided by the setting `retry`. The server multiplies `retry` by up to 1.5 for
-each connection, and the client by up to 1.5 for each attempt.
+RECONNECT_FACTOR: Final = 2.5
+"""Time for which a reader is expected, divided by the setting `retry`. The first retry delay of a client is at most 2.25
+times as long as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client by up to 1.5 for
+each attempt. The rest of the time is for the request.
 """
 
 MAX_RECONNECT_SECONDS: Final = 2.5
