@@ -76,9 +76,15 @@ REASONS = {
     "TW-SEC-015": "no requirement states the time",
     "TW-SEC-029": "the server may choose its credentials; the user passes them with `--header`",
     "TW-DEP-002": _NEEDS_OPERATOR,
-    "TW-DEP-003": _NEEDS_OPERATOR,
-    "TW-DEP-004": _NEEDS_OPERATOR,
     "TW-DEP-005": _NEEDS_OPERATOR,
+    "TW-DEP-013": _NEEDS_OPERATOR,
+    "TW-DEP-014": _NEEDS_OPERATOR,
+    "TW-DEP-015": _NEEDS_OPERATOR,
+    "TW-DEP-016": _NEEDS_OPERATOR,
+    "TW-DEP-017": _NEEDS_OPERATOR,
+    "TW-DEP-018": _NEEDS_OPERATOR,
+    "TW-DEP-019": _NEEDS_OPERATOR,
+    "TW-DEP-021": _NEEDS_OPERATOR,
     "TW-VER-006": "no list states which names belong to extensions",
 }
 """Reasons by requirement."""

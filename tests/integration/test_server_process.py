@@ -7,15 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from support.fork_server import Forked
 from support.free_port import free_port
 from support.reference_server import Peer, eventually, serving
+from support.serve_command import run, served
 from tidewire.install_command import install_command
 from tidewire_server import Server
 
@@ -81,51 +79,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> Forked:
-    return Forked(
-        "tidewire_server",
-        *arguments,
-        cwd=folder,
-        env=os.environ | environment,
-        imports=("tidewire_server.process.cli", "tidewire_server.serving"),
-    )
-
-
-@contextmanager
-def served(folder: Path, *arguments: str, **environment: str) -> Iterator[tuple[Forked, Peer]]:
-    port_file = folder / "port"
-    port_file.unlink(missing_ok=True)
-    process = run(folder, *arguments, "--port", "0", "--port-file", str(port_file), **environment)
-    try:
-        eventually(lambda: port_file.exists() or process.poll() is not None, within=30)
-        assert process.poll() is None, process.communicate()
-        with Peer(f"http://127.0.0.1:{int(port_file.read_text())}") as peer:
-            yield process, peer
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def run_to_exit(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     with run(folder, *arguments, **environment) as process:
         out, err = process.communicate(timeout=30)
     assert "Traceback" not in err
     return process.returncode, out + err
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_server_and_sends_goaway(folder, signum):
-    with served(folder, "mine.py:server", "--shutdown-timeout", "0.1") as (process, peer):
-        job = peer.start("tick", {"n": 1000, "pause": 0.02})
-        with peer.stream(job) as reading:
-            reading.until("snapshot")
-            process.send_signal(signum)
-            assert reading.until("goaway", "done").type == "goaway"
-        out, err = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert "stopping: waiting up to 0.1 s for 1 job; press Ctrl-C again to end at once\n" in err
-    assert re.search(rf"INFO [\w.]+: job {job}: tick cancelled in [\d.e-]+ s\n", err)
-    assert "tidewire_server/" in out
 
 
 @pytest.mark.parametrize("target", ["mine.py", "mine"])
@@ -191,21 +149,6 @@ def test_a_tilde_in_a_path_setting_is_the_home_folder(folder, tmp_path):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
     assert (tmp_path / "jobs.db").exists()
-
-
-def test_running_jobs_may_finish_within_shutdown_timeout(folder):
-    with served(folder, "mine:server", "--shutdown-timeout", "20", TIDEWIRE_HEARTBEAT="2") as (process, peer):
-        assert peer.http.get("/v1").json()["heartbeat_ms"] == 2000
-        job = peer.start("tick", {"n": 25, "pause": 0.02})
-        process.send_signal(signal.SIGTERM)
-        eventually(lambda: peer.http.get("/readyz").status_code == 503)
-        answer = peer.submit("tick")
-        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-        assert answer.headers["retry-after"] == "1"
-        assert peer.http.get(f"/v1/jobs/{job}/events").status_code == 503
-        assert peer.job(job)["status"] in {"queued", "running"}
-        process.communicate(timeout=20)
-    assert process.returncode == 0
 
 
 def test_a_function_that_swallows_cancellation_does_not_keep_the_process_alive(folder):

@@ -351,56 +351,36 @@ def test_a_retryable_in_band_problem_has_no_id_but_a_retry_field():
 # ---- shutdown --------------------------------------------------------------------------------------------------------
 
 
-def test_shutdown_sends_goaway_on_every_stream():
-    server = make_server(shutdown_timeout=0.5)
-    outcomes: list[list[str]] = []
-    with serving(server) as peer:
-        job = peer.start("hold")
+@pytest.mark.parametrize(("readers", "longest"), [(3, 15), (60, 128)])
+def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_readers(
+    tmp_path, readers, longest
+):
+    """The server asks at most 500 readers per second to come back: 60 of them within 7.5 to 127.5 ms."""
+    server = make_server(log=f"sqlite:///{tmp_path}/log.db", shutdown_timeout=0)
 
-        def read() -> None:
-            with Peer(peer.url) as other, other.stream(job) as reading:
-                outcomes.append([event.type for event in reading])
-                goaway.append(reading.decoder.retry_ms)
+    async def read(http: httpx.AsyncClient, events_url: str) -> tuple[str, int]:
+        decoder, events = Decoder(), []
+        async with http.stream("GET", events_url) as answer:
+            async for chunk in answer.aiter_raw():
+                events += decoder.feed(chunk)
+        return events[-1].type, data(events[-1])["retry_ms"]
 
-        goaway: list[int | None] = []
-        threads = [threading.Thread(target=read) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        eventually(lambda: peer.metrics()["tidewire_open_streams"] == 3)
-        assert peer.http.get("/readyz").status_code == 200
-    for thread in threads:
-        thread.join()
-    assert [outcome[-1] for outcome in outcomes] == ["goaway"] * 3
-    assert all(7 <= (wait or 0) <= 15 for wait in goaway)
+    async def read_until_shutdown() -> list[tuple[str, int]]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=30, limits=limits) as http:
+            with serving(server) as peer:
+                job = peer.start("hold")
+                events_url = f"{peer.url}/v1/jobs/{job}/events"
+                reading = asyncio.gather(*(read(http, events_url) for _ in range(readers)))
+                while peer.metrics()["tidewire_open_streams"] < readers:
+                    await asyncio.sleep(0.01)
+            return await reading
 
-
-def test_shutdown_sends_goaway_one_by_one_and_not_after_done():
-    # The server spaces out the goaways. The first one makes the job end, so the other readers receive `done`.
-    server = make_server(shutdown_timeout=60)
-    over = threading.Event()
-
-    @server.endpoint
-    def wait(stream: Stream[str]) -> None:
-        stream.append("waits")
-        over.wait(20)
-
-    begun, ends = [], []
-    with serving(server) as peer:
-        job = peer.start("wait")
-
-        def read() -> None:
-            with Peer(peer.url) as other, other.stream(job) as reading:
-                begun.append(reading.until("snapshot"))
-                ends.append([event.type for event in reading][-1])
-            over.set()
-
-        threads = [threading.Thread(target=read) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        eventually(lambda: len(begun) == 3)
-    for thread in threads:
-        thread.join()
-    assert ends == ["goaway", "done", "done"]
+    ends = asyncio.run(read_until_shutdown())
+    assert {end for end, _ in ends} == {"goaway"}
+    waits = [wait for _, wait in ends]
+    assert all(7 <= wait <= longest for wait in waits)
+    assert max(waits) > longest / 2
 
 
 def test_two_hundred_concurrent_clients_each_get_their_text(peer):

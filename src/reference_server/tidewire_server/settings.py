@@ -58,7 +58,9 @@ class Settings(BaseModel):
         description="Time within which a cancelled function must return. Afterwards, its item ends anyway.",
     )
     shutdown_timeout: Seconds = Field(
-        10.0, description="Time for which a shutdown waits for running jobs to end."
+        10.0,
+        description="Time for which a shutdown waits for jobs to end. Afterwards, unfinished jobs fail with "
+        "`worker_lost` if the log is in memory. Otherwise the next server runs them.",
     )
     min_grace: Seconds = Field(
         5.0,

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from scenarios.transcripts.player import PATIENCE, Player, wait_for_job_end
-from scenarios.transcripts.stage import Scene, Served
+from scenarios.transcripts.stage import Scene, Served, reference_server
 from support.foreign_programs import address, standard_library_server
 from support.reference_server import eventually
 from support.spec_document import document
@@ -125,9 +125,13 @@ def passes(seconds: float) -> None:
     eventually(lambda: time.monotonic() > end)
 
 
-def shut_the_server_down(player: Player) -> None:
+def ask_the_server_to_stop(player: Player) -> None:
     assert player.request_shutdown is not None
     player.request_shutdown()
+
+
+def shut_the_server_down(player: Player) -> None:
+    ask_the_server_to_stop(player)
     until(player, "GET /readyz", lambda status, body: status == 503)
 
 
@@ -251,6 +255,15 @@ VALIDATOR = GatedValidator()
 
 
 @contextlib.contextmanager
+def server_with_log_file(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        reference_server(scene, {"log": f"sqlite:///{folder}/log", **settings}) as served,
+    ):
+        yield served
+
+
+@contextlib.contextmanager
 def appendix_server(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
     with standard_library_server() as url:
         yield address(url), None
@@ -281,11 +294,17 @@ SCENES: Mapping[str, Scene] = {
         settings={"shutdown_timeout": PATIENCE},
         cues={"The server is asked to stop.": shut_the_server_down},
     ),
+    "stopping-in-memory": Scene(
+        settings={"shutdown_timeout": 0.2},
+        cues={"The server is asked to stop, and its time limit passes.": ask_the_server_to_stop},
+    ),
     "grace-while-stopping": Scene(
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
+        concurrency_limit=1,
+        server=server_with_log_file,
         cues={
             "The server is asked to stop.": shut_the_server_down,
-            "For three times that long no reader can reconnect, and the job continues.": lambda player: (
+            "For three times that long, the server keeps all readers away, and does not cancel the job.": lambda player: (
                 passes(0.6)
             ),
         },

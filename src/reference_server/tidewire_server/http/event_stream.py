@@ -87,6 +87,11 @@ _log = logging.getLogger(__name__)
 
 _GoawayReason = Literal["restart", "auth_expired"]
 
+_CANCELLED_SECONDS: Final = 2.0
+"""Number of seconds that a stream stays open after the ASGI server has cancelled it, if the log is in memory. In this time,
+the application that contains this one should call `close`, which fails the job, so that the reader receives `done`.
+"""
+
 
 class EventStream:
     """ASGI application that sends one event stream in response to one request."""
@@ -94,8 +99,10 @@ class EventStream:
     __slots__ = (
         "_abort_at",
         "_as_logged",
+        "_cancelled",
         "_connection",
         "_ephemeral_version",
+        "_even_if_ended",
         "_events_url",
         "_goaway_reason",
         "_headers",
@@ -113,10 +120,12 @@ class EventStream:
         "_service",
         "_settings",
         "_snapshot_bytes",
+        "_spread",
         "_timer",
         "_token_seconds_left",
         "_unsent",
         "_wake",
+        "done_sent",
     )
 
     def __init__(
@@ -169,6 +178,14 @@ class EventStream:
         """
         self._goaway_reason: _GoawayReason | None = None
         """Reason why the server is about to end the stream."""
+        self._even_if_ended = False
+        """Whether to end the stream although the job has ended."""
+        self._spread = 0.0
+        """Number of seconds over which the reconnects of many readers are spread."""
+        self._cancelled = False
+        """Whether the ASGI server has cancelled the stream."""
+        self.done_sent = False
+        """Whether the stream has ended with `done`."""
         self._kept_away = 0.0
         """Number of seconds for which a `goaway` asks the reader to wait."""
         self._abort_at: float | None = None
@@ -216,7 +233,7 @@ class EventStream:
             send_head, send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
         )
         unwatch = self._log.watch(self._on_log_change)
-        self._service.streams.add(self)
+        self._service.shutdown.stream_opened(self)
         try:
             sender.begin(self._headers)
             if self._token_seconds_left is not None:
@@ -227,19 +244,38 @@ class EventStream:
             await sender.abort()
         except GoneError:
             pass
+        except asyncio.CancelledError:
+            # The ASGI server cancels streams whose readers are too slow for its shutdown, or cancels a stream twice.
+            if sender.behind() is None:
+                raise
+            await sender.abort()
         finally:
             unwatch()
             if self._timer is not None:
                 self._timer.cancel()
-            self._service.streams.discard(self)
+            self._service.shutdown.stream_closed(self)
             sender.close()
 
-    def go_away(self, reason: _GoawayReason = "restart") -> None:
-        """Send `goaway` to the reader, because the server is shutting down or the stream token has expired. The reader
-        will reconnect later.
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+        return self._record.id
+
+    def go_away(
+        self, reason: _GoawayReason = "restart", *, spread: float = 0.0, even_if_ended: bool = False
+    ) -> None:
+        """End the stream with `goaway`, because the server is shutting down or the stream token has expired. The reader
+        reconnects later. If the server is shutting down and the job has ended, the stream ends with `done` instead.
+
+        Args:
+            reason: Reason for ending the stream.
+            spread: Number of seconds over which the reconnects of all readers are spread.
+            even_if_ended: Whether to send `goaway` even if the job has ended, because the reader has not accepted the
+                events up to `done` in time.
         """
         if self._goaway_reason != "auth_expired":
-            self._goaway_reason = reason
+            self._goaway_reason, self._spread = reason, spread
+        self._even_if_ended = self._even_if_ended or even_if_ended
         self._wake.set()
 
     # ---- events ----------------------------------------------------------------------------------------------
@@ -329,6 +365,7 @@ class EventStream:
                     self._unsent += chunk.frames
                 if ended:
                     await self._end(b"")
+                    self.done_sent = True
                     return
                 await self._write(b"")
                 if cursor != self._log.extent().head:
@@ -457,6 +494,7 @@ class EventStream:
             if ended:
                 chunk = await self._log.read(at.cursor, _CHUNK_BYTES)
                 await self._end(b"" if chunk is None else chunk.frames)
+                self.done_sent = True
                 return
             del at
             if self._unsent:
@@ -487,23 +525,26 @@ class EventStream:
     def _must_leave(self) -> bool:
         """Return whether to end the stream with `goaway`.
 
-        During a shutdown, a reader that keeps up still receives the end of its job.
+        During a shutdown, the readers of a job that has ended receive `done`.
         """
         if self._goaway_reason == "restart":
-            return bool(self._sender.behind()) or not self._log.extent().ended
+            return self._even_if_ended or not self._log.extent().ended
         return self._goaway_reason is not None
 
     def _goaway(self) -> bytes:
-        wait = self._jittered(self._settings.retry)
+        wait = self._jittered(self._settings.retry, self._spread)
         self._kept_away = wait / 1000
         return ephemeral_frame(
             "goaway", Goaway(reason=self._goaway_reason or "restart", retry_ms=wait), retry_ms=wait
         )
 
     @staticmethod
-    def _jittered(seconds: float) -> int:
-        """Return `seconds` in milliseconds, with random jitter, because browsers add no jitter when they reconnect."""
-        return round(1000 * seconds * random.uniform(0.75, 1.5))
+    def _jittered(seconds: float, spread: float = 0.0) -> int:
+        """Return `seconds` in milliseconds, with random jitter, because browsers add no jitter when they reconnect. The
+        jitter covers at least `spread` seconds.
+        """
+        least = 0.75 * seconds
+        return round(1000 * random.uniform(least, max(2 * least, least + spread)))
 
     # ---- sending ----------------------------------------------------------------------------------------------
 
@@ -563,7 +604,23 @@ class EventStream:
     async def _wait_until_woken(self) -> None:
         if self._timer is None:
             self._on_timer()
-        await self._wake.wait()
+        try:
+            await self._wake.wait()
+        except asyncio.CancelledError:
+            if self._cancelled:
+                raise
+            self._on_cancel()
+            await self._wake.wait()
+
+    def _on_cancel(self) -> None:
+        """End the stream soon, because the ASGI server has cancelled it. ASGI servers do so when their time limit for a
+        shutdown is over. The stream first sends `done` or `goaway`, unless it is cancelled a second time.
+        """
+        self._cancelled = True
+        if self._service.shutdown.durable:
+            self.go_away()
+        else:
+            self._loop.call_later(_CANCELLED_SECONDS, self.go_away)
 
     async def _after_wake(self) -> None:
         if self._sender.gone:

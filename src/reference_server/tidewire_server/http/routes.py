@@ -273,17 +273,14 @@ class TidewireApp:
                 return
 
     async def drain(self) -> None:
-        """Begin the shutdown.
-
-        Reject new jobs, close streams, and wait up to `shutdown_timeout` for running jobs to end.
-        """
+        """Begin the shutdown: reject new jobs, wait up to `shutdown_timeout` for the jobs to end, and end all streams."""
         if self._service is not None:
-            await self._service.drain(self._settings.shutdown_timeout)
+            await self._service.shutdown.drain(self._settings.shutdown_timeout)
 
     @property
     def jobs_to_drain(self) -> int:
         """Number of jobs that `drain` waits for."""
-        return 0 if self._service is None else len(self._service.jobs_to_drain)
+        return 0 if self._service is None else len(self._service.shutdown.jobs_to_wait_for())
 
     async def close(self) -> None:
         """Stop all jobs and release all resources.
@@ -508,7 +505,7 @@ class TidewireApp:
         return json_response({"status": "ok"})
 
     async def _readyz(self, _request: Request) -> ASGIApp:
-        if self.service.draining:
+        if self.service.shutdown.began:
             raise refuse("unavailable", "this server is shutting down")
         await self.service.store.check()
         return json_response({"status": "ready"})

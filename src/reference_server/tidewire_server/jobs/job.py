@@ -91,6 +91,7 @@ class Job:
         settings: Settings,
         *,
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
+        on_item_end: Callable[["Job"], None],
         on_end: Callable[["Job"], Coroutine[Any, Any, None]],
     ) -> None:
         self.record = record
@@ -103,6 +104,7 @@ class Job:
         self._log_writer = log_writer
         self._settings = settings
         self._discard = discard
+        self._on_item_end = on_item_end
         self._on_end = on_end
         self._usage = record.usage
         self._suspended = False
@@ -187,9 +189,10 @@ class Job:
             )
 
     @property
-    def waiting(self) -> bool:
-        """Whether any item is still queued."""
-        return any(item.status == "queued" for item in self._items)
+    def only_waits(self) -> bool:
+        """Whether some items are still queued, and no item is running."""
+        statuses = {item.status for item in self._items}
+        return "queued" in statuses and "running" not in statuses
 
     def waits(self, index: int) -> bool:
         """Return whether an item is still queued."""
@@ -440,6 +443,16 @@ class Job:
         """
         self._in_background(self.cancel())
 
+    async def fail_at_once(self, error: Problem) -> None:
+        """Fail all unfinished items without waiting until their functions have returned. Items that were cancelled end as
+        cancelled.
+        """
+        for index, item in enumerate(self._items):
+            if item.cancelled:
+                await self._end_item(index, "cancelled")
+        await self._fail_all(error)
+        await self.finished.wait()
+
     async def abandon(self) -> None:
         """Cancel all unfinished items without waiting until their functions have returned."""
         for index, item in enumerate(self._items):
@@ -515,6 +528,7 @@ class Job:
         except (HeadMovedError, StreamClosedError) as log_error:
             _log.warning("job %s: cannot log the end of the job: %s", self.record.id, log_error)
             self.finished.set()
+        self._on_item_end(self)
 
     async def _finish(self) -> None:
         if self._deadline is not None:

@@ -5,13 +5,12 @@ The HTTP routes call the service. The service itself does not depend on HTTP.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import orjson
 from pydantic import JsonValue
@@ -42,6 +41,7 @@ from tidewire_server.jobs.recovery import (
 )
 from tidewire_server.jobs.retention import JobCleanup
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
+from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.snapshot_events import epoch_block, first_block
@@ -60,14 +60,6 @@ from tidewire_server.store.interfaces import (
 )
 
 _log = logging.getLogger(__name__)
-
-
-class ClosableStream(Protocol):
-    """Open event stream that the job service can end at shutdown."""
-
-    def go_away(self) -> None:
-        """Send `goaway` to the reader and close the stream. The reader reconnects later."""
-        ...
 
 
 class Submitted(NamedTuple):
@@ -108,9 +100,6 @@ class JobService:
         configured = settings.stream_token_secret
         secret = store.secret if configured is None else configured.encode()
         self.stream_tokens = StreamTokens(secret, settings.stream_token_ttl)
-        self.draining = False
-        self.streams: set[ClosableStream] = set()
-        """Open event streams."""
         self.texts = SharedTexts(settings.max_unsent_bytes)
         """Large texts that readers share."""
         self._live: dict[str, Job] = {}
@@ -128,6 +117,13 @@ class JobService:
             on_start=self._on_start,
             announce=self._announce,
             share=share,
+        )
+        self.shutdown = Shutdown(
+            self._live,
+            self.readers,
+            self._scheduler.stop,
+            durable=store.durability != "process",
+            retry=settings.retry,
         )
         self._watchdog = LoopWatchdog(self._scheduler.take_active)
 
@@ -151,8 +147,11 @@ class JobService:
         Raises:
             ProblemError: The job is rejected.
         """
-        if self.draining:
-            raise refuse("unavailable", "this server is shutting down")
+        submitted = await self._submit(principal, endpoint, body, key)
+        self.shutdown.expected.submitted(submitted.record.id)
+        return submitted
+
+    async def _submit(self, principal: str, endpoint: Endpoint, body: bytes, key: str | None) -> Submitted:
         if key is None:
             return Submitted(await self._create(principal, endpoint, body, None))
         scoped = Key(principal, endpoint.name, key)
@@ -180,6 +179,7 @@ class JobService:
         return int(min(self.settings.max_inputs, self._scheduler.max_items(endpoint.name)))
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
+        self._refuse_while_draining()
         settings = self.settings
         limit = settings.max_jobs_per_principal
         if await self.store.jobs.unfinished(principal) >= limit:
@@ -194,7 +194,8 @@ class JobService:
             if len(values) > (most := self.max_inputs(endpoint)):
                 detail = f"/input: {len(values)} samples, but this endpoint runs at most {most} items per job"
                 raise refuse("batch_too_large", detail, pointer="/input", limit=most)
-            # Check again, because other jobs may have been submitted in the meantime.
+            # Check again, because the shutdown may have begun in the meantime, or other jobs may have been submitted.
+            self._refuse_while_draining()
             if await self.store.jobs.unfinished(principal) >= limit:
                 raise _too_many_jobs(limit)
             record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
@@ -205,6 +206,10 @@ class JobService:
             if not live:
                 self.inputs.cancel(principal, size)
         return record
+
+    def _refuse_while_draining(self) -> None:
+        if self.shutdown.began:
+            raise refuse("unavailable", "this server is shutting down and accepts no new jobs")
 
     async def _commit_job(
         self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None
@@ -274,6 +279,7 @@ class JobService:
             log,
             settings,
             discard=self._scheduler.discard,
+            on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
         )
         if submission.cancel_on_disconnect:
@@ -355,6 +361,8 @@ class JobService:
             StoreError: The stored state cannot be read, or is damaged.
         """
         log = await self.log(record)
+        if record.done is not None:
+            self.shutdown.expected.answered(record.id)
         try:
             return await encode_job(record, log, root, self.texts)
         except (MessageError, LookupError, TypeError):
@@ -393,6 +401,7 @@ class JobService:
         if job is not None:
             await job.abandon()
         await self.store.jobs.delete_job(record.id)
+        self.shutdown.expected.answered(record.id)
         self._cleanup.wake()
 
     async def outcome(self, record: JobRecord) -> Job | None:
@@ -411,10 +420,8 @@ class JobService:
             A function that releases the slot.
 
         Raises:
-            ProblemError: The principal has too many open streams, or the server is shutting down.
+            ProblemError: The principal has too many open streams.
         """
-        if self.draining:
-            raise refuse("unavailable", "this server is shutting down")
         return self.readers.acquire_slot(principal)
 
     # ---- callbacks --------------------------------------------------------------------------------------------
@@ -454,77 +461,21 @@ class JobService:
 
     # ---- shutdown ----------------------------------------------------------------------------------------------
 
-    async def drain(self, within: float) -> None:
-        """Reject new jobs, wait up to `within` seconds for running jobs to end, and close all streams [TW-DEP-004].
-
-        The streams are closed one by one during this time. Therefore the readers do not all reconnect to another server
-        at the same moment, and many readers still receive the end of their job before their stream is closed.
-        """
-        self.draining = True
-        self.readers.pause()
-        closing = self._loop.create_task(self._close_streams(within))
-        try:
-            await self._wait_for_jobs(within)
-        finally:
-            closing.cancel()
-            for stream in tuple(self.streams):
-                stream.go_away()
-
-    async def _close_streams(self, within: float) -> None:
-        streams = tuple(self.streams)
-        began, closed = self._loop.time(), 0
-        while closed < len(streams):
-            # Compute the number of streams to close from the clock, because a sleep on a busy event loop takes longer
-            # than requested.
-            elapsed = (self._loop.time() - began) / within if within else 1.0
-            due = min(len(streams), 1 + int(len(streams) * elapsed))
-            for stream in streams[closed:due]:
-                stream.go_away()
-            closed = due
-            await asyncio.sleep(within / len(streams))
-
-    @property
-    def jobs_to_drain(self) -> list[Job]:
-        """Jobs that `drain` waits for."""
-        jobs = list(self._live.values())
-        if self._jobs_survive:
-            # Leave waiting items in the queue, because the next server process will run them.
-            jobs = [job for job in jobs if job.record.status == "running" and not job.waiting]
-        return jobs
-
-    async def _wait_for_jobs(self, within: float) -> None:
-        if self._jobs_survive:
-            self._scheduler.stop()
-        jobs = self.jobs_to_drain
-        waits = [self._loop.create_task(job.finished.wait()) for job in jobs]
-        if waits:
-            _, pending = await asyncio.wait(waits, timeout=within)
-            for task in pending:
-                task.cancel()
-
     async def close(self) -> None:
-        """Stop the service. Unfinished jobs are suspended if the store is persistent. Otherwise they are cancelled."""
-        self.draining = True
+        """Stop the service. Unfinished jobs are suspended if the store is persistent. Otherwise they fail."""
         functions = self._scheduler.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.cancel_timeout):
-                for job in list(self._live.values()):
-                    if self._jobs_survive:
-                        job.suspend()
-                    else:
-                        await job.abandon()
-                if functions:
-                    await asyncio.wait(functions)
+        await self.shutdown.end_jobs()
+        if self.shutdown.durable:
+            for job in list(self._live.values()):
+                job.suspend()
+        if functions:
+            await asyncio.wait(functions, timeout=self.settings.cancel_timeout)
+        await self.shutdown.close_streams()
         self._watchdog.stop()
         await self._cleanup.stop()
         # If `start` failed, some interrupted jobs are not recovered yet. The shutdown must then not be recorded as
         # clean.
         await self.store.close(clean=self._cleanup.started)
-
-    @property
-    def _jobs_survive(self) -> bool:
-        """Whether the store keeps jobs after this server process has stopped."""
-        return self.store.durability != "process"
 
 
 def _too_many_jobs(limit: int) -> ProblemError:

@@ -34,7 +34,6 @@ class StreamReaders:
         self._open_streams: dict[str, int] = {}
         self._watched: dict[str, _WatchedJob] = {}
         self._loop = asyncio.get_running_loop()
-        self._paused = False
 
     def acquire_slot(self, principal: str) -> Callable[[], None]:
         """Acquire a stream slot for a principal. This method must be called before the response starts.
@@ -88,22 +87,15 @@ class StreamReaders:
         return detach
 
     def unwatch(self, job: str) -> None:
-        """Stop tracking the readers of a job that has ended."""
+        """Stop watching a job that has ended, or that is left to the next server process. Until that process has
+        started, this server itself keeps the readers away [TW-JOB-067].
+        """
         watched = self._watched.pop(job, None)
         if watched is not None:
             self._stop_timer(watched)
 
-    def pause(self) -> None:
-        """Stop all timers because the server shuts down. During the shutdown, the server itself disconnects the
-        readers.
-        """
-        self._paused = True
-        for watched in self._watched.values():
-            self._stop_timer(watched)
-
     def _start_timer(self, watched: _WatchedJob, kept_away: float = 0.0) -> None:
-        if not self._paused:
-            watched.timer = self._loop.call_later(watched.grace + kept_away, watched.cancel)
+        watched.timer = self._loop.call_later(watched.grace + kept_away, watched.cancel)
 
     @staticmethod
     def _stop_timer(watched: _WatchedJob) -> None:

@@ -1,0 +1,80 @@
+"""Readers that a server expects to connect soon, so that it does not exit before they have received the end of their job."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+RECONNECT_FACTOR: Final = 2.5
+"""Time for which a reader is expected, divided by the setting `retry`. The first retry delay of a client is at most 2.25
+times as long as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client by up to 1.5 for
+each attempt. The rest of the time is for the request.
+"""
+
+MAX_RECONNECT_SECONDS: Final = 2.5
+"""Maximum number of seconds for which a reader is expected, whatever the setting `retry` is."""
+
+
+@dataclass(slots=True)
+class _Expected:
+    readers: int
+    since: float
+
+
+class ExpectedReaders:
+    """Readers that are about to request the stream of a job whose `done` they have not received.
+
+    A reader is expected after it has submitted a job, and after its connection was lost, for as long as the first retry
+    delay of a client can take. The registry contains only jobs of this time.
+    """
+
+    def __init__(self, retry: float, clock: Callable[[], float]) -> None:
+        """Create the registry.
+
+        Args:
+            retry: Setting `retry`, in seconds. If it is 0, no reader is ever expected.
+            clock: Function that returns a time in seconds.
+        """
+        self._within = min(MAX_RECONNECT_SECONDS, RECONNECT_FACTOR * retry)
+        self._clock = clock
+        self._jobs: OrderedDict[str, _Expected] = OrderedDict()
+        """Jobs with expected readers. The last job is the one whose reader was expected most recently."""
+
+    def submitted(self, job: str) -> None:
+        """Expect the caller that has submitted a job, or has repeated the submission."""
+        if self._within:
+            found = self._jobs.get(job)
+            self._expect(job, 1 if found is None else found.readers)
+
+    def lost(self, job: str) -> None:
+        """Expect a reader whose stream has ended without `done`."""
+        if self._within:
+            found = self._jobs.get(job)
+            self._expect(job, 1 if found is None else found.readers + 1)
+
+    def came(self, job: str) -> None:
+        """Record that a reader has requested the stream of a job."""
+        found = self._jobs.get(job)
+        if found is not None:
+            found.readers -= 1
+            if not found.readers:
+                del self._jobs[job]
+
+    def answered(self, job: str) -> None:
+        """Expect no reader of a job, because a caller has read the ended job, or has deleted it."""
+        self._jobs.pop(job, None)
+
+    def until(self) -> float:
+        """Return the time until which a reader is expected, or 0 if no reader is expected."""
+        self._forget_old()
+        return next(reversed(self._jobs.values())).since + self._within if self._jobs else 0.0
+
+    def _expect(self, job: str, readers: int) -> None:
+        self._jobs[job] = _Expected(readers, self._clock())
+        self._jobs.move_to_end(job)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        now = self._clock()
+        while self._jobs and next(iter(self._jobs.values())).since + self._within <= now:
+            self._jobs.popitem(last=False)

@@ -1,0 +1,36 @@
+"""The command `tidewire serve` as a process, on a free port."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.fork_server import Forked
+from support.reference_server import Peer, eventually
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> Forked:
+    """Start the command in a folder."""
+    return Forked(
+        "tidewire_server",
+        *arguments,
+        cwd=folder,
+        env=os.environ | environment,
+        imports=("tidewire_server.process.cli", "tidewire_server.serving"),
+    )
+
+
+@contextmanager
+def served(folder: Path, *arguments: str, port: int = 0, **environment: str) -> Iterator[tuple[Forked, Peer]]:
+    """Run the command until the end of the block. It is ready when the block begins."""
+    port_file = folder / "port"
+    port_file.unlink(missing_ok=True)
+    process = run(folder, *arguments, "--port", str(port), "--port-file", str(port_file), **environment)
+    try:
+        eventually(lambda: port_file.exists() or process.poll() is not None, within=30)
+        assert process.poll() is None, process.communicate()
+        with Peer(f"http://127.0.0.1:{int(port_file.read_text())}") as peer:
+            yield process, peer
+    finally:
+        process.kill()
+        process.communicate()
