@@ -98,6 +98,8 @@ class Proxy(ABC):
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+        # A task that is cancelled before its first step runs no code of `_serve`, not even the code that closes.
+        task.add_done_callback(lambda _: writer.close())
 
     @abstractmethod
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

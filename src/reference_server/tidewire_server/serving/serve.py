@@ -329,7 +329,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
 
 
 class UvicornServer(uvicorn.Server):
-    """A uvicorn server. When it shuts down, it first ends the streams and jobs, and then closes the connections."""
+    """A uvicorn server. When it shuts down, it first lets the jobs and streams end, and then closes the connections."""
 
     def __init__(
         self,
