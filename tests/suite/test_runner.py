@@ -397,9 +397,9 @@ def test_an_invalid_baseline_is_refused(tmp_path, text):
 
 
 def test_a_baseline_entry_that_was_not_judged_is_reported(url, tmp_path):
-    (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-050"\nreason = "short of room"')
+    (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-052"\nreason = "short of room"')
     done = conformance(url, *HEADER, "--only", "discovery.expires_at*", "--baseline", tmp_path / "known.toml")
-    assert "This run did not judge TW-RES-050, which the baseline lists as failing" in done.stdout
+    assert "This run did not judge TW-RES-052, which the baseline lists as failing" in done.stdout
 
 
 def test_a_spent_budget_leaves_checks_untested(url):

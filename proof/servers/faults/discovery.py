@@ -45,7 +45,7 @@ def fractional_milliseconds(hooks):
 
 
 @faulty_server(
-    "TW-RES-050",
+    "TW-RES-052",
     "discovery.expires_at_respects_state_ttl_s",
     "jobs.ended_job_includes_done",
 )
@@ -132,7 +132,7 @@ def schema_with_unknown_type(hooks):
     rewrite_body(hooks, b'{"type":"integer"}', b'{"type":"int"}', at=".*square.*")
 
 
-@faulty_server("TW-RES-050", "discovery.expires_at_respects_state_ttl_s")
+@faulty_server("TW-RES-052", "discovery.expires_at_respects_state_ttl_s")
 def done_expires_in_the_past(hooks):
     """The member `expires_at` of a `done` event is in the past."""
     past = rb'("expires_at":")\d{4}'

@@ -288,7 +288,7 @@ def capabilities_match_discovery(run):
                 yield f"{exchange.where}: capability {capability} does not match the listed ones: {named}"
 
 
-@checks("TW-RES-050", "TW-RES-028")
+@checks("TW-RES-052", "TW-RES-028")
 def jobs_are_kept_until_purged_or_expired(run):
     """A 410 follows a DELETE or `expires_at`, which is at least `state_ttl_s` after the end of the job."""
     ttl = (run.discovery or {}).get("limits", {}).get("state_ttl_s", 0)

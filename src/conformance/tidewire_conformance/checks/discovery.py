@@ -240,7 +240,7 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
                 )
 
 
-@check("TW-RES-050", whole_run=True)
+@check("TW-RES-052", whole_run=True)
 async def expires_at_respects_state_ttl_s(s: Session) -> None:
     """The `expires_at` of a job is at least `state_ttl_s` seconds after its `ended_at`."""
     kept = timedelta(seconds=s.server.limits.get("state_ttl_s", 0))
@@ -249,7 +249,7 @@ async def expires_at_respects_state_ttl_s(s: Session) -> None:
             ended, done = _time(body.get("ended_at")), body.get("done") or {}
             for expiry in (body.get("expires_at"), done.get("expires_at")):
                 if ended and (until := _time(expiry)):
-                    s.expect("TW-RES-050", until >= ended + kept - CLOCK_TOLERANCE, f"at least {kept} after {body['ended_at']}",
+                    s.expect("TW-RES-052", until >= ended + kept - CLOCK_TOLERANCE, f"at least {kept} after {body['ended_at']}",
                              expiry, at=exchange)  # fmt: skip
 
 
