@@ -14,7 +14,7 @@
     ├── JobCancelledError               the job was cancelled (unrelated to asyncio's CancelledError)
     ├── ItemFailedError                 one input of a batch failed or was cancelled; `index` is its position
     ├── InvalidValueError               a value does not match the type passed as `returns`
-    ├── VoidTextError                   the server retracted text that `iter_text` had already yielded
+    ├── VoidTextError                   the server retracted text that a loop may already have used
     ├── NoTextError                     `iter_text` was called for a job whose value contains no text
     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
@@ -242,7 +242,11 @@ class InvalidValueError(TidewireError, ValueError):
 
 
 class VoidTextError(TidewireError):
-    """The server retracted text or tokens that `iter_text` or `tokens` had already yielded."""
+    """The server retracted text that a loop may already have used.
+
+    `iter_text` and `tokens` raise this error if they had already yielded the retracted text or tokens, and
+    `update.text` raises it if the loop has not read `update.deleted`. The job itself is not affected.
+    """
 
     default_advice = (
         "Start over with client.job(id).iter_text(), or use iter_text_deltas(), which reports retracted text."

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ITEMS: Final = "/items/"
+_UNKNOWN: Final = ""
+"""Reason of a snapshot for changes from a checkpoint, which does not contain the reason."""
 
 
 class BatchJobReader(JobReader, Generic[T]):
@@ -64,6 +66,7 @@ class BatchJobReader(JobReader, Generic[T]):
                 index=update.index,
                 visible=update.visible,
                 settles=update is undelivered[-1],
+                snapshot=_UNKNOWN,
             )
             for update in undelivered
         ]
@@ -112,6 +115,7 @@ class BatchJobReader(JobReader, Generic[T]):
                 index=index,
                 visible=applied.visible,
                 settles=index == changed[-1],
+                snapshot=applied.snapshot,
             )
 
     def _changed(self, position: Position) -> list[int]:

@@ -100,7 +100,7 @@ class FinalTextReader:
 
     def retraction_error(self, what: str, update: ItemChange[Any]) -> VoidTextError:
         """Create the error for the case that a job has retracted text or tokens that were already delivered."""
-        text = f"the server retracted {what} that this iterator had already yielded"
+        text = f"the server retracted {what} that this iterator had already yielded, {update.cause}"
         return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
     def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:

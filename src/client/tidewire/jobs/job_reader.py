@@ -336,6 +336,8 @@ class JobReader(ABC):
             if merge or self._merged:
                 earlier = self._merged.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
+                if earlier is not None:
+                    update.snapshot = update.snapshot or earlier.latest.snapshot
                 # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged`
                 # computes the change again from the text before and the text after the merged updates.
                 update.deleted, update.text = 0, ""

@@ -126,6 +126,7 @@ class SingleJobReader(JobReader, Generic[T]):
             deleted=deleted,
             text=text,
             visible=applied.visible or last,
+            snapshot=applied.snapshot,
         )
         return (change,)
 
