@@ -129,6 +129,9 @@ _CAUSES: Final = {
 }
 """Causes of a retraction, by the reason of the snapshot that retracted the text. A diff has no reason."""
 
+UNKNOWN: Final = ""
+"""Reason of the snapshot where it is not known whether a change comes from a snapshot or from a diff."""
+
 
 class ItemChange(Generic[T]):
     """The value of an item after an event, with the change since the previous `ItemChange`.

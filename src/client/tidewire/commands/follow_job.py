@@ -128,7 +128,7 @@ def _follow_one(
         if not (from_now and isinstance(value, str)):
             screen.value(value)
     elif screen.live and isinstance(value, dict) and "token_ids" in value:
-        screen.out.print(tables.tokens(client.job(job.id).tokens()))
+        screen.out.print(tables.tokens(job.tokens()))
 
 
 def _follow_items(

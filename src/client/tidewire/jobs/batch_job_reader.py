@@ -15,7 +15,7 @@ from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import JsonValue, dumps
-from tidewire.types import ItemChange, ItemUpdate, Position, ResultType
+from tidewire.types import UNKNOWN, ItemChange, ItemUpdate, Position, ResultType
 
 if TYPE_CHECKING:
     from tidewire.http.api_session import ApiSession
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ITEMS: Final = "/items/"
-_UNKNOWN: Final = ""
-"""Reason of a snapshot for changes from a checkpoint, which does not contain the reason."""
 
 
 class BatchJobReader(JobReader, Generic[T]):
@@ -66,7 +64,7 @@ class BatchJobReader(JobReader, Generic[T]):
                 index=update.index,
                 visible=update.visible,
                 settles=update is undelivered[-1],
-                snapshot=_UNKNOWN,
+                snapshot=UNKNOWN,
             )
             for update in undelivered
         ]
