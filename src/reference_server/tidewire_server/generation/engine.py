@@ -181,13 +181,19 @@ class Engine(Protocol):
         """
         ...
 
+    def continues(self, request: Generate, logged: LoggedTokens) -> bool:
+        """Return whether this engine can continue after the tokens that an earlier attempt of a request has logged.
+
+        It cannot if the tokens do not match the text, for example because another model has generated them.
+        """
+        ...
+
     def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text. Closing the async iterator cancels the request.
 
         Args:
             request: The input of the request.
-            logged: Tokens after which the engine continues. The deltas contain only later tokens. Only an endpoint with
-                `on_restart="continue"` passes them.
+            logged: Tokens after which the engine continues; see `continues`. The deltas contain only later tokens.
 
         Raises:
             InputError: The engine cannot serve the request; see `check`.

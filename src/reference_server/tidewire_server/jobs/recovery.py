@@ -14,7 +14,7 @@ has an input that became invalid | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 
-`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for inputs
+`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for those
 that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
@@ -154,7 +154,7 @@ def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -
     """Plan a new attempt of a job.
 
     Items that have ended keep their state [TW-RES-049]. All other items start again, with their logged values if the
-    endpoint continues, and otherwise with their initial values [TW-RES-036].
+    endpoint continues, and otherwise with their initial values [TW-RES-050] [TW-RES-051].
     """
     endpoint = admitted.endpoint
     continues = endpoint.on_restart == "continue"
@@ -163,7 +163,7 @@ def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -
         # Keep the member `stable` together with the text in `value`, so that `iter_text` of the client still yields
         # only the stable prefix.
         else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
-        if continues and endpoint.continues(value)
+        if continues and endpoint.continues(value, item.get("value"))
         else {"status": "queued", "value": endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)
     ]  # fmt: skip
