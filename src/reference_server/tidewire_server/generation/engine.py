@@ -103,6 +103,8 @@ class EngineCapabilities:
     """Vocabulary of the model, or None if it is not available."""
     max_num_beams: int = 1
     """Maximum value of the input member `num_beams`."""
+    continues: bool = False
+    """Whether the engine can continue after the tokens of an earlier attempt."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
@@ -182,9 +184,11 @@ class Engine(Protocol):
         ...
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
-        """Return whether this engine can continue after the tokens that an earlier attempt of a request has logged.
+        """Return whether the engine can continue after the tokens that an earlier attempt of a request has logged. It is
+        called only if `EngineCapabilities.continues` is true.
 
-        It cannot if the tokens do not match the text, for example because another model has generated them.
+        The engine cannot continue if the tokens do not match the text, for example because another model has generated
+        them.
         """
         ...
 

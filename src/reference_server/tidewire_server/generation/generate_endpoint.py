@@ -82,10 +82,15 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Litera
         engine: The engine, which the server closes.
         on_restart: See `add_generate`. With "continue", each value has the column `token_ids`, because a new attempt
             continues after the logged tokens.
+
+    Raises:
+        ValueError: The engine cannot continue, or an option is not valid.
     """
-    server.on_close(engine.close)
     caps = engine.caps
     vocabulary = caps.vocabulary
+    if on_restart == "continue" and not caps.continues:
+        raise ValueError(f'on_restart is "continue", but the engine of {caps.model} cannot continue a text')
+    server.on_close(engine.close)
 
     def continues(request: Generate, value: Any) -> bool:
         if request.num_beams > 1:
@@ -149,7 +154,9 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Litera
         served.samples = samples_of
     if on_restart == "auto":
         # A function, because the settings can change until the server starts.
-        served.on_restart_now = lambda: "rerun" if server.settings.log == MEMORY else "continue"
+        served.on_restart_now = lambda: (
+            "continue" if caps.continues and server.settings.log != MEMORY else "rerun"
+        )
     served.continues = continues
 
 
