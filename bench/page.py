@@ -231,6 +231,14 @@ def main() -> None:
             tables.engine_http,
         ),
         section(
+            "Continuing a text after a restart",
+            "With the log in a file, a generation continues after a restart of the server, because each event has the ids of its\n"
+            'tokens. The table compares this with `on_restart="rerun"`, where the texts have no ids. 16 raw readers read 16 texts of\n'
+            "the default model, with 256 tokens each. The bytes include the framing. With `top_logprobs`, the events have the ids in\n"
+            "both cases. The script is `python bench/engine_restart.py`.",
+            tables.engine_restart,
+        ),
+        section(
             "Cost of a token outside the device",
             "In this measurement, constants replace the results of the model, the sampler and the choice of the most probable tokens.\n"
             "The table shows the CPU time of the server for everything else: text, lists of candidates, JSON, the log, its digest and\n"

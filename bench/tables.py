@@ -642,3 +642,15 @@ def engine_host() -> str:
         f"{table(['streams', 'top_logprobs', 'CPU, µs/token', 'bytes/token'], rows)}\n\n"
         f"The numbers are medians of {result['rounds']} rounds, {_measured_with(result)}"
     )
+
+
+def engine_restart() -> str:
+    result = json.loads((HERE / "results/engine_restart.json").read_text())
+    sizes = {(row["top"], row["on_restart"]): row["bytes_per_token"] for row in result["rows"]}
+    modes = list(dict.fromkeys(mode for _, mode in sizes))
+    rows = [
+        [str(top), *(f"{sizes[top, mode]:.0f}" for mode in modes)]
+        for top in dict.fromkeys(top for top, _ in sizes)
+    ]
+    head = ["top_logprobs", *(f"{mode}, bytes/token" for mode in modes)]
+    return f"{table(head, rows)}\n\nThe numbers are medians of {result['rounds']} rounds, {_measured_with(result)}"

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -33,6 +33,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "scored": {"seed": 6, "top_logprobs": 3, "ranks": True, "token_text": True, "echo": True},
 }
+OnRestartOrAuto = OnRestart | Literal["auto"]
 Start = Callable[..., TorchEngine]
 
 
@@ -95,9 +96,13 @@ def test_an_endpoint_that_continues_logs_the_ids_of_each_text(engine: TorchEngin
 
 
 def continued(
-    folder: Path, first: TorchEngine, second: TorchEngine, on_restart: OnRestart, request: dict[str, Any]
+    folder: Path,
+    first: TorchEngine,
+    second: TorchEngine,
+    on_restart: OnRestartOrAuto,
+    request: dict[str, Any],
 ) -> dict[str, Any]:
-    """Stop a server while it generates, and return the job after a second server, which continues, has ended it."""
+    """Stop a server while it generates, and return the job after a second server, with the default, has ended it."""
     settings: dict[str, Any] = QUICK | {"log": f"sqlite:///{folder}/log.db", "shutdown_timeout": 0.0}
     server = Server(**settings)
     add_engine(server, first, on_restart=on_restart)
@@ -106,7 +111,7 @@ def continued(
         waiting = peer.start("generate", {"max_tokens": 3})
         eventually(lambda: len(peer.job(job)["state"]["items"][0]["value"]["text"]) > len(request["prompt"]))
     server = Server(**settings)
-    add_engine(server, second, on_restart="continue")
+    add_engine(server, second)
     with serving(server) as peer:
         waited = peer.ended(waiting)
         assert waited["status"] == "succeeded", waited
@@ -128,7 +133,7 @@ def interrupted(
     start: Start,
     first: Checkpoint,
     second: Checkpoint,
-    on_restart: OnRestart = "continue",
+    on_restart: OnRestartOrAuto = "auto",
     request: dict[str, Any] = LONG,
 ) -> dict[str, Any]:
     """Repeat `continued` until the first server was stopped before the generation ended."""
@@ -141,20 +146,50 @@ def interrupted(
     raise AssertionError("each generation ended before its server stopped")
 
 
-def test_a_text_of_another_model_or_without_token_ids_is_not_continued(
+def test_a_text_of_another_model_or_without_token_ids_runs_again(
     tmp_path: Path, start: Start, random_checkpoint: Checkpoint
 ):
     other = load(crafted_checkpoint(tmp_path / "other", ["d", "e", "f", "Ġ"], {}), device="cpu")
-    for on_restart, second, reason in (
-        ("continue", other, "it was probably generated with another model than"),
-        ("rerun", random_checkpoint, "its token ids were not logged"),
-    ):
+    policies: list[tuple[OnRestartOrAuto, Checkpoint]] = [("auto", other), ("rerun", random_checkpoint)]
+    for on_restart, second in policies:
         (tmp_path / on_restart).mkdir()
         job = interrupted(tmp_path / on_restart, start, random_checkpoint, second, on_restart)
+        expected = generate(start(second), ContinuedGenerate(**LONG))[0]
         item = job["state"]["items"][0]
-        assert (item["status"], item["error"]["code"]) == ("failed", "worker_lost")
-        assert reason in item["error"]["detail"]
-        assert item["value"]["text"].startswith(LONG["prompt"])
+        assert item["status"] == "succeeded"
+        assert item["value"]["token_ids"] == expected.token_ids
+        assert item["value"]["text"] == "def f" + "".join(expected.text)
+
+
+POLICIES: dict[tuple[str, OnRestartOrAuto], OnRestart] = {
+    ("memory", "auto"): "rerun",
+    ("memory", "continue"): "continue",
+    ("file", "auto"): "continue",
+    ("file", "rerun"): "rerun",
+    ("file", "fail"): "fail",
+}
+
+
+@pytest.mark.parametrize(("log", "option"), POLICIES)
+def test_the_default_continues_only_where_the_log_is_in_a_file(
+    tmp_path: Path, engine: TorchEngine, log: str, option: OnRestartOrAuto
+):
+    server = Server()
+    add_engine(server, engine, on_restart=option)
+    # A target is loaded before the settings of the command line apply.
+    server.configure(log="memory" if log == "memory" else f"sqlite:///{tmp_path}/log.db")
+    found = POLICIES[log, option]
+    with serving(server) as peer:
+        assert peer.http.get("/v1/endpoints/generate").json()["on_restart"] == found
+        value = peer.ended(peer.start("generate", {"max_tokens": 3}))["state"]["items"][0]["value"]
+        scored = peer.ended(peer.start("generate", {"max_tokens": 3, "logprobs": True}))
+    assert ("token_ids" in value) == (found == "continue")
+    assert len(scored["state"]["items"][0]["value"]["token_ids"]) == 3
+
+
+def test_an_unknown_option_is_refused(engine: TorchEngine):
+    with pytest.raises(ValueError, match="on_restart must be 'rerun', 'fail' or 'continue', not 'again'"):
+        add_engine(Server(), engine, on_restart="again")  # type: ignore[arg-type]
 
 
 def test_a_beam_search_runs_again_from_the_start(tmp_path: Path, start: Start, random_checkpoint: Checkpoint):

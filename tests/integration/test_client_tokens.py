@@ -7,7 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from support.scripted_server import CLOSE, STREAM, ScriptedServer, answer, done, endpoint, event, hello, job
+from support.scripted_server import (
+    CLOSE,
+    HOLD,
+    STREAM,
+    ScriptedServer,
+    answer,
+    done,
+    endpoint,
+    event,
+    hello,
+    job,
+)
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
 from tidewire.jobs.tokens import Alternative, Token
@@ -98,20 +109,85 @@ def test_each_token_is_delivered_once_despite_a_cut(cut):
         assert ([token.text for token in tokens], server.cuts) == (["Hel", "lo", "!"], 1)
 
 
-def test_tokens_of_an_ended_job_are_complete(client):
-    job = client.submit("generate", top_logprobs=2)
-    live = [*job.tokens()]
-    assert [*client.job(job.id).tokens()] == live
-    assert [*job.tokens()] == [], "they were handed over"
+def resumed(client, job):
+    """Read a part of a job, and return the job that is restored from the checkpoint at this point."""
+    list(itertools.islice(job, 2))
+    return client.job(checkpoint=Checkpoint.from_json(job.checkpoint().to_json()))
+
+
+BEFORE = {
+    "nothing": lambda _client, job: job,
+    "a loop": lambda _client, job: (list(job), job)[1],
+    "a part of a loop": lambda _client, job: (list(itertools.islice(job, 2)), job)[1],
+    "iter_text": lambda _client, job: (list(job.iter_text()), job)[1],
+    "result": lambda _client, job: (job.result(), job)[1],
+    "all tokens": lambda _client, job: (list(job.tokens()), job)[1],
+    "a part of the tokens": lambda _client, job: (list(itertools.islice(job.tokens(), 2)), job)[1],
+    "a resume": resumed,
+    "a resume after the end": lambda client, job: (list(job), client.job(checkpoint=job.checkpoint()))[1],
+    "another job object": lambda client, job: client.job(job.id),
+}
+"""What a program may do with a job before it reads the tokens. Each entry returns the job to read."""
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+def test_tokens_are_always_complete(client, before):
+    job = before(client, client.submit("generate", logprobs=True))
+    for _ in range(2):
+        assert [token.text for token in job.tokens()] == ["Hel", "lo", "!"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("before", ["loop", "part", "result", "tokens"])
+async def test_async_tokens_are_always_complete(server, before):
+    async with AsyncClient(server.url) as client:
+        job = await client.submit("generate", logprobs=True)
+        if before == "result":
+            await job.result()
+        elif before == "tokens":
+            async for _ in job.tokens():
+                break
+        else:
+            async for _ in job:
+                if before == "part":
+                    break
+        assert [token.text async for token in job.tokens()] == ["Hel", "lo", "!"]
 
 
 @pytest.mark.parametrize("taken", range(4))
-def test_a_checkpoint_resumes_between_tokens(client, taken):
+def test_tokens_consume_no_updates(client, taken):
     job = client.submit("generate", logprobs=True)
-    before = [*itertools.islice(job.tokens(), taken)]
-    saved = Checkpoint.from_json(job.checkpoint().to_json())
-    after = [*client.job(checkpoint=saved).tokens()]
-    assert [token.text for token in before + after] == ["Hel", "lo", "!"]
+    text = "".join(update.text for update in itertools.islice(job, taken))
+    before = job.checkpoint()
+    assert next(job.tokens()).text == "Hel"
+    assert len(list(job.tokens())) == 3
+    assert job.checkpoint() == before
+    assert text + "".join(update.text for update in job) == "Hello!"
+
+
+def test_tokens_that_are_already_known_need_no_event():
+    """The server sends nothing more, but the tokens that the loop has received are yielded."""
+    value = {"text": "a", "token_ids": [0], "logprobs": [-1]}
+    running = {
+        "status": "running",
+        "items": [{"status": "running", "value": value}],
+        "usage": {},
+        "notes": [],
+    }
+
+    def script(request):
+        if request.path.endswith("/events"):
+            yield STREAM + hello()
+            yield HOLD
+        elif request.method == "POST":
+            yield answer(201, job(running, columns=COLUMNS, endpoint="generate"))
+        else:
+            yield from rollback_script(request)
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        submitted = client.submit("generate", logprobs=True)
+        assert next(iter(submitted)).text == "a"
+        assert next(submitted.tokens()).id == 0
 
 
 @pytest.mark.anyio
@@ -193,9 +269,12 @@ def rollback_script(request):
         yield CLOSE
 
 
-def test_tokens_of_a_rollback_endpoint_wait_until_their_text_is_stable():
+@pytest.mark.parametrize("taken", range(7))
+def test_tokens_of_a_rollback_endpoint_wait_until_their_text_is_stable(taken):
     with ScriptedServer(rollback_script) as server, Client(server.url) as client:
-        tokens = [*client.submit("generate", logprobs=True).tokens()]
+        submitted = client.submit("generate", logprobs=True)
+        list(itertools.islice(submitted, taken))
+        tokens = [*submitted.tokens()]
     assert [(token.id, token.logprob) for token in tokens] == [(0, -1), (1, -4), (2, -5), (3, -6)]
     assert [token.text for token in tokens] == ["a", "�", "�", "b"]
 

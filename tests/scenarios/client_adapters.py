@@ -82,7 +82,7 @@ class _ProjectClientAdapter:
         if "inputs" in command:
             return report | {"index": update.index}
         # A text column that the value does not have yet is reported as an empty change.
-        if update.text or update.deleted or isinstance(update.value, str):
+        if update.deleted or update.text or isinstance(update.value, str):
             report |= {"deleted": update.deleted, "text": update.text}
         return report
 

@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import uvicorn
@@ -31,7 +31,7 @@ def campaign_server(
     journal: str = os.devnull,
     queue_size: int = 8,
     pause: float = 0.0,
-    on_restart: OnRestart = "rerun",
+    on_restart: OnRestart | Literal["auto"] = "auto",
     **settings: Any,
 ) -> Server:
     server = Server(**settings)

@@ -78,7 +78,7 @@ def new_attempt_has_reason_compacted(hooks):
     )
 
 
-@faulty_server("TW-RES-036", "durable.sent_events_survive_a_restart")
+@faulty_server("TW-RES-050", "durable.sent_events_survive_a_restart")
 def new_attempt_keeps_old_values(hooks):
     """After a restart, a new attempt begins with the items running, and with their old values."""
     old = b'{"status":"running","value":"Hel"}'
@@ -92,7 +92,7 @@ def new_attempt_keeps_old_values(hooks):
     )
 
 
-@faulty_server("TW-RES-036", "durable.sent_events_survive_a_restart")
+@faulty_server("TW-RES-050", "durable.sent_events_survive_a_restart")
 def new_attempt_keeps_values_undeclared(hooks):
     """A new attempt keeps the values of its items, although the endpoint does not say `"on_restart": "continue"`."""
 
@@ -103,14 +103,14 @@ def new_attempt_keeps_values_undeclared(hooks):
     after_a_restart(hooks, keep)
 
 
-@faulty_server("TW-RES-036", "durable.interrupted_job_keeps_its_values")
+@faulty_server("TW-RES-051", "durable.interrupted_job_keeps_its_values")
 def new_attempt_retracts_although_it_continues(hooks):
     """Each endpoint says `"on_restart": "continue"`, but a new attempt retracts the values of its items."""
     hooks.has_durable_log = True
     rewrite_body(hooks, b'"on_restart":"rerun"', b'"on_restart":"continue"', at="/v1/endpoints/.*")
 
 
-@faulty_server("TW-RES-036", "durable.interrupted_job_keeps_its_values")
+@faulty_server("TW-RES-051", "durable.interrupted_job_keeps_its_values")
 def kept_value_loses_its_last_letter(hooks):
     """A new attempt that continues keeps the value without its last letter."""
 

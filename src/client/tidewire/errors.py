@@ -14,8 +14,9 @@
     ├── JobCancelledError               the job was cancelled (unrelated to asyncio's CancelledError)
     ├── ItemFailedError                 one input of a batch failed or was cancelled; `index` is its position
     ├── InvalidValueError               a value does not match the type passed as `returns`
-    ├── VoidTextError                   the server retracted text that `iter_text` had already yielded
+    ├── VoidTextError                   the server retracted text that a loop may already have used
     ├── NoTextError                     `iter_text` was called for a job whose value contains no text
+    ├── SeveralItemsError               a job with several items was read as a job with one item
     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
@@ -242,7 +243,11 @@ class InvalidValueError(TidewireError, ValueError):
 
 
 class VoidTextError(TidewireError):
-    """The server retracted text or tokens that `iter_text` or `tokens` had already yielded."""
+    """The server retracted text that a loop may already have used.
+
+    `iter_text` and `tokens` raise this error if they had already yielded the retracted text or tokens, and
+    `update.text` raises it if the loop has not read `update.deleted`. The job itself is not affected.
+    """
 
     default_advice = (
         "Start over with client.job(id).iter_text(), or use iter_text_deltas(), which reports retracted text."
@@ -256,6 +261,17 @@ class NoTextError(TidewireError):
         "Read the value instead: `for update in job: update.value`, or job.result(). If the text is a member of the value, "
         "the server can stream it: @server.endpoint(columns=['/text']), or columns=['/1/content'] for the second message of "
         "a list of messages. For a conversation of any length, see docs/how-to/chat.md."
+    )
+
+
+class SeveralItemsError(TidewireError):
+    """A job with several items was read as a job with one item, for example a generation with `n=3`.
+
+    The job is not affected.
+    """
+
+    default_advice = (
+        "Read it as a batch job: client.batch_job(job.id).results(), or a loop over client.batch_job(job.id)."
     )
 
 

@@ -7,7 +7,7 @@ import reprlib
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, Union
 
-from tidewire.errors import NOWHERE, InvalidValueError, Where
+from tidewire.errors import NOWHERE, InvalidValueError, VoidTextError, Where
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED
@@ -122,6 +122,17 @@ def _adapter_of(returns: Any) -> "TypeAdapter[Any]":
         raise TypeError(f"{what}: {str(error).partition(chr(10))[0]}") from error
 
 
+_CAUSES: Final = {
+    None: "by a rollback",
+    "restart": "because a new attempt of the job started",
+    "rewound": "because the server's log had lost its last events",
+}
+"""Causes of a retraction, by the reason of the snapshot that retracted the text. A diff has no reason."""
+
+UNKNOWN: Final = ""
+"""Reason of the snapshot where it is not known whether a change comes from a snapshot or from a diff."""
+
+
 class ItemChange(Generic[T]):
     """The value of an item after an event, with the change since the previous `ItemChange`.
 
@@ -136,9 +147,22 @@ class ItemChange(Generic[T]):
         index: Index of the item in the job.
         visible: Whether the item's value or status changed. A loop over a job yields only such changes.
         settles: Whether a reader that has received this change has also received all other changes up to `position`.
+        snapshot: The `reason` of the last snapshot that this change covers; None if it covers only diffs.
+        deleted_was_read: Whether the caller has read `Update.deleted`.
     """
 
-    __slots__ = ("deleted", "first_seq", "index", "position", "settles", "shape", "text", "visible")
+    __slots__ = (
+        "deleted",
+        "deleted_was_read",
+        "first_seq",
+        "index",
+        "position",
+        "settles",
+        "shape",
+        "snapshot",
+        "text",
+        "visible",
+    )
 
     def __init__(
         self,
@@ -151,6 +175,7 @@ class ItemChange(Generic[T]):
         index: int = 0,
         visible: bool = True,
         settles: bool = True,
+        snapshot: str | None = None,
     ) -> None:
         self.position: Position = position
         self.shape: ResultType[T] = shape
@@ -160,6 +185,8 @@ class ItemChange(Generic[T]):
         self.index: int = index
         self.visible: bool = visible
         self.settles: bool = settles
+        self.snapshot: str | None = snapshot
+        self.deleted_was_read: bool = False
 
     @property
     def cursor(self) -> Cursor:
@@ -172,6 +199,25 @@ class ItemChange(Generic[T]):
             return self.position.view.value(f"/items/{self.index}/{name}")
         except LookupError:
             return None
+
+    @property
+    def cause(self) -> str:
+        """Cause of a retraction, for the end of an error message."""
+        return _CAUSES.get(self.snapshot, "by a rollback or a new attempt of the job")
+
+    def unread_retraction(self, *, of_batch: bool) -> VoidTextError:
+        """Create the error for a loop that reads the text of this change, but not the number of deleted code points."""
+        count = "1 code point" if self.deleted == 1 else f"{self.deleted} code points"
+        what = f"the server retracted {count} at the end of the text, {self.cause}"
+        advice = (
+            "Read update.deleted before update.text, and remove that many code points from the end of your text; "
+            "update.value is the whole value."
+        )
+        if not of_batch:
+            advice += " iter_text_deltas() yields the same two members."
+            if self.member("stable") is not None:
+                advice += " iter_text() yields only text that is stable."
+        return VoidTextError(what, where=Where(last_event_id=str(self.cursor)), advice=advice)
 
     def with_text(self, text: str) -> "ItemChange[T]":
         """Return a copy of this change with another text, and without deleted code points."""
@@ -192,12 +238,23 @@ class Update(Generic[T]):
         the end of the growing text.
 
         If the value contains several growing texts, this property refers to the first of them.
+
+        Raises:
+            VoidTextError: This update retracts text, and `deleted` of this update was not read before. A loop that only
+                prints `text` would print the text after the retraction a second time. The job is not affected.
         """
-        return self._change.text
+        change = self._change
+        if change.deleted and not change.deleted_was_read:
+            raise change.unread_retraction(of_batch=isinstance(self, ItemUpdate))
+        return change.text
 
     @property
     def deleted(self) -> int:
-        """Number of code points that were removed from the end of the text, for example after a restart of the job."""
+        """Number of code points that were removed from the end of the text, for example after a restart of the job.
+
+        It is nearly always 0. A loop that reads it before `text` is responsible for removing the retracted text.
+        """
+        self._change.deleted_was_read = True
         return self._change.deleted
 
     @property
@@ -247,9 +304,11 @@ class Update(Generic[T]):
         return self._change.shape.validate(self.value, where=where, running=self.status not in ENDED)
 
     def __repr__(self) -> str:
-        if self.text or self.deleted:
-            deleted = f" deleted={self.deleted}" if self.deleted else ""
-            return f"<{type(self).__name__} {self.id}{deleted} text={self.text[:40]!r}>"
+        # Do not use the properties: `text` can raise an error, and reading `deleted` has an effect on `text`.
+        change = self._change
+        if change.text or change.deleted:
+            deleted = f" deleted={change.deleted}" if change.deleted else ""
+            return f"<{type(self).__name__} {self.id}{deleted} text={change.text[:40]!r}>"
         return f"<{type(self).__name__} {self.id} value={reprlib.repr(self.value)}>"
 
 

@@ -400,10 +400,11 @@ class Launch(BaseModel):
         le=64,
         description="Maximum of the input member `num_beams`. A beam search needs as many slots. 1 disables beam search.",
     )
-    on_restart: Literal["rerun", "fail", "continue"] = Field(
-        "rerun",
+    on_restart: Literal["auto", "rerun", "fail", "continue"] = Field(
+        "auto",
         description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "
-        "the start, continue after the logged tokens, or fail with worker_lost.",
+        "the start, continue after the logged tokens, or fail with worker_lost. With auto, they continue, and with the log in "
+        "memory they have no token ids that nobody asked for.",
     )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."

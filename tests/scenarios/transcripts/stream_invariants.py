@@ -230,7 +230,7 @@ def end_of(items: list[str]) -> str:
     return "failed" if "failed" in items else "cancelled"
 
 
-@checks("TW-RES-004", "TW-RES-033", "TW-RES-034", "TW-RES-035", "TW-RES-036", "TW-RES-037", "TW-RES-038")
+@checks("TW-RES-004", "TW-RES-033", "TW-RES-034", "TW-RES-035", "TW-RES-037", "TW-RES-038", "TW-RES-050")
 def new_epoch_begins_with_a_snapshot(run):
     """An epoch begins with a `restart` or `rewound` snapshot, increases by 1 to 10000, and has a greater seq.
 

@@ -142,7 +142,13 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
     Iterating over the job yields an `Update` for every change of its value. Each update is yielded exactly once, even
     if the client reconnects. Leaving the loop early closes the connection, and a later loop continues after the last
     update that was delivered. If the job failed or was cancelled, the loop raises JobFailedError or JobCancelledError
-    after the last update, so a partial value cannot be mistaken for a complete one.
+    after the last update, so a partial value cannot be mistaken for a complete one. If the job has several items, for
+    example the samples of a generation with `n=3`, the loop and all other methods that read the value raise
+    SeveralItemsError.
+
+    A loop that prints `update.text` survives lost connections and restarts of the server. If the server had to run the
+    job again, or the endpoint rolled text back, text that the loop has printed is retracted. `update.text` then raises
+    VoidTextError, unless the loop has read `update.deleted`.
 
     Only one loop at a time may read a job object. To read the same job in a second loop, create another object with
     `client.job(job.id)`. It is possible to wait for `result()` while a loop is running.
@@ -192,17 +198,22 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         return thread.pump(job.iter_text_deltas())
 
     def tokens(self) -> Iterator[Token]:
-        """Iterate over the generated tokens, with the requested log-probabilities, ranks and candidates. Each token is
-        yielded once.
+        """Iterate over all generated tokens, from the first one, with the requested log-probabilities, ranks and
+        candidates.
+
+        The tokens are complete in each call, whatever other loops over this job have read, and also if the job was
+        created from a checkpoint. Like `result`, this iterator consumes no updates, so a loop before or after it still
+        yields all updates.
 
         The job must have been submitted with an option that requests tokens, for example `logprobs=True`. A token is
         yielded as it arrives. But if the server announces which part of the text is stable, a token is held back until
         text after the token is stable. The client takes the text of a token from the member `token_text` of the job's
         value. If there is no such member, the client takes the text from the endpoint's vocabulary, which it requests
-        once and caches. A checkpoint contains the position up to which tokens were yielded.
+        once and caches.
 
         Raises:
             VoidTextError: Raised during iteration if tokens that were already yielded are retracted.
+            SeveralItemsError: Raised during iteration if the job has several items.
             TidewireError: Raised during iteration if the job's value has no tokens, because they were not requested
                 when the job was submitted.
 
@@ -224,8 +235,10 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
             ImportError: numpy is not installed.
         """
         thread, job = self._inner
-        _wait(thread, job)
-        return job._reader.logprobs_outcome()
+        reader = job._reader
+        if not job.ended:
+            thread.call(partial(reader.wait, check=reader.check_single))
+        return reader.logprobs_outcome()
 
     def result(self, *, timeout: float | None = None) -> T:
         """Wait for the job's end and return its value, validated against the type that was passed as `returns`.
@@ -240,6 +253,8 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
                 partial value.
             JobCancelledError: The job was cancelled.
             InvalidValueError: The value does not match the `returns` type.
+            SeveralItemsError: The job has several items, for example the samples of a generation with `n=3`. The call
+                does not wait for their end. Use `client.batch_job(job.id)` instead.
             TotalTimeoutError: The timeout passed. The job continues on the server.
             TidewireError: The client could not read the event stream up to the job's end.
         """

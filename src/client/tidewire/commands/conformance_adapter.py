@@ -93,7 +93,7 @@ class _Reporter:
         report = {"id": self.command["id"], "saw": "value", "value": update.value}
         if "inputs" in self.command:
             report["index"] = update.index
-        elif update.text or update.deleted or isinstance(update.value, str):
+        elif update.deleted or update.text or isinstance(update.value, str):
             # If the value is a text, report every update, even if its text is empty and nothing was deleted.
             report |= {"deleted": update.deleted, "text": update.text}
         self.send(report)

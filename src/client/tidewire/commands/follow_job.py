@@ -128,7 +128,7 @@ def _follow_one(
         if not (from_now and isinstance(value, str)):
             screen.value(value)
     elif screen.live and isinstance(value, dict) and "token_ids" in value:
-        screen.out.print(tables.tokens(client.job(job.id).tokens()))
+        screen.out.print(tables.tokens(job.tokens()))
 
 
 def _follow_items(
@@ -197,7 +197,7 @@ def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
             }
             # Omit the value if the update has text. Otherwise, each line would repeat the whole text, so that the size of
             # the output would grow quadratically.
-            screen.json(line if update.text or update.deleted else line | {"value": update.value})
+            screen.json(line if line["text"] or line["deleted"] else line | {"value": update.value})
         value, ended = job.result(), job.read()
         notes = (ended.state or {}).get("notes", [])
         usage = {} if ended.done is None else ended.done.usage

@@ -15,7 +15,7 @@ from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import JsonValue, dumps
-from tidewire.types import ItemChange, ItemUpdate, Position, ResultType
+from tidewire.types import UNKNOWN, ItemChange, ItemUpdate, Position, ResultType
 
 if TYPE_CHECKING:
     from tidewire.http.api_session import ApiSession
@@ -64,6 +64,7 @@ class BatchJobReader(JobReader, Generic[T]):
                 index=update.index,
                 visible=update.visible,
                 settles=update is undelivered[-1],
+                snapshot=UNKNOWN,
             )
             for update in undelivered
         ]
@@ -112,6 +113,7 @@ class BatchJobReader(JobReader, Generic[T]):
                 index=index,
                 visible=applied.visible,
                 settles=index == changed[-1],
+                snapshot=applied.snapshot,
             )
 
     def _changed(self, position: Position) -> list[int]:

@@ -41,9 +41,6 @@ class FinalTextReader:
         column: Function that returns the JSON Pointer of the job's text, or None while the job has no text.
         job_id: Id of the job, for error messages.
         latest: Function that returns the last known position of the job, or None.
-        for_tokens: Whether the iterator over tokens uses this object. If so, an update is held back until text after
-            the update is stable, because a rollback may still retract the tokens that arrived with the last stable code
-            point. A job without text is then not an error.
 
     Attributes:
         final: The last update that was released completely.
@@ -58,13 +55,11 @@ class FinalTextReader:
         column: Callable[[], str | None],
         job_id: str | None,
         latest: Callable[[], Position | None] = lambda: None,
-        for_tokens: bool = False,
     ) -> None:
         self._delivered = delivered
         self._column = column
         self._job_id = job_id
         self._latest = latest
-        self._for_tokens = for_tokens
         self._checked: tuple[str, ...] | None = None
         """The columns of the last event in which `_check_text` found a text."""
         self._last: ItemChange[Any] | None = None
@@ -90,18 +85,17 @@ class FinalTextReader:
         kept = self._length - update.deleted
         if kept < self._delivered:
             self._held.append(_Held(self._length, update))
-            raise self.retraction_error(f"{self._delivered - kept} code points of text", update)
+            raise self._retraction_error(self._delivered - kept, update)
         self._length = kept + len(update.text)
         self._held.append(_Held(self._length, self._merge_deletion(update, kept)))
         if len(self._held) > MAX_HELD:
             self._compact()
-        stable = self._stable(update)
-        return self._release(self._length if stable is None else stable - self._for_tokens)
+        stable = stable_length(update, self._column())
+        return self._release(self._length if stable is None else stable)
 
-    def retraction_error(self, what: str, update: ItemChange[Any]) -> VoidTextError:
-        """Create the error for the case that a job has retracted text or tokens that were already delivered."""
-        text = f"the server retracted {what} that this iterator had already yielded"
-        return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
+    def _retraction_error(self, count: int, update: ItemChange[Any]) -> VoidTextError:
+        what = f"the server retracted {count} code points of text that this iterator had already yielded, {update.cause}"
+        return VoidTextError(what, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
     def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
         """Merge an update that deletes text with the held-back updates that contain the deleted text.
@@ -140,7 +134,7 @@ class FinalTextReader:
 
     def _check_text(self, position: Position) -> None:
         """Raise an error if no column of the value is a text or can become one."""
-        if self._for_tokens or any(_texts(position)):
+        if any(_texts(position)):
             self._checked = position.columns
         elif not any(_texts(position, or_null=True)):
             raise self._no_text()
@@ -154,7 +148,7 @@ class FinalTextReader:
         texts = self._release(self._length)
         last = self._last
         succeeded = last is not None and last.member("status") == "succeeded"
-        if last is not None and succeeded and not self._for_tokens and not any(_texts(last.position)):
+        if last is not None and succeeded and not any(_texts(last.position)):
             raise self._no_text()
         return texts
 
@@ -171,16 +165,21 @@ class FinalTextReader:
         text = "".join(texts)
         return (text,) if text else ()
 
-    def _stable(self, update: ItemChange[Any]) -> int | None:
-        """Return the length of the stable prefix, or None if the item has no member `stable`."""
-        promised = update.member("stable")
-        if not isinstance(promised, dict):
-            return None
-        column = self._column()
-        if column is None:
-            return 0
-        length = promised.get(column.removeprefix(_VALUE), 0)
-        return length if isinstance(length, int) else 0
+
+def stable_length(change: ItemChange[Any], column: str | None) -> int | None:
+    """Return the length of the stable prefix of an item's text, or None if the item has no member `stable`.
+
+    Args:
+        change: The item, after an event.
+        column: JSON Pointer of the item's text; None if the item has no text.
+    """
+    promised = change.member("stable")
+    if not isinstance(promised, dict):
+        return None
+    if column is None:
+        return 0
+    length = promised.get(column.removeprefix(_VALUE), 0)
+    return length if isinstance(length, int) else 0
 
 
 def _texts(position: Position, *, or_null: bool = False) -> Iterable[bool]:

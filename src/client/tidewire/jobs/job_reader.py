@@ -11,7 +11,7 @@ import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -129,12 +129,14 @@ class JobReader(ABC):
         with self.bounded(self.deadline()):
             return await self._stream.read_job()
 
-    async def wait(self, timeout: float | None = None) -> None:
+    async def wait(self, timeout: float | None = None, *, check: Callable[[], None] = lambda: None) -> None:
         """Wait until the job has ended, whether it succeeded, failed or was cancelled. This method consumes no updates.
 
         Args:
             timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
+            check: Function that is called whenever something was received. It raises an error if waiting is useless.
         """
+        check()
         check_seconds("timeout", timeout)
         self._session.transport.loop.check()
         queue_until = self.queue_deadline()
@@ -143,6 +145,7 @@ class JobReader(ABC):
                 while not self.ended:
                     async with self._reading_lock():
                         await self._advance(queue_until, merge=True)
+                    check()
         finally:
             if self._active is None:
                 await self.pause()
@@ -258,6 +261,26 @@ class JobReader(ABC):
             self._ready.clear()
             return updates
 
+    async def state_after(
+        self, position: Position | None, queue_until: float | None = None
+    ) -> Position | None:
+        """Wait for a state of the job that is newer than a position. None means that the job has ended.
+
+        This method consumes no updates. The states of events that arrive together are skipped, except for the last one.
+
+        Args:
+            position: The last state that the caller has seen. None: the state that is already known, if any.
+            queue_until: Time on the event loop's clock by which the job must have left the server's queue.
+
+        Raises:
+            QueueTimeoutError: The job was still queued at `queue_until`.
+            TidewireError: The client could not read the event stream up to the job's end.
+        """
+        async with self._reading_lock():
+            while self._latest is position and not self.ended:
+                await self._advance(queue_until, merge=True)
+            return None if self._latest is position else self._latest
+
     def commit(self, position: Position, undelivered: Sequence[ItemChange[Any]]) -> None:
         """Record that the caller has received all updates up to a position, except those in `undelivered`. Checkpoints
         now contain this position and these updates.
@@ -336,6 +359,8 @@ class JobReader(ABC):
             if merge or self._merged:
                 earlier = self._merged.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
+                if earlier is not None:
+                    update.snapshot = update.snapshot or earlier.latest.snapshot
                 # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged`
                 # computes the change again from the text before and the text after the merged updates.
                 update.deleted, update.text = 0, ""

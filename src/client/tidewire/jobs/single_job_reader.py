@@ -3,13 +3,19 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tidewire.errors import JobCancelledError, JobFailedError, TidewireError, advice_for
+from tidewire.errors import (
+    JobCancelledError,
+    JobFailedError,
+    SeveralItemsError,
+    TidewireError,
+    advice_for,
+)
 from tidewire.jobs.final_text import FinalTextReader
-from tidewire.jobs.job_reader import JobReader
+from tidewire.jobs.job_reader import ActiveIterator, JobReader
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
-from tidewire.jobs.update_iterator import TextDeltas, UpdateIterator, WholeUpdates
+from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
 from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
@@ -49,30 +55,27 @@ class SingleJobReader(JobReader, Generic[T]):
         return UpdateIterator(self, WholeUpdates[Update[T]](Update))
 
     def iter_text(self) -> UpdateIterator[str]:
-        return UpdateIterator(self, self._final_text())
-
-    def _final_text(self, *, for_tokens: bool = False) -> FinalTextReader:
         delivered = self.delivered
         column = None if delivered is None else self._texts.column(0, delivered)
         text = "" if delivered is None or column is None else delivered.text(column)
-        return FinalTextReader(
+        reader = FinalTextReader(
             delivered=len(text or ""),
             column=lambda: self._texts.known(0),
             job_id=self.id,
             latest=lambda: self._latest,
-            for_tokens=for_tokens,
         )
+        return UpdateIterator(self, reader)
 
     def iter_text_deltas(self) -> UpdateIterator[TextDelta]:
         return UpdateIterator(self, TextDeltas())
 
-    def tokens(self) -> UpdateIterator[Token]:
-        delivered = self.delivered
-        count = 0 if delivered is None else delivered.view.length("/items/0/value/token_ids")
-        text = self._final_text(for_tokens=True)
-        return UpdateIterator(
-            self, TokenRows(text, delivered=count, vocabulary=self._vocabulary, where=self.where)
+    def tokens(self) -> StateIterator[Token]:
+        rows = TokenRows(
+            text=lambda position: self._texts.column(0, position),
+            vocabulary=self._vocabulary,
+            where=self.where,
         )
+        return StateIterator(self, rows)
 
     def logprobs_outcome(self) -> Logprobs:
         """Return arrays with the tokens and log-probabilities of a job that has ended. If the job failed or was
@@ -84,13 +87,35 @@ class SingleJobReader(JobReader, Generic[T]):
         """Return the validated value of a job that has ended. If the job failed or was cancelled, raise its error."""
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
+    def check_single(self) -> None:
+        """Raise an error if the job is known to have several items, so that no reader mistakes one for all of them.
+
+        Raises:
+            SeveralItemsError: The job has several items.
+        """
+        if self.item_count > 1:
+            raise SeveralItemsError(f"this job has {self.item_count} items, not one", where=self.where)
+
+    def acquire(self, iterator: ActiveIterator) -> None:
+        self.check_single()
+        super().acquire(iterator)
+
+    async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
+        updates = await super().take(queue_until, silent=silent)
+        self.check_single()
+        return updates
+
+    async def state_after(
+        self, position: Position | None, queue_until: float | None = None
+    ) -> Position | None:
+        state = await super().state_after(position, queue_until)
+        self.check_single()
+        return state
+
     def _final_item(self) -> Any:
+        self.check_single()
         self.raise_outcome()
-        items = self._items()
-        if len(items) > 1:
-            advice = f"Use client.batch_job({self.id!r}) instead of client.job()."
-            raise TidewireError(f"this job has {len(items)} items, not one", where=self.where, advice=advice)
-        return items[0]
+        return self._items()[0]
 
     def raise_outcome(self) -> None:
         done = self._stream.follower.done
@@ -126,6 +151,7 @@ class SingleJobReader(JobReader, Generic[T]):
             deleted=deleted,
             text=text,
             visible=applied.visible or last,
+            snapshot=applied.snapshot,
         )
         return (change,)
 

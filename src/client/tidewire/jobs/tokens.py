@@ -1,30 +1,33 @@
 """Tokens of a generation with their log-probabilities, which are read from the lists of tokens in a job's value.
 
-Each token is yielded once, as it arrives. But if the item has the member `stable`, a token is held back until text
-after the token is stable or the job has ended.
+Each iterator yields all tokens of the job, from the first one, whatever other loops have read. A token is yielded once,
+as it arrives. But if the item has the member `stable`, a token is held back until text after the token is stable or the
+job has ended.
 
 The text of a token is decoded from the bytes of this token alone, with U+FFFD for incomplete characters. This text is
 meant for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tidewire.errors import ProtocolError, TidewireError, Where
+from tidewire.errors import ProtocolError, TidewireError, VoidTextError, Where
 from tidewire.http.api_session import ApiSession
-from tidewire.jobs.final_text import FinalTextReader
+from tidewire.jobs.final_text import MAX_HELD, stable_length
 from tidewire.options import Options
+from tidewire.protocol.document.json_pointer import parse
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
-from tidewire.protocol.strict_json import JsonValue
-from tidewire.types import ItemChange
+from tidewire.types import ItemChange, Position
 
 _VALUE = "/items/0/value"
 _IDS = f"{_VALUE}/token_ids"
+_IDS_NODE: Final = parse(_IDS)
 _COLUMNS = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text")
 """The columns that `Token` uses."""
 ASK = "Request them when you submit the job: logprobs=True, or top_logprobs=n for the n most probable tokens."
@@ -91,11 +94,10 @@ _VOCABULARY: Final = msgspec.json.Decoder(Vocabulary)
 
 
 class TokenRows:
-    """Projection for `tokens`. Converts a job's updates to tokens.
+    """Projection for `tokens`. Converts the states of a job to tokens.
 
     Args:
-        text: Projection of the job's text, which decides which updates are final.
-        delivered: Number of tokens that were already delivered to the caller.
+        text: Function that returns the JSON Pointer of the job's text in a state, or None if there is no text yet.
         vocabulary: Coroutine function that returns the endpoint's vocabulary. It returns None if the endpoint has no
             vocabulary, or if the job does not need one.
         where: Context for error messages.
@@ -105,62 +107,81 @@ class TokenRows:
 
     def __init__(
         self,
-        text: FinalTextReader,
         *,
-        delivered: int,
+        text: Callable[[Position], str | None],
         vocabulary: Callable[[], Awaitable[Vocabulary | None]],
         where: Where,
     ) -> None:
         self._text = text
-        self._delivered = delivered
-        self._last_id: list[JsonValue] | None = None
-        """Id of the last delivered token, as a list of one element; None if this iterator delivered no token."""
         self._fetch_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
         self._where = where
+        self._yielded = 0
+        """Number of yielded tokens."""
+        self._source: View | None = None
+        """The state from which the last token was yielded."""
+        self._held: deque[tuple[int, View]] = deque()
+        """States whose tokens may still be retracted, each with the length of its text. The tokens of each state begin
+        with those of the state before."""
+        self._last: ItemChange[Any] | None = None
 
-    def settled(self, update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
-        return self._text.settled(update)
+    def settled(self, _update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
+        """Return no updates, because tokens consume none."""
+        return ()
 
     async def prepare(self) -> None:
-        await self._text.prepare()
         self._vocabulary = await self._fetch_vocabulary()
 
     def project(self, update: ItemChange[Any]) -> Iterable[Token]:
-        self._text.project(update)
-        view = update.position.view
-        if view.length(_IDS) < self._delivered or (
-            self._last_id is not None and view.elements(_IDS, self._delivered - 1)[:1] != self._last_id
-        ):
-            raise self._text.retraction_error("tokens", update)
-        if update.text and not _has_tokens(view):
+        self._last, view = update, update.position.view
+        if self._source is not None and not _begins_with(view, self._source, self._yielded):
+            raise VoidTextError(
+                f"the server retracted tokens that this iterator had already yielded, {update.cause}",
+                where=self._where._replace(last_event_id=str(update.cursor)),
+                advice="Call job.tokens() again, which starts with the first token.",
+            )
+        column = self._text(update.position)
+        length = 0 if column is None else view.text_length(parse(column))
+        if length and not _has_tokens(view):
             raise self._no_tokens()
-        return self._new_tokens()
+        stable = stable_length(update, column)
+        if stable is None:
+            self._held.clear()
+            return self._new_tokens(view)
+        while self._held and not _begins_with(view, self._held[-1][1]):
+            self._held.pop()
+        self._held.append((length, view))
+        if len(self._held) > MAX_HELD:
+            self._held = deque([*self._held][1::2])
+        final: View | None = None
+        # A rollback may still retract tokens that arrived together with the last stable code point, or without text
+        # after it.
+        while self._held and self._held[0][0] < stable:
+            final = self._held.popleft()[1]
+        return () if final is None else self._new_tokens(final)
 
     def finish(self) -> Iterable[Token]:
-        self._text.finish()
-        last = self._text.final
+        if self._last is None:
+            return ()
+        view = self._last.position.view
         # Do not raise an error for a job that failed, because the iterator raises the job's own error next.
-        if last is not None and last.member("status") == "succeeded" and not _has_tokens(last.position.view):
+        if self._last.member("status") == "succeeded" and not _has_tokens(view):
             raise self._no_tokens()
-        return self._new_tokens()
+        return self._new_tokens(view)
 
     def _no_tokens(self) -> TidewireError:
         return TidewireError("this job's value has no token columns", where=self._where, advice=ASK)
 
     def undelivered(self) -> Iterable[ItemChange[Any]]:
-        return self._text.undelivered()
+        return ()
 
-    def _new_tokens(self) -> Iterable[Token]:
-        final = self._text.final
-        if final is None:
+    def _new_tokens(self, view: View) -> Iterable[Token]:
+        start, count = self._yielded, view.length(_IDS)
+        if count <= start:
             return ()
-        start, view = self._delivered, final.position.view
-        self._delivered = max(start, view.length(_IDS))
-        if self._delivered > start:
-            self._last_id = view.elements(_IDS, self._delivered - 1)
+        self._yielded, self._source = count, view
         try:
-            return tuple(self._tokens(view, start)) if self._delivered > start else ()
+            return tuple(self._tokens(view, start))
         except (TypeError, ValueError) as error:
             raise invalid_columns(error, self._where) from error
 
@@ -207,11 +228,18 @@ def _column(view: View, name: str, start: int) -> list[Any]:
 
 
 def _has_tokens(view: View) -> bool:
-    try:
-        view.value(f"{_VALUE}/token_ids")
-    except LookupError:
-        return False
-    return True
+    return view.node(_IDS_NODE) is not None
+
+
+def _begins_with(view: View, earlier: View, count: int | None = None) -> bool:
+    """Return whether the token ids in a state begin with the first `count` token ids of an earlier state, or with all of
+    them.
+    """
+    # An array that only grew is the same node in both states.
+    if view.node(_IDS_NODE) is earlier.node(_IDS_NODE):
+        return True
+    ids = earlier.elements(_IDS, 0)[:count]
+    return view.elements(_IDS, 0)[: len(ids)] == ids
 
 
 def _nats(logprob: float | None) -> float:

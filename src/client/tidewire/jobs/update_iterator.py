@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
-from tidewire.types import ItemChange, Position, TextDelta, Update
+from tidewire.types import UNKNOWN, ItemChange, Position, ResultType, TextDelta, Update
 
 if TYPE_CHECKING:
     from tidewire.jobs.job_reader import JobReader
@@ -278,7 +278,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
-                updates = await self._job.take(self._queue_until, silent=self._projection.silent)
+                updates = await self._take(self._queue_until)
         except TidewireError:
             raise
         except BaseException:
@@ -286,6 +286,9 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             raise
         self._ended = not updates
         return updates
+
+    async def _take(self, queue_until: float | None) -> list[Change]:
+        return await self._job.take(queue_until, silent=self._projection.silent)
 
     @property
     def received(self) -> int:
@@ -398,6 +401,25 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class StateIterator(UpdateIterator[X]):
+    """Async iterator over a projection of a job's states. It starts with the state that is already known, and consumes no
+    updates, so it affects neither checkpoints nor other loops.
+    """
+
+    _seen: Position | None = None
+    """The last state that was passed to the projection."""
+
+    async def _take(self, queue_until: float | None) -> list[Change]:
+        position = await self._job.state_after(self._seen, queue_until)
+        if position is None:
+            return []
+        self._seen = position
+        return [ItemChange(position, ResultType(), position.cursor.seq, snapshot=UNKNOWN)]
+
+    def requeue(self, updates: Sequence[Change]) -> None:
+        """Do nothing, because the job still has all its updates."""
 
 
 def _cover(items: Sequence[Any], covered: list[Sequence[Change]], settled: Sequence[Change]) -> None:

@@ -71,9 +71,10 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     "TW-RES-033",
     "TW-RES-034",
     "TW-RES-035",
-    "TW-RES-036",
     "TW-RES-037",
     "TW-RES-049",
+    "TW-RES-050",
+    "TW-RES-051",
     "TW-DEP-009",
     "TW-RES-012",
     "TW-FRM-060",
@@ -179,20 +180,20 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
                 continue
             queued = new["status"] == "queued"
             s.expect("TW-RES-049", queued, "an item that starts again as queued", new, **where)
-            if continues:
-                same = new["value"] == old["value"]
-                s.expect(
-                    "TW-RES-036", same, ("the value as it was logged:", old["value"]), new["value"], **where
-                )
-            else:
+            if not continues:
                 retracted = not new["value"] or new["value"] == first["value"]
                 s.expect(
-                    "TW-RES-036", retracted, ("the initial value:", first["value"]), new["value"], **where
+                    "TW-RES-050", retracted, ("the initial value:", first["value"]), new["value"], **where
+                )
+            elif "stable" not in old:
+                same = new["value"] == old["value"]
+                s.expect(
+                    "TW-RES-051", same, ("the value as it was logged:", old["value"]), new["value"], **where
                 )
     return judged
 
 
-@check("TW-RES-036", "TW-RES-049", serial=True)
+@check("TW-RES-051", "TW-RES-049", serial=True)
 async def interrupted_job_keeps_its_values(s: Session) -> None:
     """At an endpoint with `"on_restart": "continue"`, a job that runs again after a restart keeps the values of its
     unfinished items.

@@ -228,7 +228,9 @@ class Endpoint:
             raise ValueError(
                 f"endpoint {self.name!r}: on_restart must be 'rerun', 'fail' or 'continue', not {options.on_restart!r}"
             )
-        self.on_restart = options.on_restart
+        self.on_restart_now: Callable[[], OnRestart] = lambda: options.on_restart
+        """Function that returns the value of `on_restart`. Only an endpoint of the server itself replaces it, if the value
+        depends on the server's settings."""
         self.time_limit = limit
         self.validate = options.validate
         self.checks_value = True
@@ -237,8 +239,8 @@ class Endpoint:
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""
-        self.continues: Callable[[Any], bool] = lambda _input: True
-        """Function that returns whether an item with this input can continue after a restart, with
+        self.continues: Callable[[Any, Any], bool] = lambda _input, _value: True
+        """Function that returns whether an item with this input and this logged value can continue after a restart, with
         `on_restart="continue"`. Otherwise it runs again from the start."""
         self._columns = options.columns
         self._initial = options.initial
@@ -263,6 +265,11 @@ class Endpoint:
             **self._declared,
         }
         EndpointCapabilities.model_validate(self._capabilities)
+
+    @property
+    def on_restart(self) -> OnRestart:
+        """Treatment of items that were running when the server stopped."""
+        return self.on_restart_now()
 
     def _read_padding(self) -> BaseModel | None:
         """Return the input with which batches are padded, or None if batches are padded by repeating their last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ def add_generate(
     context: int | None = None,
     max_top: int = 20,
     max_num_beams: int = 8,
-    on_restart: OnRestart = "rerun",
+    on_restart: OnRestart | Literal["auto"] = "auto",
     profile: str | os.PathLike[str] | None = None,
 ) -> None:
     """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
@@ -43,11 +43,12 @@ def add_generate(
         max_num_beams: Maximum value of `num_beams`. A beam search needs one slot for each beam, so values above `slots` have
             no effect. 1 disables beam search. Otherwise the endpoint has the capability `rollback`.
         on_restart: Treatment of unfinished generations after a restart of the server, if the log is in a file. With
-            "rerun", they run again from the start. With "continue", they continue after the logged tokens, and no text
-            is retracted; in float32 and with a seed or a temperature of 0, the text is the same as without a restart. A beam
-            search runs again from the start.
-            "rerun" is the default, because to continue, each event and each value must contain the ids of its tokens,
-            which readers who did not ask for them receive too. With "fail", the running items fail with `worker_lost`.
+            "continue", they continue after the logged tokens, and no text is retracted; in float32 and with a seed or a
+            temperature of 0, the text is the same as without a restart. So that they can continue, each event and each
+            value contains the ids of its tokens, also for readers who did not ask for them. A beam search, and a text
+            that another model has generated, run again from the start. With "rerun", all of them run again from the
+            start. With "fail", they fail with `worker_lost`. With "auto", they continue if the log is in a file. A log in
+            memory does not survive a restart, so "auto" then adds no ids.
         profile: Folder to which profiles of some steps are written. None profiles nothing.
 
     Raises:

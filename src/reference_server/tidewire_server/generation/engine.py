@@ -103,6 +103,8 @@ class EngineCapabilities:
     """Vocabulary of the model, or None if it is not available."""
     max_num_beams: int = 1
     """Maximum value of the input member `num_beams`."""
+    continues: bool = False
+    """Whether the engine can continue after the tokens of an earlier attempt."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
@@ -181,13 +183,21 @@ class Engine(Protocol):
         """
         ...
 
+    def continues(self, request: Generate, logged: LoggedTokens) -> bool:
+        """Return whether the engine can continue after the tokens that an earlier attempt of a request has logged. It is
+        called only if `EngineCapabilities.continues` is true.
+
+        The engine cannot continue if the tokens do not match the text, for example because another model has generated
+        them.
+        """
+        ...
+
     def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text. Closing the async iterator cancels the request.
 
         Args:
             request: The input of the request.
-            logged: Tokens after which the engine continues. The deltas contain only later tokens. Only an endpoint with
-                `on_restart="continue"` passes them.
+            logged: Tokens after which the engine continues; see `continues`. The deltas contain only later tokens.
 
         Raises:
             InputError: The engine cannot serve the request; see `check`.

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import (
     NO_CHAT_TEMPLATE,
-    ContinuationError,
     Delta,
     Engine,
     EngineCapabilities,
@@ -30,6 +29,7 @@ from tidewire_server.generation.generate_input_and_value import (
 from tidewire_server.generation.hypothesis_writer import HypothesisWriter
 from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
+from tidewire_server.store_urls import MEMORY
 
 PROGRESS_PARTS = 10
 """Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""
@@ -71,7 +71,7 @@ def samples_of(request: Generate) -> list[Generate]:
     return [request.model_copy(update={"n": 1, "seed": seed}) for seed in seeds]
 
 
-def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun") -> None:
+def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Literal["auto"] = "auto") -> None:
     """Add the endpoint `generate` to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
@@ -82,14 +82,25 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         engine: The engine, which the server closes.
         on_restart: See `add_generate`. With "continue", each value has the column `token_ids`, because a new attempt
             continues after the logged tokens.
+
+    Raises:
+        ValueError: The engine cannot continue, or an option is not valid.
     """
-    server.on_close(engine.close)
     caps = engine.caps
     vocabulary = caps.vocabulary
+    if on_restart == "continue" and not caps.continues:
+        raise ValueError(f'on_restart is "continue", but the engine of {caps.model} cannot continue a text')
+    server.on_close(engine.close)
+
+    def continues(request: Generate, value: Any) -> bool:
+        if request.num_beams > 1:
+            return False  # The other hypotheses of a beam search are not logged.
+        logged = _logged_tokens(value, request)
+        return engine.continues(request, logged) if logged else not _generated_text(value, request)
 
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
-        logged = _logged_tokens(stream.value, request) if on_restart == "continue" else None
+        logged = _logged_tokens(stream.value, request)
         try:
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
@@ -101,8 +112,6 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
             ):  # If the deadline caused the cancellation, the item has already ended.
                 stream.set("/finish_reason", "cancelled")
             raise
-        except ContinuationError as error:
-            raise ItemError(str(error), code="worker_lost") from error
         except EngineFullError as error:
             raise ItemError(str(error), code="queue_full") from error
         except EngineError as error:
@@ -111,13 +120,13 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
     # The schemas of the endpoint have only what the engine supports.
     maxima = dict.fromkeys(LIMITED_BY_MAX_TOP, caps.max_top) | {"num_beams": caps.max_num_beams}
     generate.__annotations__ |= {
-        "request": served_input(caps.served, maxima, logs_ids=on_restart == "continue"),
+        "request": served_input(caps.served, maxima, logs_ids=lambda: served.on_restart == "continue"),
         "stream": Stream[served_value(caps.served)],  # type: ignore[misc]
     }
     server.endpoint(
         name="generate",
         concurrency_limit=caps.concurrency,
-        on_restart=on_restart,
+        on_restart="rerun" if on_restart == "auto" else on_restart,
         columns=columns_of,
         initial=initial_of,
         validate=engine.check,
@@ -143,31 +152,31 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
     if "n" in caps.served:
         served.samples = samples_of
-    # The other hypotheses of a beam search are not logged.
-    served.continues = lambda request: bool(request.num_beams == 1)
+    if on_restart == "auto":
+        # A function, because the settings can change until the server starts.
+        served.on_restart_now = lambda: (
+            "continue" if caps.continues and server.settings.log != MEMORY else "rerun"
+        )
+    served.continues = continues
+
+
+def _generated_text(value: Any, request: Generate) -> str:
+    """Return the text without the prompt."""
+    text: str = value["text"]
+    return text.removeprefix(request.prompt if request.echo else "")
 
 
 def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
-    """Return the tokens that the earlier attempts have logged, or None if there are none.
-
-    Raises:
-        ItemError: The text has no token ids.
-    """
-    text = value["text"].removeprefix(request.prompt if request.echo else "")
-    if "token_ids" not in value and text:
-        raise ItemError(
-            "the text cannot be continued after the restart of the server, because its token ids were not logged: the "
-            'endpoint did not have on_restart="continue" yet',
-            code="worker_lost",
-        )
-    return LoggedTokens(value["token_ids"], text) if value.get("token_ids") else None
+    """Return the tokens that the earlier attempts have logged, or None if there are none."""
+    ids = value.get("token_ids")
+    return LoggedTokens(ids, _generated_text(value, request)) if ids else None
 
 
 async def _write(
     deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any], logged: LoggedTokens | None
 ) -> None:
     value, writer = stream.value, writer_of(stream)
-    # If the job was submitted before the endpoint had `on_restart="continue"`, its value has no column `token_ids`.
+    # If the job was submitted while the endpoint did not continue, its value has no column `token_ids`.
     text_only = len(request.columns) == 1 or "token_ids" not in value
     at = None if len(request.columns) == 1 else "/text"
     prompt_columns = [f"/{name}" for name in request.prompt_columns]

@@ -5,7 +5,7 @@ text generation.
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -226,14 +226,21 @@ class Generate(BaseModel):
 class ContinuedGenerate(Generate):
     """Input of an endpoint that continues after a restart. Each value has the column `token_ids`."""
 
+    @staticmethod
+    def logs_ids() -> bool:
+        """Return whether the endpoint continues. An endpoint whose answer depends on settings replaces this method."""
+        return True
+
     @property
     def columns(self) -> list[str]:
         names = super().columns
-        return names if "token_ids" in names else [names[0], "token_ids", *names[1:]]
+        if "token_ids" in names or not self.logs_ids():
+            return names
+        return [names[0], "token_ids", *names[1:]]
 
 
 def served_input(
-    members: Collection[str], maxima: Mapping[str, int], *, logs_ids: bool = False
+    members: Collection[str], maxima: Mapping[str, int], *, logs_ids: Callable[[], bool] = lambda: False
 ) -> type[Generate]:
     """Create a model of the input that has only the members that an engine supports.
 
@@ -242,9 +249,15 @@ def served_input(
     Args:
         members: Names of the members that the engine supports.
         maxima: Maximum of some members, for the schema. The engine itself rejects a larger number, with its own code.
-        logs_ids: Whether each value has the column `token_ids`, because a new attempt continues after the logged ids.
+        logs_ids: Function that returns whether each value has the column `token_ids`, because a new attempt continues
+            after the logged ids.
     """
-    namespace: dict[str, Any] = {"__module__": __name__, "__doc__": Generate.__doc__, "__annotations__": {}}
+    namespace: dict[str, Any] = {
+        "__module__": __name__,
+        "__doc__": Generate.__doc__,
+        "__annotations__": {},
+        "logs_ids": staticmethod(logs_ids),
+    }
     for name, member in Generate.model_fields.items():
         if name not in members:
             namespace["__annotations__"][name] = ClassVar[Any]
@@ -254,9 +267,7 @@ def served_input(
             limited.json_schema_extra = {"maximum": maxima[name]}
             namespace["__annotations__"][name] = member.annotation
             namespace[name] = limited
-    return types.new_class(
-        "Generate", (ContinuedGenerate if logs_ids else Generate,), {}, lambda body: body.update(namespace)
-    )
+    return types.new_class("Generate", (ContinuedGenerate,), {}, lambda body: body.update(namespace))
 
 
 def served_value(members: Collection[str]) -> type[BaseModel]:

@@ -18,7 +18,7 @@ has exceeded its deadline        | unfinished items fail with `deadline_exceeded
 Items that a client had cancelled before the server stopped end as cancelled in every row of the table. They keep their
 logged values, and their functions do not run again.
 
-`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for inputs
+`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for those
 that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
@@ -161,7 +161,7 @@ def _new_attempt(
 
     Items that have ended keep their state [TW-RES-049]. Items that were cancelled end with their logged values
     [TW-JOB-057]. All other items start again, with their logged values if the endpoint continues, and otherwise with their
-    initial values [TW-RES-036].
+    initial values [TW-RES-050] [TW-RES-051].
     """
     endpoint = admitted.endpoint
     continues = endpoint.on_restart == "continue"
@@ -171,7 +171,7 @@ def _new_attempt(
         # Keep the member `stable` together with the text in `value`, so that `iter_text` of the client still yields
         # only the stable prefix.
         else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
-        if continues and endpoint.continues(value)
+        if continues and endpoint.continues(value, item.get("value"))
         else {"status": "queued", "value": endpoint.initial(value)}
         for index, (item, value) in enumerate(zip(state["items"], admitted.values, strict=True))
     ]  # fmt: skip

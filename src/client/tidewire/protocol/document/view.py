@@ -98,6 +98,11 @@ class View:
             return False
         return old.text_since(shared)[: n - shared] == new.text_since(shared)[: n - shared]
 
+    def text_length(self, tokens: Tokens) -> int:
+        """Return the length of the text at a path in code points, or 0 if there is no text. For internal use."""
+        node = self.node(tokens)
+        return node.length_at(self._version) if type(node) is Rope else len(node) if type(node) is str else 0
+
     def text(self, tokens: Tokens) -> str | None:
         """Return the text at a path, or None if there is no text at the path. For internal use."""
         node = self.node(tokens)

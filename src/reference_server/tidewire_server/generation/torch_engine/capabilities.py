@@ -54,6 +54,7 @@ def capabilities_of(
         context=context,
         max_top=min(max_top, MAX_TOP, c.vocab_size),
         max_num_beams=max_num_beams,
+        continues=True,
         concurrency=slots,
         members=SUPPORTED_MEMBERS
         | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set())

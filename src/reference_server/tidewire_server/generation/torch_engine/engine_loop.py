@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 import torch
 
 from tidewire_server.generation.engine import (
+    ContinuationError,
     Delta,
     EngineCapabilities,
     EngineClosedError,
@@ -192,6 +193,14 @@ class TorchEngine:
             await asyncio.to_thread(self._reader.compile_schema, request)
         if not self._reader.surely_fits(request):
             await asyncio.to_thread(self._reader.tokenize, request)
+
+    def continues(self, request: Generate, logged: LoggedTokens) -> bool:
+        text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
+        try:
+            text.feed_again(logged, self._caps.model)
+        except ContinuationError:
+            return False
+        return True
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are
