@@ -30,7 +30,7 @@ from tidewire.errors import (
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
-from tidewire.http.connection_diagnosis import fault_of, not_http
+from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
 from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
@@ -477,16 +477,18 @@ class ApiSession:
                 failure.
 
         Raises:
-            NotATidewireServerError: The server does not speak HTTP.
+            NotATidewireServerError: The server does not speak HTTP, or it uses TLS and the URL begins with http://.
         """
         at_once = fault_of(error) is RequestFault.TIMEOUT and not policy.in_doubt
         if policy.failures != (0 if at_once else FIRST_ATTEMPTS - 1):
             return
         if isinstance(error, TransportError) and error.sent and not self.contacted:
-            said = await self.transport.sniff(self.base)
+            said, address = await self.transport.sniff(self.base), self.transport.address(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:
                 instead = f"it sent {said.decode('utf-8', 'replace')!r}"
-                raise not_http(self.transport.address(self.base), instead, error.where) from error
+                raise not_http(address, instead, error.where) from None
+            if not said and await self.transport.speaks_tls(self.base):
+                raise needs_tls(address, self.base, error.where) from None
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 

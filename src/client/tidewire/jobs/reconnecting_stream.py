@@ -469,5 +469,6 @@ def _exhausted(why: str, fault: TidewireError | None, where: Where, hint: str | 
     advice = hint or "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
-    error.__cause__ = fault
+    # The cause has the status and the problem details of the last attempt. Its frames are all within this package.
+    error.__cause__ = None if fault is None else fault.with_traceback(None)
     return error
