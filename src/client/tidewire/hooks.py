@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from tidewire.errors import TidewireError
 
 log: Final = logging.getLogger("tidewire")
-log.addHandler(logging.NullHandler())
+"""Logger of the client. It has no handler, so Python prints its warnings to standard error by default."""
 
 
 class HasStatus(Protocol):

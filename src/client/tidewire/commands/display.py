@@ -23,12 +23,12 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.hooks import ReconnectEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.map_work import MapProgress
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.resources import JobResource
+from tidewire.terminal_escapes import visible, visible_json
 
 PROGRESS_EVERY: Final = 1.0
 """Minimum time between two progress lines, in seconds."""

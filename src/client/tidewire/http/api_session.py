@@ -31,6 +31,7 @@ from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
+from tidewire.http.outage_log import OutageLog
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
 from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
@@ -99,6 +100,7 @@ class ApiSession:
     Attributes:
         base: Base URL of the server, without credentials.
         contacted: Whether a response has proved that the server is a Tidewire server.
+        outage_log: Reports when the server cannot be reached, and when it responds again.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class ApiSession:
         self.credentials: Credentials = Credentials(auth)
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
+        self.outage_log: OutageLog = OutageLog(server.base)
         self._warned_of_links = False
         """Whether the client has logged the warning about a link outside the base path."""
 
@@ -208,6 +211,16 @@ class ApiSession:
         else:
             await self.timing.sleep(seconds)
 
+    def report_failure(self, policy: RequestPolicy, why: str, wait: float) -> None:
+        """Log a warning if the last failure of a call or stream is an outage that was not reported yet.
+
+        Args:
+            policy: Counters of the call or stream.
+            why: Description of the failure.
+            wait: Time in seconds until the next attempt.
+        """
+        self.outage_log.failed(policy, why, wait=wait, now=self.timing.clock())
+
     def policy(self, options: Options) -> RequestPolicy:
         """Create the counters of one call or one stream."""
         return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
@@ -246,6 +259,7 @@ class ApiSession:
                 request.stream = request.stream and found is not RequestFault.TIMEOUT
             else:
                 if isinstance(response, Connection):
+                    self.outage_log.responded()
                     return response
                 failed = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
                 problem = status_errors.problem_in(response) if failed else None
@@ -256,6 +270,7 @@ class ApiSession:
                     is_refusal=problem is not None,
                 )
                 if action is Action.USE:
+                    self.outage_log.responded()
                     return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue
@@ -283,6 +298,7 @@ class ApiSession:
                     fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
             log.info(RETRYING, request.method, request.url, fault.what, pause)
+            self.report_failure(policy, fault.what, pause)
             await self.sleep(pause)
             if unknown:
                 await self._check_keys(request, options, policy, fault)
