@@ -88,10 +88,9 @@ def _watching(
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        screen.note(
-            "interrupted; the job keeps running. To attach to the job, run: "
-            + _attach(client, job.id, *options)
-        )
+        attach, cancel = (command_line(client.url, name, job.id, *options) for name in ("attach", "cancel"))
+        screen.note(f"interrupted; the job keeps running. To attach to the job, run: {attach}")
+        screen.note(f"To cancel the job, run: {cancel}")
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
         error.advice = (
