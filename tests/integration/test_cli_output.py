@@ -251,6 +251,24 @@ def test_advice_names_commands_and_options(url):
         assert not re.search(r"client\.|Client\(|with_options", text)
 
 
+def test_a_line_of_the_servers_token_file_as_token_gets_a_hint(tmp_path, monkeypatch):
+    file = tmp_path / "token.txt"
+    with Server(tokens=["alice:s3cret"]).running() as closed:
+        file.write_text("alice:s3cret\n")
+        of_file = run("jobs", closed, "--token-file", str(file)).stderr
+        monkeypatch.setenv("TIDEWIRE_TOKEN", "alice:s3cret")
+        of_variable = run("jobs", closed).stderr
+        file.write_text("alice:s3cret\nbob:open\n")
+        of_whole_file = run("jobs", closed, "--token-file", str(file))
+    for text in (of_file, of_variable):
+        assert "a line `name:token` of the server's token file, pass only the part after" in text
+        assert "s3cret" not in text
+    assert (of_whole_file.exit_code, of_whole_file.stderr) == (
+        2,
+        f"tidewire: --token-file {file}: the file has more than one line; it must contain only your token\n",
+    )
+
+
 @pytest.mark.parametrize("command", ["call", "attach"])
 def test_advice_for_a_value_above_the_size_limit_names_the_argument_of_the_client(monkeypatch, url, command):
     monkeypatch.setattr(cli, "Client", functools.partial(Client, max_state_bytes=1000))

@@ -36,11 +36,16 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
 
 def _read_token(path: Path) -> str:
     try:
-        return expanded(path).read_text(encoding="utf-8").strip()
+        token = expanded(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(f"--token-file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"--token-file {path}: the file is not UTF-8") from None
+    if "\n" in token:
+        raise ValueError(
+            f"--token-file {path}: the file has more than one line; it must contain only your token"
+        )
+    return token
 
 
 def read_words(words: list[str]) -> dict[str, str]:

@@ -34,7 +34,13 @@ from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
 from tidewire.http.outage_log import OutageLog
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
-from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
+from tidewire.http.url_and_token import (
+    NAME_IN_TOKEN,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    UrlAndToken,
+    may_contain_name,
+)
 from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
@@ -279,7 +285,7 @@ class ApiSession:
                     continue
                 if action is Action.FATAL and action_for(response.status, request.kind) is Action.REDIRECT:
                     raise self.redirect_refused(response)
-                fault = self.refused(response, request.job_id)
+                fault = self.refused(response, options, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
                 if request.stream and fault.code == "too_many_streams":
@@ -456,7 +462,11 @@ class ApiSession:
         return body
 
     def refused(
-        self, response: Response, job_id: str | None = None, last_event_id: str | None = None
+        self,
+        response: Response,
+        options: Options,
+        job_id: str | None = None,
+        last_event_id: str | None = None,
     ) -> TidewireError:
         """Create the error for a response that is not a success. If the response has problem details, record that the
         server is a Tidewire server.
@@ -470,8 +480,16 @@ class ApiSession:
             # not a Tidewire server.
             return self.not_tidewire(response)
         error = status_errors.refused(response, problem, where)
-        if response.status == HTTPStatus.UNAUTHORIZED and self._server.is_token_withheld:
-            error.advice = _WITHHELD
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            if self._server.is_token_withheld:
+                error.advice = _WITHHELD
+            elif any(
+                map(
+                    may_contain_name,
+                    (self._server.credentials, options.headers, self.credentials.current or {}),
+                )
+            ):
+                error.advice = NAME_IN_TOKEN
         if problem is None or response.status == HTTPStatus.NOT_FOUND:
             error.advice = self.link_advice(response.url) or error.advice
         return error

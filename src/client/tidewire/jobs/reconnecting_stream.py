@@ -388,7 +388,7 @@ class JobStream:
         """Handle a response that is not an event stream."""
         if self._policy.redirects > MAX_REDIRECTS:
             raise ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=self._where)
-        refused = self._session.refused(response, self.follower.job_id, self._last_event_id)
+        refused = self._session.refused(response, self._options, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
