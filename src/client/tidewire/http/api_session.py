@@ -35,7 +35,7 @@ from tidewire.http.outage_log import OutageLog
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
 from tidewire.http.url_and_token import (
-    NAME_IN_TOKEN,
+    COLON_ADVICE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
     UrlAndToken,
@@ -489,7 +489,7 @@ class ApiSession:
                     (self._server.credentials, options.headers, self.credentials.current or {}),
                 )
             ):
-                error.advice = NAME_IN_TOKEN
+                error.advice = COLON_ADVICE
         if problem is None or response.status == HTTPStatus.NOT_FOUND:
             error.advice = self.link_advice(response.url) or error.advice
         return error

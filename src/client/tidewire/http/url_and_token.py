@@ -13,7 +13,7 @@ from tidewire.http.urls import same_origin, split_credentials
 URL_VARIABLE: Final = "TIDEWIRE_URL"
 TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
 
-NAME_IN_TOKEN: Final = (  # noqa: S105 - a text about a token
+COLON_ADVICE: Final = (
     "The token contains a colon. If it is a line `name:token` of the server's token file, pass only the part after the "
     "first colon."
 )
