@@ -67,8 +67,8 @@ def read_words(words: list[str]) -> dict[str, str]:
 
 
 def typed(client: Client, endpoint: str | None, members: dict[str, str]) -> dict[str, Any]:
-    """Convert the values of KEY=VALUE arguments to the types in the endpoint's input schema. KEY=@FILE stands for the
-    content of a file.
+    """Convert the values of KEY=VALUE arguments to the types in the endpoint's input schema. In KEY=@FILE, the value
+    is the content of a file.
     """
     if not members:
         return {}

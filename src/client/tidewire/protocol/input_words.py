@@ -128,7 +128,7 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
         of_member = member_schema(name, schema)
         texts = [value] if isinstance(value, str) else []
         texts.append(_to_json(value))
-        # `@` at the beginning of a value stands for a file.
+        # A value that begins with `@` is the name of a file.
         inline = (text for text in texts if not text.startswith("@"))
         text = next((text for text in inline if _is_same(parse_word(text, of_member, schema), value)), None)
         if text is None or not name or "=" in name or name.startswith("-"):
