@@ -116,7 +116,7 @@ def main(*, hints: bool = True) -> None:
         return
     console.print(
         "[bold]What to try next[/bold]\n"
-        "  source .venv/bin/activate\n"
+        f"  source {activate_script()}                                    # in each terminal; then:\n"
         "  tidewire serve                                                   # and, in another terminal:\n"
         "  tidewire describe http://127.0.0.1:8000 generate\n"
         "  tidewire call http://127.0.0.1:8000 generate prompt='import ' max_tokens=200\n"
@@ -124,6 +124,12 @@ def main(*, hints: bool = True) -> None:
         "       -H 'Content-Type: application/json' -d '{\"input\": {\"max_tokens\": 20}}'\n"
         "  docs/tutorial/first-stream.md                                    # your own endpoint in ten minutes"
     )
+
+
+def activate_script() -> str:
+    """Return the path of the script that activates this environment, relative to the working directory if possible."""
+    script = Path(sys.prefix, "bin", "activate")
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)
 
 
 def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:

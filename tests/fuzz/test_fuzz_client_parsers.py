@@ -21,7 +21,6 @@ from support.fuzzing import fuzzed
 from support.scripted_server import endpoint
 from tidewire.commands import codegen, schema_keywords
 from tidewire.commands.describe_text import describe_endpoint
-from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.errors import TidewireError
 from tidewire.http import status_errors
 from tidewire.http.response import Response
@@ -33,6 +32,7 @@ from tidewire.protocol.follower import Follower
 from tidewire.protocol.input_words import member_schema, parse_word
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobList, JobResource
 from tidewire.protocol.sse import Decoder, Event
+from tidewire.terminal_escapes import visible, visible_json
 
 texts = st.text(max_size=12)
 numbers = st.integers(-(2**54), 2**54) | st.floats() | st.sampled_from([0, -1, 2**53, 1e308])

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer.testing
@@ -18,7 +19,7 @@ from tidewire import Client
 from tidewire.commands import cli
 from tidewire.http import transport
 from tidewire.testing import FakeServer
-from tidewire_server import ItemError, Server, Stream
+from tidewire_server import Binary, ItemError, Server, Stream
 
 
 def make_server() -> Server:
@@ -68,9 +69,37 @@ def make_server() -> Server:
     return server
 
 
+def make_server_of_objects() -> Server:
+    """Create a server whose inputs have bytes, and whose values have a text among other members."""
+    server = Server(default_concurrency_limit=None)
+
+    @server.endpoint
+    def size(picture: Binary | None = None, text: str = "", number: int = 0) -> str:
+        return f"{picture!r} {text!r} {number}"
+
+    @server.endpoint(columns=["/text"])
+    def fitted(steps: int = 2, named: bool = False) -> Iterator[dict[str, Any]]:
+        for step in range(1, steps + 1):
+            text, losses = "".join(f"step {at} " for at in range(step)), [1 / at for at in range(1, step + 1)]
+            yield {"text": text} | ({"losses": losses, "name": "run"} if named else {})
+
+    @server.endpoint(columns=["/reply/text"])
+    def replied() -> Iterator[dict[str, Any]]:
+        for step in range(2):
+            yield {"reply": {"text": "word " * (step + 1), "words": step + 1}, "model": "m"}
+
+    return server
+
+
 @pytest.fixture(scope="module")
 def url():
     with make_server().running() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def objects_url():
+    with make_server_of_objects().running() as url:
         yield url
 
 
@@ -147,6 +176,69 @@ def test_a_tilde_in_a_file_name_is_the_home_folder(url, monkeypatch, tmp_path):
     assert result.stdout == "d 3 None\n"
 
 
+PNG = b"\x89PNG\r\n\x1a\n\0"
+
+
+@pytest.mark.parametrize(
+    ("content", "word", "value"),
+    [
+        (PNG, "picture=@{file}", f"{PNG!r} '' 0"),
+        (b"", "picture=@{file}", "b'' '' 0"),
+        (b"two\nlines\n", "text=@{file}", r"None 'two\nlines\n' 0"),
+        (b"12\n", "number=@{file}", "None '' 12"),
+    ],
+)
+def test_a_file_is_sent_as_base64_or_as_text(objects_url, tmp_path, content, word, value):
+    file = tmp_path / "content"
+    file.write_bytes(content)
+    assert run("call", objects_url, "size", word.format(file=file)).stdout == value + "\n"
+    shared = run("map", objects_url, "size", "-", word.format(file=file), stdin="{}\n")
+    assert json.loads(shared.stdout)["value"] == value
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        (
+            "text=@{picture}",
+            "is not UTF-8 text, and the endpoint's input schema does not say that 'text' is base64",
+        ),
+        (
+            "number=@{picture}",
+            "is not UTF-8 text, and the endpoint's input schema does not say that 'number' is",
+        ),
+        ("text=@{folder}", "text=@{folder}: Is a directory. To send a text that begins with @, use --input"),
+        ("text=@dataclass", "No such file or directory. To send a text that begins with @, use --input"),
+        ("picture=@no.png", "tidewire: picture=@no.png: No such file or directory\n"),
+        ("picture=@{folder}", "tidewire: picture=@{folder}: Is a directory\n"),
+        ("--input=@{picture}", "tidewire: --input @{picture}: the file is not UTF-8\n"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_is_an_error_that_says_what_to_do(objects_url, tmp_path, word, error):
+    names = {"folder": tmp_path, "picture": tmp_path / "picture"}
+    names["picture"].write_bytes(PNG)
+    result = run("call", objects_url, "size", word.format(**names))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert error.format(**names) in result.stderr
+
+
+def test_a_text_that_begins_with_an_at_sign_can_be_passed_as_json(objects_url):
+    assert (
+        run("call", objects_url, "size", "--input", '{"text":"@dataclass"}').stdout == "None '@dataclass' 0\n"
+    )
+
+
+def test_describe_shows_that_a_member_of_bytes_may_be_a_file():
+    server = Server()
+
+    @server.endpoint
+    def crop(picture: Binary) -> int:
+        return len(picture)
+
+    with server.running() as url:
+        assert f"tidewire call {url} crop picture=@FILE\n" in run("describe", url, "crop").stdout
+
+
 # ---- output -------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +251,25 @@ def test_notes_usage_and_progress_are_apart_from_the_text(url):
     last = json.loads(run("call", url, "noted", "--json").stdout.splitlines()[-1])
     assert last["usage"] == {"tokens": 1234}
     assert last["notes"] == [{"level": "warning", "text": "the prompt was shortened"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (["fitted", "named=true"], 'step 0 step 1 \n{"losses":[1.0,0.5],"name":"run"}\n'),
+        (["fitted"], "step 0 step 1 \n"),
+        (["replied"], 'word word \n{"reply":{"words":2},"model":"m"}\n'),
+    ],
+)
+def test_the_members_next_to_the_text_follow_it_as_json(objects_url, words, output):
+    assert run("call", objects_url, *words).stdout == output
+    job = run("call", objects_url, *words, "--detach").stdout.strip()
+    assert run("attach", objects_url, job).stdout == output
+
+
+def test_on_a_terminal_the_members_next_to_the_text_follow_it_as_json(objects_url):
+    shown = shown_on_terminal(200, "call", objects_url, "fitted", "named=true")
+    assert re.sub(r"\s+", " ", shown).endswith('step 0 step 1 { "losses": [ 1.0, 0.5 ], "name": "run" } ')
 
 
 @pytest.mark.parametrize("words", [[], ["end=\n"], ["error=true"]], ids=["open", "break", "error"])
@@ -249,6 +360,24 @@ def test_advice_names_commands_and_options(url):
     assert "t0ken" not in denied
     for text in (refused, denied):
         assert not re.search(r"client\.|Client\(|with_options", text)
+
+
+def test_a_line_of_the_servers_token_file_as_token_gets_a_hint(tmp_path, monkeypatch):
+    file = tmp_path / "token.txt"
+    with Server(tokens=["alice:s3cret"]).running() as closed:
+        file.write_text("alice:s3cret\n")
+        of_file = run("jobs", closed, "--token-file", str(file)).stderr
+        monkeypatch.setenv("TIDEWIRE_TOKEN", "alice:s3cret")
+        of_variable = run("jobs", closed).stderr
+        file.write_text("alice:s3cret\nbob:open\n")
+        of_whole_file = run("jobs", closed, "--token-file", str(file))
+    for text in (of_file, of_variable):
+        assert "a line `name:token` of the server's token file, pass only the part after" in text
+        assert "s3cret" not in text
+    assert (of_whole_file.exit_code, of_whole_file.stderr) == (
+        2,
+        f"tidewire: --token-file {file}: the file has more than one line; it must contain only your token\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["call", "attach"])

@@ -14,6 +14,7 @@ import pytest
 import typer.testing
 
 from support.sample_server import sentence, served
+from support.scripted_server import HOLD, ScriptedServer
 from tidewire import Client
 from tidewire.commands import cli, display, plugins
 from tidewire.testing import FakeServer, FakeToken
@@ -165,7 +166,7 @@ def test_help_lists_commands_and_exit_codes():
         assert word in text
 
 
-def test_an_interrupt_keeps_the_job_and_prints_the_attach_command(url):
+def test_an_interrupt_keeps_the_job_and_prints_the_commands_that_attach_and_cancel(url):
     with subprocess.Popen(
         [*COMMAND, "call", url, "forever"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -177,7 +178,33 @@ def test_an_interrupt_keeps_the_job_and_prints_the_attach_command(url):
         rf"the job keeps running. To attach to the job, run: tidewire attach {url} (\S+)", errors
     )
     assert hint is not None, errors
+    assert errors.splitlines()[-1] == f"To cancel the job, run: tidewire cancel {url} {hint[1]}"
     assert run("cancel", url, hint[1]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ["call", "count", "--input", "{}"],
+            "interrupted; the job may or may not have started. To look for it, run: tidewire jobs {url}",
+        ),
+        (["jobs"], "interrupted"),
+    ],
+)
+def test_an_interrupt_of_a_request_without_a_response_exits_with_130(words, hint):
+    with ScriptedServer(lambda _: [HOLD]) as server:
+        command, *others = words
+        with subprocess.Popen(
+            [*COMMAND, command, server.url, *others],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            server.wait_until(lambda: server.requests != [])
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=20)
+        assert (process.returncode, output, errors) == (130, "", hint.format(url=server.url) + "\n")
 
 
 @pytest.mark.parametrize("command", ["attach", "cancel"])

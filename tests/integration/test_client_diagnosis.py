@@ -1,5 +1,6 @@
 """Errors of a first connection: no server at the address, a silent server, or a server of another kind."""
 
+import contextlib
 import itertools
 import re
 import socket
@@ -7,10 +8,11 @@ import ssl
 import threading
 
 import pytest
+import trustme
 
 from support.client_timing import with_timing
 from support.free_port import free_port
-from support.scripted_server import CLOSE, HOLD, ScriptedServer, answer, hurried, problem
+from support.scripted_server import CLOSE, HOLD, RESET, ScriptedServer, answer, hurried, problem
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     ClientClosedError,
@@ -98,6 +100,30 @@ async def test_an_unanswered_connection_attempt_raises_connect_timeout():
                 one.close()
 
 
+@pytest.fixture(scope="module")
+def tls_port():
+    """Port of a server that accepts TLS, and closes each connection at the first byte that is not TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    if connection.recv(1, socket.MSG_PEEK) == b"\x16":
+                        context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
 OTHER_SERVERS = {
     "a page": (
         answer(200, HTML, media="text/html"),
@@ -170,11 +196,47 @@ async def test_https_to_a_plain_http_server_raises_and_names_the_scheme():
 
         thread = threading.Thread(target=refuse)
         thread.start()
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        listener_port = listener.getsockname()[1]
+        url = f"https://127.0.0.1:{listener_port}"
         async with with_timing(AsyncClient(url, verify=ssl.create_default_context()), timing) as client:
-            with pytest.raises(TransportError, match=r"TLS with .* failed: .*Check the scheme"):
+            with pytest.raises(TransportError, match=r"TLS with .* failed: ") as caught:
                 await client.discover()
         thread.join(5)
+    plain_url = f"http://127.0.0.1:{listener_port}"
+    assert caught.value.advice == f"If the server does not use TLS, try {plain_url}."
+
+
+async def test_an_untrusted_certificate_is_raised_with_advice_about_certificates(tls_port):
+    timing, _ = hurried()
+    async with with_timing(AsyncClient(f"https://127.0.0.1:{tls_port}"), timing) as client:
+        with pytest.raises(
+            TransportError, match=r"TLS with .* failed: .*CERTIFICATE_VERIFY_FAILED"
+        ) as caught:
+            await client.discover()
+    assert "SSL_CERT_FILE" in caught.value.advice
+    assert "http://" not in caught.value.advice
+
+
+async def test_http_to_a_server_with_tls_raises_and_names_the_scheme(contact, tls_port):
+    """Such a server closes the connection without a response, so the client probes it with a TLS handshake."""
+    timing, waits = hurried()
+    async with with_timing(AsyncClient(f"http://127.0.0.1:{tls_port}"), timing) as client:
+        with pytest.raises(
+            NotATidewireServerError, match="uses TLS, but the URL begins with http://"
+        ) as caught:
+            await contact(client)
+    assert caught.value.advice == f"Try https://127.0.0.1:{tls_port}."
+    assert len(waits) == FIRST_ATTEMPTS - 1
+
+
+async def test_a_reset_connection_is_raised_with_the_reason_of_the_operating_system():
+    with ScriptedServer(lambda _: iter([RESET])) as server:
+        async with AsyncClient(server.url, retry=RetryPolicy(attempts=1)) as client:
+            with pytest.raises(
+                TransportError, match="the connection broke: .*Connection reset by peer"
+            ) as caught:
+                await client.discover()
+    assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("first", [[HOLD], [CLOSE]])

@@ -193,12 +193,23 @@ def test_a_resync_and_its_reconnect_reach_the_hooks_and_the_log(caplog):
     assert levels == {logging.WARNING}
 
 
-def test_nothing_is_printed_without_logging_configuration(server, capfd, monkeypatch):
-    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+def test_a_connection_that_breaks_once_prints_nothing_without_logging_configuration(
+    server, capfd, monkeypatch
+):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    with Client(server.url) as client:
+        assert client.run("talk") == "Hello"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_exception_in_a_hook_is_printed_without_logging_configuration(server, capfd, monkeypatch):
     monkeypatch.setattr(logging.root, "handlers", [])
     with Client(server.url, hooks=Hooks(on_end=lambda _: 1 / 0)) as client:
-        client.run("talk")
-    assert capfd.readouterr() == ("", "")
+        assert client.run("talk") == "Hello"
+    output, errors = capfd.readouterr()
+    assert output == ""
+    assert errors.startswith("ignored an exception in the callback for EndEvent(")
+    assert errors.endswith("ZeroDivisionError: division by zero\n")
 
 
 @pytest.mark.anyio

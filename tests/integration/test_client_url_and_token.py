@@ -10,6 +10,7 @@ from tidewire.errors import AuthenticationError, JobNotFoundError, ProtocolError
 from tidewire.http.url_and_token import url_of_environment
 from tidewire.testing import FakeServer
 from tidewire_conformance import parse_option_values
+from tidewire_server import Server
 
 pytestmark = pytest.mark.anyio
 
@@ -154,6 +155,37 @@ async def test_token_is_in_no_error_repr_or_log_line(caplog):
             shown = [str(caught.value), repr(caught.value), repr(client), repr(client.job("j1")), caplog.text]
     assert not any(SECRET in each for each in shown)
     assert client.job("j1").checkpoint().to_json().find(SECRET) == -1
+
+
+NAMED = f"alice:{SECRET}"
+OF_NAMED = {"Authorization": f"Bearer {NAMED}"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"token": NAMED}, {"headers": {"authorization": f"bearer {NAMED}"}}, {"auth": lambda: OF_NAMED}, {}],
+)
+@pytest.mark.parametrize("how", ["call", "stream"])
+async def test_a_line_of_the_servers_token_file_as_token_raises_with_a_hint(arguments, how, environment):
+    if not arguments:
+        environment(TOKEN=NAMED)
+    with Server(tokens=[NAMED]).running() as url:
+        async with AsyncClient(url, **arguments) as client:
+            with pytest.raises(
+                AuthenticationError, match="pass only the part after the first colon"
+            ) as caught:
+                await (client.discover() if how == "call" else client.job("j1").result())
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"token": SECRET}, {"headers": {"Authorization": f"Basic {NAMED}"}}]
+)
+async def test_other_rejected_credentials_raise_without_the_hint(arguments):
+    with Server(tokens=["bob:open"]).running() as url:
+        async with AsyncClient(url, **arguments) as client:
+            with pytest.raises(AuthenticationError, match="Pass valid credentials"):
+                await client.discover()
 
 
 # ---- stream URLs -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,14 @@ def test_the_demo_cuts_connections_inside_events_and_loses_nothing():
     assert done.stdout.count("cut here") == counts["connections cut inside an event"]
     assert "\x1b[" not in done.stdout, "colors belong to a terminal"
     assert "What to try next" in done.stdout
+    script = re.search(r"^  source (\S+)", done.stdout, re.MULTILINE)
+    assert script is not None
+    assert Path(script[1]).is_file()
+
+
+def test_the_readme_activates_the_environment_after_make():
+    _, _, afterwards = (DEMO.parents[2] / "README.md").read_text().partition("$ make demo")
+    assert afterwards.index("$ source .venv/bin/activate") < afterwards.index("$ tidewire serve")
 
 
 def check(svg):

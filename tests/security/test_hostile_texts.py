@@ -28,7 +28,7 @@ from support.scripted_server import (
     state,
 )
 from tidewire.commands import tables
-from tidewire.commands.terminal_escapes import visible, visible_json
+from tidewire.terminal_escapes import visible, visible_json
 from tidewire_conformance.report import failure_evidence
 
 BAD = (

@@ -35,7 +35,16 @@ ORDER = {
         {"testing"},
         {"http"},
         {"install_command"},
-        {"submit_members", "input_conversion", "options", "types", "errors", "hooks", "checkpoint"},
+        {
+            "submit_members",
+            "input_conversion",
+            "options",
+            "types",
+            "errors",
+            "hooks",
+            "checkpoint",
+            "terminal_escapes",
+        },
         {"protocol"},
     ],
     "tidewire_server": [

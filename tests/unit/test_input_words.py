@@ -5,6 +5,7 @@ import pytest
 from tidewire.protocol.input_words import (
     member_schema,
     parse_word,
+    takes_base64,
     types_of,
     words_for_required_members,
     words_of,
@@ -68,9 +69,44 @@ def test_words_of_an_example_are_parsed_to_the_same_example():
         assert parse_word(text, member_schema(name, SCHEMA), SCHEMA) == example[name]
 
 
-@pytest.mark.parametrize("example", [{"hero": "two\nlines"}, {"": 1}, {"a=b": 1}, [1], "text"])
+@pytest.mark.parametrize(
+    "example", [{"hero": "two\nlines"}, {"": 1}, {"a=b": 1}, [1], "text", {"hero": "@dataclass"}]
+)
 def test_an_example_that_words_cannot_express_is_passed_as_json(example):
     assert words_of(example, SCHEMA)[0] == "--input"
+
+
+BASE64 = {"type": "string", "format": "base64"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes"),
+    [
+        (BASE64, True),
+        ({"type": "string", "contentEncoding": "base64"}, True),
+        ({"type": "string", "format": "byte"}, True),
+        ({"anyOf": [BASE64, {"type": "null"}]}, True),
+        ({"allOf": [{"$ref": "#/$defs/Bytes"}]}, True),
+        ({"type": "string"}, False),
+        ({"type": "string", "format": "binary"}, False),
+        ({"type": "array", "items": BASE64}, False),
+        ({"$ref": "#/$defs/Loop"}, False),
+        ({"format": ["base64"], "anyOf": BASE64}, False),
+        (True, False),
+    ],
+)
+def test_base64_is_recognized_by_the_schema(schema, takes):
+    root = {"$defs": {"Bytes": BASE64, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}]}}}
+    assert takes_base64(schema, root) is takes
+
+
+def test_a_required_member_of_base64_has_a_file_as_placeholder():
+    schema = {"type": "object", "properties": {"a": BASE64, "b": {"type": "string"}}, "required": ["a", "b"]}
+    assert words_for_required_members(schema) == ["a=@FILE", "b=TEXT"]
+
+
+def test_an_example_that_begins_with_an_at_sign_is_passed_as_json_if_the_schema_allows_more_than_strings():
+    assert words_of({"stop": "@"}, SCHEMA) == ['stop="@"']
 
 
 def test_required_members_have_placeholders_of_their_types():

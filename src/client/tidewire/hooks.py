@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from tidewire.errors import TidewireError
 
 log: Final = logging.getLogger("tidewire")
-log.addHandler(logging.NullHandler())
+"""Logger of the client. It has no handler, so Python prints its warnings to standard error by default."""
 
 
 class HasStatus(Protocol):
@@ -119,7 +119,8 @@ class Hooks:
     Attributes:
         on_request: Called after each request, including retries. The event is logged at the level DEBUG.
         on_reconnect: Called when a stream was lost, before the wait for the next attempt. The event is logged at the level
-            INFO, or at the level DEBUG if the server announced the end of the connection (`goaway`).
+            INFO, or at the level DEBUG if the server announced the end of the connection (`goaway`). The second failure
+            in a row is also logged at the level WARNING, once for all streams of a client.
         on_resync: Called before the client reconnects to request a snapshot. The event is logged at the level WARNING.
         on_end: Called when the client has received the end of a job. The event is logged at the level DEBUG.
     """

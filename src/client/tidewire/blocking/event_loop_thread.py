@@ -20,7 +20,7 @@ import anyio
 import anyio.from_thread
 
 from tidewire.blocking.read_ahead import ReadAhead
-from tidewire.errors import ClientClosedError, EventLoopError
+from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 from tidewire.hooks import ClientThread
 from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
@@ -85,6 +85,9 @@ class LoopThread:
             raise
         except CancelledError:
             raise ClientClosedError("the client was closed during the call") from None
+        except TidewireError as error:
+            # Drop the frames of the background thread. They would hide the caller's own line in a traceback.
+            raise error.with_traceback(None)  # noqa: B904 - the same exception
         except BaseException:
             with suppress(RuntimeError):
                 self._state.cancel(pending)

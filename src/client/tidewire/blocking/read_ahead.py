@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from tidewire.errors import ClientClosedError
+from tidewire.errors import ClientClosedError, TidewireError
 from tidewire.jobs.update_iterator import UpdateBatch, UpdateIterator
 
 AHEAD: Final = 512
@@ -126,6 +126,9 @@ class ReadAhead(Generic[X]):
         except asyncio.CancelledError:
             self._fault = ClientClosedError("the client was closed during the loop")
             raise
+        except TidewireError as fault:
+            # Drop the frames of the background thread. They would hide the caller's own line in a traceback.
+            self._fault = fault.with_traceback(None)
         except BaseException as fault:  # noqa: BLE001 - raised on the caller's thread; here it would end the event loop
             self._fault = fault
         finally:

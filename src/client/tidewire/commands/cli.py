@@ -21,7 +21,7 @@ from tidewire.commands.error_advice import advise
 from tidewire.commands.follow_job import INTERRUPTED, follow, follow_from_now
 from tidewire.commands.plugins import USAGE, Commands
 from tidewire.commands.read_inputs import expanded, read_headers, read_input, read_lines, read_words, typed
-from tidewire.commands.server_url import CommandWithUrl, check_url
+from tidewire.commands.server_url import CommandWithUrl, check_url, command_line
 from tidewire.errors import (
     EndpointNotFoundError,
     InvalidInputError,
@@ -162,6 +162,9 @@ def _client(
     except ValueError as error:
         screen.error(str(error))
         raise typer.Exit(USAGE) from None
+    except KeyboardInterrupt:
+        screen.note("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         log.setLevel(level)
         log.removeHandler(retries)
@@ -206,7 +209,8 @@ def call(
             metavar="[ENDPOINT] [KEY=VALUE]…",
             help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
             "endpoint. The input schema of the endpoint determines how a value is read: as text if only a string is valid, "
-            "and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'",
+            "and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'. KEY=@FILE sends the content of a "
+            "file, as base64 if the schema says that the member is base64.",
         ),
     ] = None,
     input_: Annotated[
@@ -240,15 +244,16 @@ def call(
 ) -> None:
     """Start a job and show its result as it arrives.
 
-    Text is printed to standard output as it arrives. Any other value
-    is printed when it is complete. The queue position, the progress and
-    lost connections are printed to standard error, followed by the notes
-    and the usage at the end. If the text is on the same terminal, the
-    progress waits until the end of the text, and only its last line is
-    printed. If you press Ctrl+C, the job keeps running,
-    and the command that attaches to it is printed. If the result is
-    generated text with log-probabilities, and standard output is a
-    terminal, a table of the tokens is printed after the text.
+    Text is printed to standard output as it arrives. Any other value, and
+    the members of the value next to the text, are printed when they are
+    complete. The queue position, the progress and lost connections are
+    printed to standard error, followed by the notes and the usage at the
+    end. If the text is on the same terminal, the progress waits until the
+    end of the text, and only its last line is printed. If you press
+    Ctrl+C, the job keeps running, and the commands that attach to it and
+    cancel it are printed. If the result is generated text with
+    log-probabilities, and standard output is a terminal, a table of the
+    tokens is printed after the text.
     """
     endpoint = words[0] if words and "=" not in words[0] else None
     with _client(
@@ -258,11 +263,15 @@ def call(
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
             raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
-        job = client.with_options(deadline=deadline).submit(
-            endpoint,
-            typed(client, endpoint, members) if whole is UNSET else whole,
-            idempotency_key=idempotency_key,
-        )
+        value = typed(client, endpoint, members) if whole is UNSET else whole
+        try:
+            job = client.with_options(deadline=deadline).submit(
+                endpoint, value, idempotency_key=idempotency_key
+            )
+        except KeyboardInterrupt:
+            look = command_line(client.url, "jobs", *_uds_option(uds))
+            screen.note(f"interrupted; the job may or may not have started. To look for it, run: {look}")
+            raise typer.Exit(INTERRUPTED) from None
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return

@@ -12,9 +12,9 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from tidewire.commands.server_url import command_line
-from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.protocol.input_words import words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
+from tidewire.terminal_escapes import visible, visible_json
 
 DURABILITY: Final = {
     "process": "jobs are kept until the server stops",

@@ -23,12 +23,13 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.commands.terminal_escapes import visible, visible_json
 from tidewire.hooks import ReconnectEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.map_work import MapProgress
+from tidewire.jobs.queue_warnings import IN_QUEUE
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.resources import JobResource
+from tidewire.terminal_escapes import visible, visible_json
 
 PROGRESS_EVERY: Final = 1.0
 """Minimum time between two progress lines, in seconds."""
@@ -223,15 +224,19 @@ def discard_output() -> None:
 
 
 class ShowRetries(logging.Handler):
-    """Log handler that shows each retry of a request and the wait before it, unless the wait is short."""
+    """Log handler that shows each retry of a request and the wait before it, unless the wait is short. It also shows that
+    a job without a listener is still in the queue. All other messages are not shown.
+    """
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(logging.INFO)
         self._screen = screen
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record that has the message `RETRYING`, and ignore all others."""
-        if record.msg == RETRYING and isinstance(record.args, tuple):
+        """Show a record that has the message `RETRYING` or `IN_QUEUE`, and ignore all others."""
+        if record.msg == IN_QUEUE:
+            self._screen.note(record.getMessage())
+        elif record.msg == RETRYING and isinstance(record.args, tuple):
             _, _, reason, wait = record.args
             if isinstance(wait, float) and wait >= SHORT_WAIT:
                 self._screen.note(f"{reason}; retrying in {_seconds(wait)}")

@@ -13,7 +13,7 @@ from tidewire.errors import (
     TotalTimeoutError,
     TransportError,
 )
-from tidewire.http.url_and_token import URL_VARIABLE
+from tidewire.http.url_and_token import COLON_ADVICE, URL_VARIABLE
 
 _PYTHON = ("client.", "Client(", "with_options", "idempotency_key", "=…")
 """Substrings that occur only in advice about the Python API. Such advice does not help users of the command line."""
@@ -32,7 +32,7 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
     advice = error.advice.replace("Create the client with the URL", "Use the URL")
     error.advice = advice = advice.replace("Create a client with the new URL", "Use the new URL")
     match error:
-        case AuthenticationError():
+        case AuthenticationError() if advice != COLON_ADVICE:
             advice = (
                 "Pass a valid token in the environment variable TIDEWIRE_TOKEN or with --token-file FILE, or other "
                 "credentials with --header 'NAME: VALUE'."

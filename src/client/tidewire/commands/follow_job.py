@@ -1,5 +1,6 @@
 """Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
+import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -19,11 +20,14 @@ from tidewire.errors import (
     TotalTimeoutError,
     VoidTextError,
 )
+from tidewire.protocol.document import json_pointer
 from tidewire.protocol.messages import ENDED
 from tidewire.sync import Client
 
 INTERRUPTED: Final = 130
 """Exit code of a command that was interrupted with Ctrl+C."""
+_VALUE: Final = "/items/0/value"
+"""JSON Pointer of the value in the state of a job with one item."""
 
 
 def follow(
@@ -88,10 +92,9 @@ def _watching(
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        screen.note(
-            "interrupted; the job keeps running. To attach to the job, run: "
-            + _attach(client, job.id, *options)
-        )
+        attach, cancel = (command_line(client.url, name, job.id, *options) for name in ("attach", "cancel"))
+        screen.note(f"interrupted; the job keeps running. To attach to the job, run: {attach}")
+        screen.note(f"To cancel the job, run: {cancel}")
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
         error.advice = (
@@ -127,8 +130,31 @@ def _follow_one(
         # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
+    elif isinstance(value, dict) and "finish_reason" not in value:
+        if others := _without_text(value, job.checkpoint().columns):
+            screen.value(others)
+    # The result of a text generation is the text. On a terminal, a table shows its tokens.
     elif screen.live and isinstance(value, dict) and "token_ids" in value:
         screen.out.print(tables.tokens(job.tokens()))
+
+
+def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Return a job's value without the text that was written while it grew.
+
+    Args:
+        value: Value of a job with one item.
+        columns: JSON Pointers of the job's columns. The text is the first column that is a string.
+    """
+    for column in columns:
+        others = copy.deepcopy(value)
+        parent, name = None, ""
+        found: Any = others
+        for name in json_pointer.parse(column.removeprefix(_VALUE)):
+            parent, found = found, found.get(name) if isinstance(found, dict) else None
+        if isinstance(parent, dict) and isinstance(found, str):
+            del parent[name]
+            return others
+    return value
 
 
 def _follow_items(

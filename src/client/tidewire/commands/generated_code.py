@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-from tidewire.commands.terminal_escapes import visible
+from tidewire.terminal_escapes import visible
 
 _BUILTINS: Final = frozenset(
     {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple"}

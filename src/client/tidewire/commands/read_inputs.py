@@ -1,5 +1,6 @@
 """Read the arguments of the commands: members in the form KEY=VALUE, JSON inputs, JSON Lines files, and headers."""
 
+import base64
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -8,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tidewire.http.url_and_token import bearer
-from tidewire.protocol.input_words import member_schema, parse_word
-from tidewire.protocol.strict_json import StrictJsonError, loads
+from tidewire.protocol.input_words import member_schema, parse_word, takes_base64
+from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
 from tidewire.sync import Client
 
 
@@ -36,11 +37,16 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
 
 def _read_token(path: Path) -> str:
     try:
-        return expanded(path).read_text(encoding="utf-8").strip()
+        token = expanded(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(f"--token-file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"--token-file {path}: the file is not UTF-8") from None
+    if "\n" in token:
+        raise ValueError(
+            f"--token-file {path}: the file has more than one line; it must contain only your token"
+        )
+    return token
 
 
 def read_words(words: list[str]) -> dict[str, str]:
@@ -61,11 +67,34 @@ def read_words(words: list[str]) -> dict[str, str]:
 
 
 def typed(client: Client, endpoint: str | None, members: dict[str, str]) -> dict[str, Any]:
-    """Convert the values of KEY=VALUE arguments to the types in the endpoint's input schema."""
+    """Convert the values of KEY=VALUE arguments to the types in the endpoint's input schema. In KEY=@FILE, the value
+    is the content of a file.
+    """
     if not members:
         return {}
     schema = client.describe(endpoint).input_schema
-    return {name: parse_word(text, member_schema(name, schema), schema) for name, text in members.items()}
+    return {name: _typed(name, text, schema) for name, text in members.items()}
+
+
+def _typed(name: str, text: str, schema: Any) -> JsonValue:
+    of_member = member_schema(name, schema)
+    if not text.startswith("@"):
+        return parse_word(text, of_member, schema)
+    is_base64 = takes_base64(of_member, schema)
+    try:
+        content = expanded(Path(text[1:])).read_bytes()
+    except OSError as error:
+        advice = "" if is_base64 else ". To send a text that begins with @, use --input"
+        raise ValueError(f"{name}={text}: {error.strerror}{advice}") from None
+    if is_base64:
+        return base64.b64encode(content).decode()
+    try:
+        return parse_word(content.decode(), of_member, schema)
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{name}={text}: the file is not UTF-8 text, and the endpoint's input schema does not say that {name!r} is "
+            "base64. If the endpoint reads bytes in another way, pass them with --input"
+        ) from None
 
 
 def expanded(path: Path) -> Path:
@@ -112,6 +141,8 @@ def read_input(given: str) -> Any:
             text = expanded(Path(given[1:])).read_text(encoding="utf-8")
         except OSError as error:
             raise ValueError(f"--input {given}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"--input {given}: the file is not UTF-8") from None
     else:
         text = given
     try:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidewire.commands.terminal_escapes import visible
 from tidewire.protocol.document import json_pointer
+from tidewire.terminal_escapes import visible
 
 DEFINITIONS: Final = ("$defs", "definitions")
 SUBSCHEMA: Final = frozenset(

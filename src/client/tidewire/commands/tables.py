@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.commands.terminal_escapes import visible
 from tidewire.jobs.tokens import Token
 from tidewire.protocol.resources import JobResource
+from tidewire.terminal_escapes import visible
 
 
 def jobs(found: Iterable[JobResource]) -> Table:

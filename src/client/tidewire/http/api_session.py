@@ -30,10 +30,17 @@ from tidewire.errors import (
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
-from tidewire.http.connection_diagnosis import fault_of, not_http
+from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
+from tidewire.http.outage_log import OutageLog
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
-from tidewire.http.url_and_token import TOKEN_VARIABLE, URL_VARIABLE, UrlAndToken
+from tidewire.http.url_and_token import (
+    COLON_ADVICE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    UrlAndToken,
+    may_contain_name,
+)
 from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
@@ -99,6 +106,7 @@ class ApiSession:
     Attributes:
         base: Base URL of the server, without credentials.
         contacted: Whether a response has proved that the server is a Tidewire server.
+        outage_log: Reports when the server cannot be reached, and when it responds again.
     """
 
     def __init__(
@@ -121,6 +129,7 @@ class ApiSession:
         self.credentials: Credentials = Credentials(auth)
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
+        self.outage_log: OutageLog = OutageLog(server.base)
         self._warned_of_links = False
         """Whether the client has logged the warning about a link outside the base path."""
 
@@ -208,6 +217,16 @@ class ApiSession:
         else:
             await self.timing.sleep(seconds)
 
+    def report_failure(self, policy: RequestPolicy, why: str, wait: float) -> None:
+        """Log a warning if the last failure of a call or stream is an outage that was not reported yet.
+
+        Args:
+            policy: Counters of the call or stream.
+            why: Description of the failure.
+            wait: Time in seconds until the next attempt.
+        """
+        self.outage_log.failed(policy, why, wait=wait, now=self.timing.clock())
+
     def policy(self, options: Options) -> RequestPolicy:
         """Create the counters of one call or one stream."""
         return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
@@ -246,6 +265,7 @@ class ApiSession:
                 request.stream = request.stream and found is not RequestFault.TIMEOUT
             else:
                 if isinstance(response, Connection):
+                    self.outage_log.responded()
                     return response
                 failed = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
                 problem = status_errors.problem_in(response) if failed else None
@@ -256,6 +276,7 @@ class ApiSession:
                     is_refusal=problem is not None,
                 )
                 if action is Action.USE:
+                    self.outage_log.responded()
                     return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue
@@ -264,7 +285,7 @@ class ApiSession:
                     continue
                 if action is Action.FATAL and action_for(response.status, request.kind) is Action.REDIRECT:
                     raise self.redirect_refused(response)
-                fault = self.refused(response, request.job_id)
+                fault = self.refused(response, options, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
                 if request.stream and fault.code == "too_many_streams":
@@ -283,6 +304,7 @@ class ApiSession:
                     fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
             log.info(RETRYING, request.method, request.url, fault.what, pause)
+            self.report_failure(policy, fault.what, pause)
             await self.sleep(pause)
             if unknown:
                 await self._check_keys(request, options, policy, fault)
@@ -440,7 +462,11 @@ class ApiSession:
         return body
 
     def refused(
-        self, response: Response, job_id: str | None = None, last_event_id: str | None = None
+        self,
+        response: Response,
+        options: Options,
+        job_id: str | None = None,
+        last_event_id: str | None = None,
     ) -> TidewireError:
         """Create the error for a response that is not a success. If the response has problem details, record that the
         server is a Tidewire server.
@@ -454,8 +480,16 @@ class ApiSession:
             # not a Tidewire server.
             return self.not_tidewire(response)
         error = status_errors.refused(response, problem, where)
-        if response.status == HTTPStatus.UNAUTHORIZED and self._server.is_token_withheld:
-            error.advice = _WITHHELD
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            if self._server.is_token_withheld:
+                error.advice = _WITHHELD
+            elif any(
+                map(
+                    may_contain_name,
+                    (self._server.credentials, options.headers, self.credentials.current or {}),
+                )
+            ):
+                error.advice = COLON_ADVICE
         if problem is None or response.status == HTTPStatus.NOT_FOUND:
             error.advice = self.link_advice(response.url) or error.advice
         return error
@@ -477,16 +511,18 @@ class ApiSession:
                 failure.
 
         Raises:
-            NotATidewireServerError: The server does not speak HTTP.
+            NotATidewireServerError: The server does not speak HTTP, or it uses TLS and the URL begins with http://.
         """
         at_once = fault_of(error) is RequestFault.TIMEOUT and not policy.in_doubt
         if policy.failures != (0 if at_once else FIRST_ATTEMPTS - 1):
             return
         if isinstance(error, TransportError) and error.sent and not self.contacted:
-            said = await self.transport.sniff(self.base)
+            said, address = await self.transport.sniff(self.base), self.transport.address(self.base)
             if said[:5] != b"HTTP/"[: len(said)]:
                 instead = f"it sent {said.decode('utf-8', 'replace')!r}"
-                raise not_http(self.transport.address(self.base), instead, error.where) from error
+                raise not_http(address, instead, error.where) from None
+            if not said and await self.transport.speaks_tls(self.base):
+                raise needs_tls(address, self.base, error.where) from None
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import ssl
 import urllib.request
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -13,13 +14,17 @@ from tidewire.errors import NotATidewireServerError, TidewireError, TransportErr
 from tidewire.protocol.request_policy import RequestFault
 
 SNIFF_TIMEOUT: Final = 1.0
-"""Seconds to wait for the greeting that servers of some other protocols send first.
+"""Seconds to wait for the greeting that servers of some other protocols send first, and for a TLS handshake.
 
 The error message uses this greeting to identify the protocol.
 """
 
 UNREACHABLE: Final = "Check that the server is running and that host and port are right. Check the firewall and proxy settings, too."
-
+_NO_SOCKET: Final = "Check that the server is running and that the path of the socket is right."
+_PRIVATE_AUTHORITY: Final = (
+    "Check the host name and the certificate of the server. To trust a private certificate authority, set the environment "
+    "variable SSL_CERT_FILE to the file with its certificate."
+)
 
 PROXY_ADVICE: Final = (
     "Check the argument proxy=… and the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."
@@ -53,6 +58,21 @@ async def sniff(host: str, port: int, uds: str | None = None) -> bytes:
     return b""
 
 
+async def speaks_tls(host: str, port: int) -> bool:
+    """Whether a server accepts a TLS connection. The client sends no request and does not verify the certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        anyio.move_on_after(SNIFF_TIMEOUT),
+        contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream),
+    ):
+        async with await anyio.connect_tcp(
+            host, port, tls=True, ssl_context=context, tls_standard_compatible=False
+        ):
+            return True
+    return False
+
+
 def goes_through_a_proxy(host: str, port: int) -> bool:
     """Whether the environment variables name a proxy for requests to a host over HTTP without TLS."""
     proxies = urllib.request.getproxies()
@@ -76,6 +96,7 @@ def unreachable(
     *,
     proxy: str | None = None,
     by_proxy: bool = False,
+    uds: str | None = None,
 ) -> TransportError:
     """Create the error for a connection that could not be opened.
 
@@ -86,16 +107,19 @@ def unreachable(
         where: Context for the error message.
         proxy: URL of the proxy that the connection uses, without credentials; None if there is no proxy.
         by_proxy: Whether the client has reached the proxy, and the proxy did not connect to the server.
+        uds: Path of the Unix domain socket; None if there is none.
     """
-    text = str(error)
+    text = text_of(error)
     causes = list(_causes(error))
-    advice = UNREACHABLE if proxy is None else PROXY_ADVICE
+    advice = PROXY_ADVICE if proxy is not None else UNREACHABLE if uds is None else _NO_SOCKET
     refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text
     if by_proxy:
         what = f"the proxy {proxy} did not connect to {address}: {text}"
     elif any(isinstance(cause, ssl.SSLError) for cause in causes):
         what = f"TLS with {address} failed: {text}"
-        advice = "Check the scheme (http:// for a server without TLS) and the certificate (verify=…)."
+        is_untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes)
+        without_tls = f"If the server does not use TLS, try http://{urlsplit(url).netloc}."
+        advice = _PRIVATE_AUTHORITY if is_untrusted else without_tls
     elif proxy is not None:
         unknown = any(isinstance(cause, socket.gaierror) for cause in causes)
         why = (
@@ -111,7 +135,7 @@ def unreachable(
         advice = "Check the spelling of the host name."
     elif any(isinstance(cause, FileNotFoundError) for cause in causes):
         what = f"there is no Unix domain socket {address}"
-        advice = "Check that the server is running and that the path of the socket is right."
+        advice = _NO_SOCKET
     elif any(isinstance(cause, PermissionError) for cause in causes):
         what = f"this user may not connect to {address}"
         advice = (
@@ -120,7 +144,7 @@ def unreachable(
     elif refused:
         what = f"no server is listening at {address}"
     else:
-        what = f"cannot connect to {address}: {text or type(error).__name__}"
+        what = f"cannot connect to {address}: {text}"
     failed = TransportError(what, where=where, advice=advice)
     failed.sent = False
     return failed
@@ -138,6 +162,17 @@ def unusable_environment(error: Exception) -> TidewireError:
 def not_http(address: str, instead: str, where: Where) -> NotATidewireServerError:
     """Create the error for a server that does not speak HTTP."""
     return NotATidewireServerError(f"the server at {address} does not speak HTTP: {instead}", where=where)
+
+
+def needs_tls(address: str, url: str, where: Where) -> NotATidewireServerError:
+    """Create the error for a request without TLS to a server with TLS."""
+    what = f"the server at {address} uses TLS, but the URL begins with http://"
+    return NotATidewireServerError(what, where=where, advice=f"Try https://{urlsplit(url).netloc}.")
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, or that of its first cause that has one, or the name of its type."""
+    return next(filter(None, map(str, _causes(error))), type(error).__name__)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

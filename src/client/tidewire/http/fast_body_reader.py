@@ -18,6 +18,7 @@ import h11
 import httpcore
 
 from tidewire.http.chunked_coding import ChunkedDecoder
+from tidewire.http.connection_diagnosis import text_of
 
 SEGMENT_BYTES: Final = 256 * 2**10
 """Maximum number of bytes per read from the network stream."""
@@ -60,10 +61,10 @@ class FastBody:
                     return segment
                 if not self._ended:
                     self._receive(await self._network.read(SEGMENT_BYTES, timeout=limit))
-        except httpcore.ReadTimeout as error:
-            raise TimeoutError from error
+        except httpcore.ReadTimeout:
+            raise TimeoutError from None
         except (httpcore.NetworkError, h11.RemoteProtocolError) as error:
-            raise ConnectionError(str(error) or type(error).__name__) from error
+            raise ConnectionError(text_of(error)) from None
         return None
 
     def _receive(self, data: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import anyio
 
 from tidewire.errors import SilenceTimeoutError, TransportError, Where
+from tidewire.http.connection_diagnosis import text_of
 from tidewire.http.owning_loop import OwningLoop
 
 CLOSE_TIMEOUT: Final = 2.0
@@ -120,12 +121,12 @@ class Connection:
         self.being_read = True
         try:
             return await self._body.read(limit)
-        except TimeoutError as error:
+        except TimeoutError:
             raise SilenceTimeoutError(
                 f"no data for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
-            ) from error
+            ) from None
         except ConnectionError as error:
-            raise TransportError(broken_connection(error), where=Where(self.method, self.url)) from error
+            raise TransportError(broken_connection(error), where=Where(self.method, self.url)) from None
         finally:
             self.being_read = False
 
@@ -180,7 +181,7 @@ class Owner(Protocol):
 
 def broken_connection(error: Exception) -> str:
     """Return the error message for a broken connection."""
-    return f"the connection broke: {str(error) or type(error).__name__}"
+    return f"the connection broke: {text_of(error)}"
 
 
 def shutdown_socket(network: Any) -> None:

@@ -33,6 +33,8 @@ from tidewire.http.connection_diagnosis import (
     goes_through_a_proxy,
     not_http,
     sniff,
+    speaks_tls,
+    text_of,
     unreachable,
     unusable_environment,
 )
@@ -273,14 +275,21 @@ class Transport:
     async def sniff(self, url: str) -> bytes:
         """Return the first bytes that a server sends over a connection without TLS, in any protocol.
 
-        Returns empty bytes if the server sends nothing, uses TLS or is behind a proxy.
+        Returns empty bytes if the server sends nothing, or if the client would use TLS or a proxy.
         """
+        return await sniff(*_host_and_port(url), self._uds) if self._can_probe(url) else b""
+
+    async def speaks_tls(self, url: str) -> bool:
+        """Whether the server at a URL with the scheme `http` accepts TLS. False if the client would use a proxy or a Unix
+        domain socket.
+        """
+        return self._uds is None and self._can_probe(url) and await speaks_tls(*_host_and_port(url))
+
+    def _can_probe(self, url: str) -> bool:
         scheme, host, port = origin(url)
         if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
-            return b""
-        if self._uds is None and goes_through_a_proxy(host, port):
-            return b""
-        return await sniff(host, port, self._uds)
+            return False
+        return self._uds is not None or not goes_through_a_proxy(host, port)
 
     async def aclose(self) -> None:
         """Close all connections. Further requests raise ClientClosedError.
@@ -379,7 +388,7 @@ class Transport:
             client = await to_thread.run_sync(make, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
             # The constructor has checked the caller's arguments, so the error is in the environment variables.
-            raise unusable_environment(error) from error
+            raise unusable_environment(error) from None
         self._check_open()
         return client
 
@@ -412,40 +421,46 @@ class Transport:
         return f"{host}:{port}" if self._uds is None else self._uds
 
     def _raise(self, raised: Exception, method: str, url: str, connect_timeout: float) -> NoReturn:
-        """Raise the client's error for an exception of a request."""
+        """Raise the client's error for an exception of a request.
+
+        The error has no cause, because its message contains the text of the exception. The chained exceptions of httpx
+        and httpcore would only make a traceback longer.
+        """
         where = Where(method, url)
         try:
             raise as_httpx(raised)
-        except httpx.ConnectTimeout as error:
+        except httpx.ConnectTimeout:
             proxy = self._proxy_for(url)
             to = self.address(url) if proxy is None else f"the proxy {proxy}"
             what = f"no connection to {to} within {connect_timeout:g} s"
             advice = UNREACHABLE if proxy is None else PROXY_ADVICE
-            raise ConnectTimeoutError(what, where=where, advice=advice) from error
+            raise ConnectTimeoutError(what, where=where, advice=advice) from None
         except (httpx.ConnectError, httpx.ProxyError) as error:
             proxy, by_proxy = self._proxy_for(url), isinstance(error, httpx.ProxyError)
-            raise unreachable(self.address(url), url, error, where, proxy=proxy, by_proxy=by_proxy) from error
-        except httpx.ReadTimeout as error:
+            raise unreachable(
+                self.address(url), url, error, where, proxy=proxy, by_proxy=by_proxy, uds=self._uds
+            ) from None
+        except httpx.ReadTimeout:
             proxy = self._proxy_for(url)
             through = "" if proxy is None else f" through the proxy {proxy}"
-            raise SilenceTimeoutError(f"no response in time{through}", where=where) from error
+            raise SilenceTimeoutError(f"no response in time{through}", where=where) from None
         except httpx.RemoteProtocolError as error:
             if str(error) == TOO_MANY_INFORMATIONAL:
-                raise ProtocolError(f"the server sent {error}", where=where) from error
+                raise ProtocolError(f"the server sent {error}", where=where) from None
             if _is_cut(error):
-                raise TransportError(broken_connection(error), where=where) from error
-            raise not_http(self.address(url), str(error), where) from error
+                raise TransportError(broken_connection(error), where=where) from None
+            raise not_http(self.address(url), str(error), where) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise TransportError(broken_connection(error), where=where) from error
+            raise TransportError(broken_connection(error), where=where) from None
         except httpx.InvalidURL as error:
             # The client's own URL was parsed before. The invalid URL is a link of the server that is too long for
             # httpx, or the Location header of a response through httpx's client, which parses this header even if it
             # does not follow redirects.
-            raise ProtocolError(f"the response contains an invalid link: {error}", where=where) from error
-        except RuntimeError as error:
+            raise ProtocolError(f"the response contains an invalid link: {error}", where=where) from None
+        except RuntimeError:
             # `send` raises a plain RuntimeError if another task closes the pool before or during the request.
             if self._closed:
-                raise ClientClosedError("the client was closed during the request", where=where) from error
+                raise ClientClosedError("the client was closed during the request", where=where) from None
             raise
 
 
@@ -471,7 +486,7 @@ class _Chunks:
             except Exception as error:
                 if not isinstance(as_httpx(error), httpx.HTTPError):
                     raise
-                raise ConnectionError(str(error) or type(error).__name__) from error
+                raise ConnectionError(text_of(error)) from None
 
     async def unwind(self) -> None:
         # httpx and httpcore use nested generators, and closing the outer generator does not close the inner generators.
@@ -504,7 +519,7 @@ async def _read_response(method: str, response: OpenResponse, max_state_bytes: i
                 raise ProtocolError(f"the response has more than {limit} bytes", where=where, advice=advice)
         body = decompressor.end()
     except DecompressionError as error:
-        raise TransportError(str(error), where=where) from error
+        raise TransportError(str(error), where=where) from None
     return Response(method, response.url, response.status, response.headers, body)
 
 
@@ -525,6 +540,11 @@ def origin(url: str) -> tuple[str, str, int | None]:
         raise ValueError(f"{url!r} is not a valid URL: its host contains a space")
     port = {"http": 80, "https": 443}.get(parsed.scheme) if parsed.port is None else parsed.port
     return parsed.scheme, parsed.host, port
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    _, host, port = origin(url)
+    return host, port or 0
 
 
 def join_url(base: str, reference: str) -> str:

@@ -13,6 +13,12 @@ from tidewire.http.urls import same_origin, split_credentials
 URL_VARIABLE: Final = "TIDEWIRE_URL"
 TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
 
+COLON_ADVICE: Final = (
+    "The token contains a colon. If it is a line `name:token` of the server's token file, pass only the part after the "
+    "first colon."
+)
+"""Advice for a token that the server has rejected and that may contain the name of the caller."""
+
 
 class UrlAndToken(NamedTuple):
     """The server of a client, and the credentials that are known before its first request.
@@ -82,6 +88,12 @@ def _split_variable(url: str) -> tuple[str, dict[str, str]]:
         return split_credentials(url)
     except ValueError as error:
         raise ValueError(f"{URL_VARIABLE}: {error}") from None
+
+
+def may_contain_name(headers: Mapping[str, str]) -> bool:
+    """Whether request headers contain a bearer token with a colon, as the lines of a server's token file do."""
+    values = (value for name, value in headers.items() if name.lower() == "authorization")
+    return any(value.lower().startswith("bearer ") and ":" in value for value in values)
 
 
 def bearer(origin: str, token: Any) -> dict[str, str]:

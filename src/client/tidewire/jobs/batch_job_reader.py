@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from tidewire.checkpoint import UndeliveredUpdate
 from tidewire.errors import ItemFailedError, advice_for
 from tidewire.jobs.job_reader import JobReader
+from tidewire.jobs.queue_warnings import QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
 from tidewire.protocol.document.apply_ops import OBJECTS
@@ -37,11 +38,19 @@ class BatchJobReader(JobReader, Generic[T]):
         *,
         cancel_url: str,
         delivered: Position | None,
+        queue_warnings: QueueWarnings,
         initial: Applied | None,
         shape: ResultType[T],
         undelivered: Sequence[UndeliveredUpdate] = (),
     ) -> None:
-        super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
+        super().__init__(
+            session,
+            options,
+            stream,
+            cancel_url=cancel_url,
+            delivered=delivered,
+            queue_warnings=queue_warnings,
+        )
         self._shape = shape
         self._ended_before: frozenset[int] = frozenset()
         """Indices of the items that had already ended at the checkpoint. Empty if the job was not created from a

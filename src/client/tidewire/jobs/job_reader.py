@@ -8,6 +8,7 @@ the number of changes.
 """
 
 import logging
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -29,7 +30,9 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hook, tell
+from tidewire.http.transport import is_mounted
 from tidewire.jobs.item_text_changes import TextColumns
+from tidewire.jobs.queue_warnings import QUEUE_WARNING_AFTER, QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.options import check_seconds
 from tidewire.protocol.follower_outcomes import Applied, Notice
@@ -76,6 +79,7 @@ class JobReader(ABC):
         *,
         cancel_url: str,
         delivered: Position | None,
+        queue_warnings: QueueWarnings,
     ) -> None:
         self.listener: Hook[Queue | Progress] | None = None
         self.queue: Queue | None = None
@@ -86,6 +90,11 @@ class JobReader(ABC):
         self._options = options
         self._stream = stream
         self._cancel_url = cancel_url
+        self._queue_warnings = queue_warnings
+        self._queue_warning_due = True
+        """Whether the queue position of this job may still have to be logged."""
+        self._queue_warning_at: float | None = None
+        """Time on the event loop's clock at which it is logged. None until a caller waits for the queued job."""
         self._lock: anyio.Lock | None = None
         self._ready: deque[ItemChange[Any]] = deque()
         self._merged: dict[int, _MergedChange] = {}
@@ -332,11 +341,7 @@ class JobReader(ABC):
         """
         if self.ended:
             return
-        if queue_until is not None and self._queued:
-            block = await self._block_until(queue_until)
-        else:
-            block = await self._stream.next_outcomes(BLOCK)
-        for outcome in block:
+        for outcome in (block := await self._next_block(queue_until)):
             if isinstance(outcome, Applied):
                 self._receive(outcome, silent=silent, merge=merge)
         # Call the listener only after all updates of the block were stored, so that no update is lost if the listener
@@ -421,6 +426,26 @@ class JobReader(ABC):
     def _queued(self) -> bool:
         document = self._stream.follower.document
         return document is not None and document.value("/status") == "queued"
+
+    async def _next_block(self, queue_until: float | None) -> list[Applied | Notice]:
+        """Wait for the next events. If the job is queued, log its position once, and apply the limit `queue_until`."""
+        if queue_until is None and not self._queue_warning_due:
+            return await self._stream.next_outcomes(BLOCK)
+        if not self._queued:
+            # Once the job has left the queue, no longer look at its status before each block.
+            self._queue_warning_due = self._queue_warning_due and self._stream.follower.document is None
+            return await self._stream.next_outcomes(BLOCK)
+        with self._queue_warnings.waiting():
+            if self._queue_warning_due and not is_mounted(self.base):
+                self._queue_warning_at = self._queue_warning_at or anyio.current_time() + QUEUE_WARNING_AFTER
+                with anyio.CancelScope(deadline=min(self._queue_warning_at, queue_until or math.inf)):
+                    return await self._stream.next_outcomes(BLOCK)
+                if self.listener is None and anyio.current_time() >= self._queue_warning_at:
+                    self._queue_warnings.log(self.id, self.queue, self.base)
+                self._queue_warning_due = False
+            if queue_until is None:
+                return await self._stream.next_outcomes(BLOCK)
+            return await self._block_until(queue_until)
 
     async def _block_until(self, deadline: float) -> list[Applied | Notice]:
         with anyio.CancelScope(deadline=deadline):

@@ -23,6 +23,7 @@ from tidewire.http.urls import last_segment
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.batch_job_reader import BatchJobReader
 from tidewire.jobs.map_work import MapWork, cancel_all
+from tidewire.jobs.queue_warnings import QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
 from tidewire.jobs.tokens import Vocabularies
@@ -54,12 +55,14 @@ class JobStarter:
         self.options: Options = options
         self.running: set[AsyncBatchJob[Any]] = set()
         self._vocabularies = Vocabularies(session)
+        self._queue_warnings = QueueWarnings()
 
     def with_options(self, options: Options) -> Self:
         """Return a `JobStarter` for the same server, with other options."""
         view = object.__new__(type(self))
         view.session, view.options = self.session, options
         view.running, view._vocabularies = self.running, self._vocabularies
+        view._queue_warnings = self._queue_warnings
         return view
 
     def closing(self) -> Callable[[], Awaitable[None]]:
@@ -294,6 +297,7 @@ class JobStarter:
             stream,
             cancel_url=f"{stream.job_url}/cancel",
             delivered=delivered,
+            queue_warnings=self._queue_warnings,
             initial=initial,
             vocabularies=self._vocabularies,
             endpoint=endpoint,
@@ -315,6 +319,7 @@ class JobStarter:
             stream,
             cancel_url=f"{stream.job_url}/cancel",
             delivered=delivered,
+            queue_warnings=self._queue_warnings,
             initial=initial,
             shape=shape,
             undelivered=undelivered,

@@ -46,6 +46,7 @@ from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
+from tidewire.terminal_escapes import one_line
 
 LEAST_EVENT_BYTES: Final = 2**20
 """Smallest size limit for an event, in bytes. If `max_state_bytes` is larger, that value is the limit. [TW-FRM-078]"""
@@ -152,6 +153,8 @@ class JobStream:
                 outcomes.append(outcome)
             elif type(outcome) is Ignored:
                 log.debug("%s: %s", self._label, outcome.why)
+                if follower.greeted:
+                    self._session.outage_log.responded()
             else:
                 self._pending = outcome  # type: ignore[assignment]
         if outcomes:
@@ -256,10 +259,12 @@ class JobStream:
             level,
             "%s: %s (%s); reconnecting in %.2f s",
             self._label,
-            reconnect.why,
+            one_line(reconnect.why),
             reconnect.cause.value,
             reconnect.wait,
         )
+        if reconnect.cause is not Cause.RESYNC:
+            self._session.report_failure(self._policy, reconnect.why, reconnect.wait)
         hooks, job_id = self._session.hooks, self.follower.job_id
         if reconnect.cause is Cause.RESYNC:
             await tell(hooks.on_resync, ResyncEvent(job_id, reconnect.why))
@@ -270,7 +275,7 @@ class JobStream:
             reconnect.wait,
             self._last_event_id,
             failures=self._policy.failures,
-            remaining=max(0.0, self._options.retry.patience - self._policy.spent),
+            remaining=self._policy.remaining,
         )
         await tell(hooks.on_reconnect, event)
         await self._session.sleep(reconnect.wait)
@@ -383,7 +388,7 @@ class JobStream:
         """Handle a response that is not an event stream."""
         if self._policy.redirects > MAX_REDIRECTS:
             raise ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=self._where)
-        refused = self._session.refused(response, self.follower.job_id, self._last_event_id)
+        refused = self._session.refused(response, self._options, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
@@ -469,5 +474,6 @@ def _exhausted(why: str, fault: TidewireError | None, where: Where, hint: str | 
     advice = hint or "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
-    error.__cause__ = fault
+    # The cause has the status and the problem details of the last attempt. Its frames are all within this package.
+    error.__cause__ = None if fault is None else fault.with_traceback(None)
     return error

@@ -13,6 +13,7 @@ from tidewire.errors import (
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.jobs.job_reader import ActiveIterator, JobReader
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
+from tidewire.jobs.queue_warnings import QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
@@ -39,12 +40,20 @@ class SingleJobReader(JobReader, Generic[T]):
         *,
         cancel_url: str,
         delivered: Position | None,
+        queue_warnings: QueueWarnings,
         initial: Applied | None,
         vocabularies: Vocabularies,
         endpoint: str | None,
         shape: ResultType[T],
     ) -> None:
-        super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
+        super().__init__(
+            session,
+            options,
+            stream,
+            cancel_url=cancel_url,
+            delivered=delivered,
+            queue_warnings=queue_warnings,
+        )
         self._shape = shape
         self._endpoint = endpoint
         self._vocabularies = vocabularies

@@ -15,14 +15,18 @@ from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
 ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 """Names of all types of JSON Schema."""
 
+_BASE64: Final = ("base64", "byte")
+"""Formats of texts that are base64: that of pydantic and of `Binary`, and that of OpenAPI."""
 _MAX_DEPTH: Final = 8
 """Maximum nesting depth of `$ref`, `anyOf`, `oneOf` and `allOf`. A schema below that depth is treated as allowing any type."""
 _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
 """Types in order of preference for the placeholder of a member that may have several types."""
+_TEXT: Final = "TEXT"
+"""Placeholder of a text."""
 
 
 def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
-    """Parse the value of a KEY=VALUE argument.
+    """Parse the value of a KEY=VALUE argument, or the content of the file if the argument is KEY=@FILE.
 
     The value is the text itself in these cases:
 
@@ -77,6 +81,20 @@ def types_of(schema: Any, root: Any, *, depth: int = 0) -> frozenset[str]:
     return types or ANY_TYPE
 
 
+def takes_base64(schema: Any, root: Any, *, depth: int = 0) -> bool:
+    """Whether a schema says that a text is base64, by `contentEncoding` or `format`, possibly in one branch of a
+    combination such as `anyOf`.
+    """
+    if depth > _MAX_DEPTH:
+        return False
+    schema = _resolved(schema, root)
+    if schema.get("contentEncoding") == "base64" or schema.get("format") in _BASE64:
+        return True
+    combinations = (schema.get(name) for name in ("anyOf", "oneOf", "allOf"))
+    branches = (each for found in combinations if isinstance(found, list) for each in found)
+    return any(takes_base64(each, root, depth=depth + 1) for each in branches)
+
+
 def words_of(example: JsonValue, schema: Any) -> list[str]:
     """Return the arguments of `tidewire call` that pass an input: KEY=VALUE for each member, or `--input` and JSON.
 
@@ -92,8 +110,15 @@ def words_of(example: JsonValue, schema: Any) -> list[str]:
 
 
 def words_for_required_members(schema: Any) -> list[str]:
-    """Return the arguments of an example command that passes only the required members, such as `prompt=TEXT`."""
-    return words_of(_placeholder(schema, schema), schema)
+    """Return the arguments of an example command that passes only the required members, such as `prompt=TEXT`, or
+    `picture=@FILE` for a member that takes base64.
+    """
+    words = []
+    for word in words_of(_placeholder(schema, schema), schema):
+        name, _, text = word.partition("=")
+        is_file = text == _TEXT and takes_base64(member_schema(name, schema), schema)
+        words.append(f"{name}=@FILE" if is_file else word)
+    return words
 
 
 def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | None:
@@ -103,8 +128,9 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
         of_member = member_schema(name, schema)
         texts = [value] if isinstance(value, str) else []
         texts.append(_to_json(value))
-        same = (text for text in texts if _is_same(parse_word(text, of_member, schema), value))
-        text = next(same, None)
+        # A value that begins with `@` is the name of a file.
+        inline = (text for text in texts if not text.startswith("@"))
+        text = next((text for text in inline if _is_same(parse_word(text, of_member, schema), value)), None)
         if text is None or not name or "=" in name or name.startswith("-"):
             return None
         words.append(f"{name}={text}")
@@ -160,7 +186,7 @@ def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
         case "null":
             return None
         case _:
-            return "TEXT"
+            return _TEXT
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:

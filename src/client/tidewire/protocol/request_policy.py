@@ -44,6 +44,10 @@ wait."""
 MIN_REQUESTED_WAIT: Final = 0.1
 """Shortest wait, in seconds, if a server asks for a wait. If the server asks for less, the client waits this long."""
 
+OUTAGE_FAILURES: Final = 2
+"""Number of failures in a row after which the client reports an outage to the user. After a single broken connection, the
+first reconnect usually succeeds."""
+
 
 class RequestFault(Enum):
     """Reason why a request has no usable response."""
@@ -169,6 +173,23 @@ class RequestPolicy:
         """Whether the next wait is one of the short waits of first contact."""
         self._began: float | None = None
         """Time at which the current request began. None if no request is open, or if its stream is live."""
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether so many attempts in a row have failed that the client should report it. At first contact, this is never
+        the case, because the call raises an error within a second.
+        """
+        return self.failures >= OUTAGE_FAILURES and not self._at_first_contact
+
+    @property
+    def remaining(self) -> float:
+        """Time in seconds until the client gives up if there is no progress, counted from the end of the last wait."""
+        return max(0.0, self._limits.patience - self.spent)
+
+    @property
+    def attempts_left(self) -> int | None:
+        """Number of further attempts that may fail; None if the number is not limited."""
+        return None if self._limits.attempts is None else self._limits.attempts - self.failures
 
     # ---- counters ----------------------------------------------------------------------------------------------
 

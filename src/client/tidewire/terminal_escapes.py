@@ -1,7 +1,8 @@
-"""`visible` and `visible_json`, which escape the control characters of texts that did not come from this program.
+"""`visible`, `visible_json` and `one_line`, which escape the control characters of texts that did not come from this
+program.
 
-Everything that a command shows on a terminal passes through one of these two functions. Text that a command writes to a
-pipe does not.
+Everything that a command shows on a terminal passes through one of the first two functions. Text that a command writes to
+a pipe does not. `one_line` is for the client's warnings, which Python prints to the terminal by default.
 """
 
 import json
@@ -12,6 +13,9 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u20
 """Characters that act on a terminal: the control characters of ASCII and Latin-1 except tab and line feed, the line
 separators of Unicode, and the controls of the writing direction, with which a text can show its parts in another order."""
 
+LINE_LIMIT: Final = 500
+"""Maximum number of characters of a text in a log message."""
+
 
 def visible(text: str) -> str:
     r"""Write control characters as escapes such as `\x1b` and `\u202e`.
@@ -20,6 +24,12 @@ def visible(text: str) -> str:
     lines that other programs have printed.
     """
     return _CONTROL.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    """Write a text as one line of a log message, which has at most `LINE_LIMIT` characters before they are escaped."""
+    line = " ".join(text[: LINE_LIMIT + 1].split())
+    return visible(line if len(line) <= LINE_LIMIT else line[: LINE_LIMIT - 1] + "…")
 
 
 def visible_json(value: Any, *, indent: int | None = None) -> str:

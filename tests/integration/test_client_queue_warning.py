@@ -1,0 +1,207 @@
+"""The warning of a client whose job waits in the queue for longer than `QUEUE_WARNING_AFTER`."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import threading
+
+import anyio
+import pytest
+import typer.testing
+
+from support.reference_server import QUICK
+from tidewire import AsyncClient, Client
+from tidewire.commands import cli
+from tidewire.errors import QueueTimeoutError
+from tidewire.jobs import job_reader
+from tidewire_server import Context, Server
+
+SCRIPT = """
+import sys
+from tidewire import Client
+with Client(sys.argv[1]) as client:
+    job = client.submit("hold", seconds=0)
+    print(job.id, flush=True)
+    print(job.result(), flush=True)
+"""
+
+
+@pytest.fixture
+def url():
+    server = Server(**QUICK)
+
+    @server.endpoint(concurrency_limit=1)
+    async def hold(ctx: Context, seconds: float = 30.0) -> str:
+        ctx.progress(0, 1)
+        await anyio.sleep(seconds)
+        return "done"
+
+    with server.running() as url:
+        yield url
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Let the client log the position of a queued job almost at once."""
+    monkeypatch.setattr(job_reader, "QUEUE_WARNING_AFTER", 0.01)
+
+
+class Warnings(logging.Handler):
+    """The warnings of the client, for which a test can wait."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self._changed = threading.Condition()
+        self.texts = []
+
+    def emit(self, record):
+        with self._changed:
+            self.texts.append(record.getMessage())
+            self._changed.notify_all()
+
+    def wait_for(self, count):
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.texts) >= count, 30), self.texts
+
+
+@pytest.fixture
+def warnings():
+    logger, handler = logging.getLogger("tidewire"), Warnings()
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def run(*arguments):
+    """Run a command in this process."""
+    result = typer.testing.CliRunner().invoke(cli.app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_script_behind_the_job_of_an_earlier_one_prints_its_position_and_the_remedy(url):
+    with Client(url) as client:
+        orphan = client.submit("hold").id
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        guard = threading.Timer(60, process.kill)
+        guard.start()
+        job, line = process.stdout.readline().strip(), process.stderr.readline()
+        assert line.startswith(f"job {job} is still in the queue, at position 1. ")
+        listing, cancelling = re.findall("`tidewire ([^`]*)`", line)
+        assert (listing, cancelling) == (f"jobs {url}", f"cancel {url} JOB")
+        listed = map(json.loads, run(*listing.split(), "--json").stdout.splitlines())
+        assert [each["id"] for each in listed if each["status"] == "running"] == [orphan]
+        assert run(*cancelling.replace("JOB", orphan).split()).exit_code == 0
+        assert process.communicate() == ("done\n", "")
+        guard.cancel()
+
+
+def test_a_job_that_runs_at_once_logs_nothing(url, at_once, warnings):
+    with Client(url) as client:
+        assert client.run("hold", seconds=0.1) == "done"
+    assert warnings.texts == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("how", ["loop", "result", "batch"])
+async def test_a_waiting_job_logs_one_line(url, at_once, warnings, how):
+    async def read(client):
+        if how == "batch":
+            job = await client.submit_batch("hold", [{}])
+            await job.results()
+        job = await client.submit("hold")
+        if how == "result":
+            await job.result()
+        async for _ in job:
+            pass
+
+    async with AsyncClient(url) as client:
+        first = await client.submit("hold")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, client)
+            await anyio.to_thread.run_sync(warnings.wait_for, 1)
+            # Positions that arrive later are not logged.
+            behind = await client.submit("hold")
+            await behind.cancel()
+            tasks.cancel_scope.cancel()
+        await first.cancel()
+    assert len(warnings.texts) == 1
+    assert "is still in the queue, at position 1." in warnings.texts[0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_jobs_that_wait_at_the_same_time_share_a_line_and_later_ones_do_not(url, at_once, warnings):
+    async with AsyncClient(url) as client:
+        first = await client.submit("hold")
+        for rounds in (1, 2):
+            jobs = [await client.submit("hold", seconds=0) for _ in range(20)]
+            async with anyio.create_task_group() as tasks:
+                for job in jobs:
+                    tasks.start_soon(job.wait)
+                await anyio.to_thread.run_sync(warnings.wait_for, rounds)
+                await first.cancel()
+            assert len(warnings.texts) == rounds
+            first = await client.submit("hold")
+        await first.cancel()
+
+
+@pytest.mark.parametrize("has_listener", [True, False])
+def test_a_job_with_a_listener_logs_nothing_because_the_listener_gets_the_position(
+    url, at_once, warnings, has_listener
+):
+    received = []
+    with Client(url, queue_timeout=0.2) as client:
+        first, second = client.submit("hold"), client.submit("hold")
+        second.listener = received.append if has_listener else None
+        with pytest.raises(QueueTimeoutError):
+            second.result()
+        first.cancel()
+    assert (len(received), len(warnings.texts)) == (has_listener, not has_listener)
+
+
+def test_a_queue_timeout_that_ends_first_logs_nothing(url, warnings):
+    with Client(url, queue_timeout=0.1) as client:
+        first = client.submit("hold")
+        with pytest.raises(QueueTimeoutError):
+            client.run("hold")
+        first.cancel()
+    assert warnings.texts == []
+
+
+def test_the_command_map_shows_the_line(url, at_once, warnings, tmp_path):
+    file = tmp_path / "inputs.jsonl"
+    file.write_text('{"seconds": 0}\n')
+    with Client(url) as client:
+        first = client.submit("hold")
+
+        def cancel_when_logged():
+            warnings.wait_for(1)
+            first.cancel()
+
+        cancelling = threading.Thread(target=cancel_when_logged)
+        cancelling.start()
+        result = run("map", url, "hold", str(file))
+        cancelling.join()
+    assert result.exit_code == 0
+    assert result.stderr.count("is still in the queue, at position 1. ") == 1
+
+
+def test_the_command_call_does_not_repeat_the_line_that_it_shows_anyway(url, at_once, warnings):
+    with Client(url) as client:
+        first = client.submit("hold")
+        result = run("call", url, "hold", "--timeout", "0.5")
+        first.cancel()
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[0] == "queued: position 1"
+    assert "is still in the queue" not in result.stderr
+    assert warnings.texts == []
