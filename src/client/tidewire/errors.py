@@ -17,6 +17,7 @@
     ├── VoidTextError                   the server retracted text that `iter_text` had already yielded
     ├── NoTextError                     `iter_text` was called for a job whose value contains no text
     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
+    ├── ResumeFileError                 the resume file of a `map` cannot be used, or belongs to other inputs
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
     ├── EventLoopError                  an async client was used on another event loop than before (a RuntimeError)
@@ -261,6 +262,16 @@ class NoTextError(TidewireError):
 
 class CheckpointError(TidewireError, ValueError):
     """A checkpoint is malformed, or belongs to another job or server."""
+
+
+class ResumeFileError(TidewireError):
+    """The resume file of a `map` cannot be opened, read or written, is in use, or belongs to other inputs.
+
+    Attributes:
+        index: Index of the input that differs from the one in the file. None for all other reasons.
+    """
+
+    index: int | None = None
 
 
 class ConcurrentReadError(TidewireError, RuntimeError):
