@@ -268,8 +268,7 @@ class MapWork(Generic[T]):
         """Number of delivered values, which is also the number of the next value."""
         self._exhausted = False
         self._waiting: tuple[int, bytes, str] | None = None
-        """Number, JSON and digest of an input that is not in a part yet, because it did not fit into the part, or because
-        the limits of the server are not known yet."""
+        """Number, JSON and digest of an input that is in no part yet, because the limits of the server are not known."""
         self._collecting: dict[int | None, _Part] = {}
         """Parts that are not full: one for new jobs, with the key None, and those that repeat a submission of the resume
         file, with the submission's offset as the key."""
@@ -312,12 +311,11 @@ class MapWork(Generic[T]):
         # To repeat a submission, all of its inputs are needed, even if an earlier run had a larger batch size.
         if ahead >= self._concurrency * self._batch_size and self._collecting.keys() <= {None}:
             return False
-        return known in _WITH_OUTCOME or offset in self._collecting or self._used < self._concurrency
-
-    @property
-    def _used(self) -> int:
-        """Number of jobs that are running, or that will run because inputs are collected for them."""
-        return len(self._under_way) + len(self._full) + len(self._collecting)
+        return (
+            known in _WITH_OUTCOME
+            or (offset is not None and offset in self._collecting)
+            or len(self._under_way) < self._concurrency
+        )
 
     def feed(self, value: Any) -> None:
         """Add one input. An input that cannot be sent as valid JSON is not sent, and counts as a failed item."""
@@ -401,38 +399,26 @@ class MapWork(Generic[T]):
     # ---- parts -------------------------------------------------------------------------------------------------
 
     def _add(self, number: int, content: bytes, digest: str) -> None:
-        self._waiting = (number, content, digest)
         if self._prepared:
-            self._place()
+            self._place(number, content, digest)
+        else:
+            self._waiting = (number, content, digest)
 
-    def _place(self) -> bool:
-        """Add the waiting input to a part. If it does not fit into the part, the part is full, and the input still
-        waits.
-
-        Returns:
-            False if the input needs another job, and `concurrency` jobs are running.
-        """
-        if self._waiting is None:
-            return False
-        number, content, digest = self._waiting
+    def _place(self, number: int, content: bytes, digest: str) -> None:
+        """Add an input to a part."""
         offset = self._continued(number)
         part = self._collecting.get(offset)
+        if part is not None and offset is None and part.size + len(content) + 1 > self._max_body:
+            self._close_part(None)
+            part = None
         if part is None:
-            if self._used >= self._concurrency:
-                return False
-            part = _Part()
+            part = self._collecting[offset] = _Part()
             if offset is not None:
                 part.recorded = self._submissions[offset]
                 part.submit = part.recorded.number
-            self._collecting[offset] = part
-        elif offset is None and part.size + len(content) + 1 > self._max_body:
-            self._close_part(offset)
-            return True
         part.add(number, content, digest)
-        self._waiting = None
         if part.is_complete or (offset is None and len(part.inputs) >= self._batch_size):
             self._close_part(offset)
-        return True
 
     def _close_part(self, offset: int | None) -> None:
         """Submit a part next."""
@@ -532,13 +518,11 @@ class MapWork(Generic[T]):
             await self._prepare(self._endpoint_name)
         elif self._full and len(self._under_way) < self._concurrency:
             await self._submit()
-        elif not self._full and self._place():
-            return
         elif (running := self._job_to_read()) is not None:
             await self._read(running)
         else:
-            # No more inputs can be consumed before the next value, whose input is in a part that is not full.
-            self._close_part(None if None in self._collecting else next(iter(self._collecting)))
+            # The input of the next value is in a part that is not full, and no more inputs can be consumed before it.
+            self._close_part(None)
 
     async def _begin(self) -> None:
         if self._file is not None:
@@ -565,6 +549,9 @@ class MapWork(Generic[T]):
         self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
         self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
         self._prepared = True
+        if self._waiting is not None:
+            self._place(*self._waiting)
+            self._waiting = None
         return name
 
     async def _submit(self) -> None:
@@ -642,7 +629,6 @@ class MapWork(Generic[T]):
             self._file.flush()
         if not self._return_exceptions:
             # The caller's loop will raise the error of this input, so the client need not submit the later inputs.
-            self._waiting = None
             self.end()
             for each in self._full:
                 for later in [other for other in each.inputs if other > number]:
@@ -657,7 +643,7 @@ class MapWork(Generic[T]):
         if unread is not None:
             return unread
         number, regular = self._delivered, self._collecting.get(None)
-        if regular is not None and number in regular.inputs:
+        if regular is not None and number in regular.inputs and len(self._under_way) < self._concurrency:
             return None
         found = next((running for running in self._under_way if number in running.part.inputs), None)
         return found or next(iter(self._under_way), None)
