@@ -202,7 +202,7 @@ class _NotValidated(ResultType[ReceivedValue]):
 _WITH_OUTCOME: Final = frozenset({Known.SUCCEEDED, Known.FAILED})
 _WITHOUT_OUTCOME: Final = frozenset({Known.SUBMITTED, Known.IN_JOB})
 _IN_FILE: Final = object()
-"""Stands for an outcome that is read from the resume file when it is yielded, so that memory does not grow."""
+"""Placeholder for an outcome that is read from the resume file when it is yielded, so that memory does not grow."""
 
 
 class MapWork(Generic[T]):
