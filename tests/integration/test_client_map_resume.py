@@ -117,9 +117,13 @@ def test_equal_inputs_are_separate(server, client, file):
     assert submitted(server) == {7: 4}
 
 
-def test_the_inputs_may_be_endless(client, file):
-    assert first_values(client, 7, itertools.count(), batch_size=2, resume_file=file) == VALUES[:7]
-    assert first_values(client, 12, itertools.count(), batch_size=2, resume_file=file) == VALUES[:12]
+def test_the_inputs_may_be_endless(server, client, file):
+    for count in (7, 12):
+        values = first_values(client, count, itertools.count(), batch_size=2, concurrency=2, resume_file=file)
+        assert values == VALUES[:count]
+        # The client has consumed at most four inputs after the last value.
+        assert submitted(server) == dict.fromkeys(range(len(submitted(server))), 1)
+        assert count <= len(submitted(server)) <= count + 4
 
 
 def test_endpoints_without_batches_have_the_same_file(server, client, file):
@@ -355,14 +359,12 @@ def test_values_of_the_file_are_validated_against_returns(server, client, file):
 # ---- other inputs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("taken", [0, 1, 8])
+@pytest.mark.parametrize("taken", [1, 4, 8])
 @pytest.mark.parametrize("other", [-1, object(), "3"], ids=["number", "no JSON", "text"])
 def test_an_input_that_differs_raises_at_its_index(server, client, file, taken, other):
     first_values(client, taken, range(8), batch_size=4, concurrency=2, resume_file=file)
     before = len(server.submits)
     values = client.map("double", [0, 1, 2, other, 4], return_exceptions=True, resume_file=file)
-    if not before:
-        return
     assert [next(values) for _ in range(3)] == [0, 2, 4]
     with pytest.raises(ResumeFileError, match=r"input 3 is not the input .*run\.jsonl") as caught:
         next(values)
@@ -515,6 +517,7 @@ def damaged(text, number, line):
         '{"line":"value","index":-1,"sha256":"","value":1}',
         '{"line":"else","index":0}',
         '{"line":"job","id":"x","inputs":[[7,9]]}',
+        '{"line":"job","id":"","inputs":[]}',
         '{"line":"submit","number":0,"inputs":[[0,9]],"sha256":["a"]}',
         '{"line":"failure","index":0,"sha256":"","error":{"what":"x","problem":{"code":1}}}',
         "\x00\x00\x00",
@@ -558,6 +561,7 @@ def test_a_file_of_a_later_format_is_refused(client, file):
 def test_an_empty_file_is_a_new_file(client, file):
     file.touch()
     assert list(client.map("double", range(3), resume_file=file)) == VALUES[:3]
+    assert lines(file)[0]["endpoint"] == "double"
 
 
 @pytest.mark.parametrize(

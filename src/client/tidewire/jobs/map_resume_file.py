@@ -130,7 +130,7 @@ class _Submit(msgspec.Struct, frozen=True, tag_field="line", tag="submit"):
 
 
 class _Job(msgspec.Struct, frozen=True, tag_field="line", tag="job"):
-    id: str
+    id: Annotated[str, msgspec.Meta(min_length=1)]
     inputs: list[tuple[Index, Index]]
 
 
@@ -279,7 +279,7 @@ class ResumeFile:
                 return
             try:
                 self._note(_read_line(line), offset)
-            except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            except (msgspec.DecodeError, ValueError, TypeError) as error:
                 what = f"line {number} of the resume file {self._path} is damaged: {error}"
                 advice = (
                     "Restore the file from a copy, or delete this line and all lines after it. "
@@ -295,7 +295,7 @@ class ResumeFile:
             if not line.startswith(_HEADER_START):
                 raise ValueError("another start")
             header = _read_header(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError):
             what = f"{self._path} exists, but it is not a resume file of a map"
             advice = "The client does not change other files. Pass the path of a new file."
             raise ResumeFileError(what, advice=advice) from None
@@ -358,7 +358,8 @@ class ResumeFile:
         """Record the position of a line of an earlier run.
 
         Raises:
-            ValueError: The line does not follow from the lines before it.
+            ValueError: The line contradicts the lines before it, or its error is not valid.
+            TypeError: Its error has unknown members.
         """
         match line:
             case _Submit():
@@ -369,17 +370,18 @@ class ResumeFile:
                     self._mark(index, Known.SUBMITTED, offset)
                     self._submits[index] = offset
             case _Job():
+                submits = set()
                 for index in _indices(line.inputs):
                     if self.known(index) is not Known.SUBMITTED:
                         raise ValueError(f"input {index} was not submitted")
+                    submits.add(self._submits[index])
                     self._mark(index, Known.IN_JOB, offset)
+                if len(submits) > 1:
+                    raise ValueError("its inputs are those of several submits")
             case _Value():
                 self._mark(line.index, Known.SUCCEEDED, offset)
             case _Failure():
-                problem = line.error.problem
-                again = self._retry_failed or (
-                    problem is not None and Problem.model_validate(problem).retryable
-                )
+                again = _item_error(line.index, line.error).retryable or self._retry_failed
                 self._mark(line.index, Known.REPEATED if again else Known.FAILED, offset)
 
     def _mark(self, index: int, kind: Known, offset: int) -> None:

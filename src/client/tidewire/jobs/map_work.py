@@ -568,10 +568,10 @@ class MapWork(Generic[T]):
                 if not self._remove_refused(part, error):
                     raise
                 continue
-            except (JobExpiredError, JobNotFoundError):
+            except (JobNotFoundError, JobExpiredError) as error:
                 part.submit = None
                 part.used_keys += 1
-                if part.used_keys > MAX_EXPIRED_KEYS:
+                if part.used_keys > MAX_EXPIRED_KEYS or not _is_lost(error):
                     raise
                 continue
             items = [*part.inputs]
@@ -666,6 +666,8 @@ class MapWork(Generic[T]):
             if reading.finished:
                 self._finish(running)
         except (JobNotFoundError, JobExpiredError) as error:
+            if not _is_lost(error):
+                raise
             self._run_again(running, error)
         if self._file is not None:
             self._file.flush()
@@ -709,7 +711,12 @@ class MapWork(Generic[T]):
         part = running.part
         if part.losses >= MAX_LOSSES:
             raise error
-        log.warning("%s; its %d inputs without an outcome run again", error.what, len(part.inputs))
+        log.warning(
+            "job %s: %s; its %d inputs without an outcome run again",
+            running.job.id,
+            error.what,
+            len(part.inputs),
+        )
         self._remove(running)
         if part.recorded is not None:
             self._gone.add(part.recorded.offset)
@@ -792,6 +799,11 @@ class MapWork(Generic[T]):
         """Close the resume file, so that another map can use it."""
         if self._file is not None:
             self._file.close()
+
+
+def _is_lost(error: TidewireError) -> bool:
+    """Whether the server no longer has a job. Any other 404 comes from a proxy, or means that the URL is wrong."""
+    return isinstance(error, JobExpiredError) or error.code == "job_not_found"
 
 
 def _resume_file(
